@@ -341,9 +341,9 @@ def test_of_a_run_that_its_own_times_do_not_give_nothing_is_predicted(
 
     def stalled(base: Base, reporter: Reporter) -> counterfactual.Counterfactuals:
         found = whole(base, reporter)
-        judged = found.as_it_was.judged
+        judged = found.baseline.judged
         verdict = replace(judged.verdict, au=0.9)
-        return replace(found, as_it_was=replace(found.as_it_was, judged=replace(judged, verdict=verdict)))
+        return replace(found, baseline=replace(found.baseline, judged=replace(judged, verdict=verdict)))
 
     monkeypatch.setattr("rayio.predict.explain.counterfactuals", stalled)
     found = explain(run.path)

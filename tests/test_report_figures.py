@@ -72,7 +72,7 @@ def test_what_bins_cover_sums_to_the_intervals(intervals: list[tuple[int, int, i
 
 def test_the_split_over_time_is_exact() -> None:
     spans, lives, steps = traced(STORY, SLOW)
-    found = summed(spans, figures.Split(lives, steps, shape(), Bins(5000, 250, 4))).found()
+    found = summed(spans, figures.Split(lives, steps, shape(), Bins(5000, 250, 4))).result()
     assert found.alive.tolist() == [500, 500, 500, 500]
     assert found.split["startup"].tolist() == [200, 0, 0, 0]
     assert found.split["data_wait"].tolist() == [50 + 100, 50 + 100, 50 + 50, 50]
@@ -91,7 +91,7 @@ def test_figures_sum_to_the_numbers_of_the_result(overrides: dict[str, Any]) -> 
     spans = outcome.spans.unify_dictionaries()
     lives, steps = timeline(spans)
     result = measure(RunArrays.of_spans(spans), wanted)
-    found = summed(spans, figures.Split(lives, steps, wanted, figures.time_bins(lives, steps))).found()
+    found = summed(spans, figures.Split(lives, steps, wanted, figures.time_bins(lives, steps))).result()
     for name in (*PHASES, "other"):
         assert int(found.split[name].sum()) / 1e9 == pytest.approx(result["time"][name], abs=1e-12)
     assert found.alive.sum() == (lives.end - lives.begin).sum()
@@ -111,7 +111,7 @@ def test_a_batch_is_being_read_then_ready_then_taken() -> None:
         trace.recorder.add(writer, "lease", begin, end, 1, 0, 0, step)
         assert trace.recorder.batch_id(**place) == batch_id(**place)
     spans = trace.spans.unify_dictionaries()
-    found = summed(spans, figures.Depths(Slices.of(spans), timeline(spans)[0], Bins(0, 50, 4))).found()
+    found = summed(spans, figures.Depths(Slices.of(spans), timeline(spans)[0], Bins(0, 50, 4))).result()
     assert found is not None
     assert found.queues == 1
     assert found.reading.tolist() == [25 + 30, 50, 0, 0]
@@ -124,14 +124,14 @@ def test_a_batch_that_nobody_took_stays_ready_to_the_end() -> None:
     trace.rank(0, [("data_wait", 10), ("compute", 90)])
     trace.recorder.add(trace.recorder.register("queue", "0", 0), "lease", 0, 40, 1, 0, 0, 7)
     spans = trace.spans.unify_dictionaries()
-    found = summed(spans, figures.Depths(Slices.of(spans), timeline(spans)[0], Bins(0, 50, 2))).found()
+    found = summed(spans, figures.Depths(Slices.of(spans), timeline(spans)[0], Bins(0, 50, 2))).result()
     assert found is not None
     assert found.ready.tolist() == [10, 50]
 
 
 def test_there_is_no_queue_without_leases() -> None:
     spans, lives, _ = traced(STORY)
-    assert summed(spans, figures.Depths(Slices.of(spans), lives, Bins(0, 1, 1))).found() is None
+    assert summed(spans, figures.Depths(Slices.of(spans), lives, Bins(0, 1, 1))).result() is None
 
 
 def test_a_straggler_stands_out_in_its_row() -> None:
@@ -214,7 +214,7 @@ def test_a_short_run_is_on_the_timeline_whole() -> None:
     trace = Trace(origin=1_000_000)
     trace.rank(0, [(name, 1000 * length) for name, length in STORY])
     spans = trace.spans.unify_dictionaries()
-    found = summed(spans, tracks.Drawn(*timeline(spans))).found()
+    found = summed(spans, tracks.Drawn(*timeline(spans))).result()
     assert found is not None
     data = tracks.packed(found)
     assert data["tracks"] == ["rank 0"]
@@ -229,7 +229,7 @@ def test_a_short_run_is_on_the_timeline_whole() -> None:
 
 def test_a_long_run_is_coarse_with_exact_windows() -> None:
     spans, lives, steps = traced(*[[(name, 1000 * length) for name, length in STORY * 40]] * 2)
-    found = summed(spans, tracks.Drawn(lives, steps)).found(most=200)
+    found = summed(spans, tracks.Drawn(lives, steps)).result(most=200)
     assert found is not None
     assert found.is_coarse
     assert len(found.levels) == 1 + len(found.windows)
@@ -243,7 +243,7 @@ def test_a_long_run_is_coarse_with_exact_windows() -> None:
 
 def test_a_coarse_slice_says_what_took_most() -> None:
     spans, lives, steps = traced([("startup", 3000), ("data_wait", 1000), ("compute", 2000), ("gap", 6000)])
-    whole = summed(spans, tracks.Drawn(lives, steps)).found(most=0)
+    whole = summed(spans, tracks.Drawn(lives, steps)).result(most=0)
     assert whole is not None
     (_, _, slices) = whole.levels[0]
     named = [
@@ -254,14 +254,14 @@ def test_a_coarse_slice_says_what_took_most() -> None:
 
 def test_a_stretch_that_was_asked_for_comes_first() -> None:
     spans, lives, steps = traced(STORY, SLOW)
-    found = summed(spans, tracks.Drawn(lives, steps, (5200, 5600))).found()
+    found = summed(spans, tracks.Drawn(lives, steps, (5200, 5600))).result()
     assert found is not None
     assert found.windows[0] == ("as asked for", 5200, 5600)
 
 
 def test_a_stretch_that_is_too_long_is_cut_and_says_so() -> None:
     spans, lives, steps = traced(*[STORY * 40] * 2)
-    found = summed(spans, tracks.Drawn(lives, steps, (5000, 17_000))).found(most=100)
+    found = summed(spans, tracks.Drawn(lives, steps, (5000, 17_000))).result(most=100)
     assert found is not None
     name, low, high = found.windows[0]
     assert name == "as asked for, its beginning"
@@ -276,7 +276,7 @@ def test_what_a_killed_reader_lost_is_on_its_track() -> None:
     for index, begin in (("0-1", 2000), ("7-0", 3000)):  # the second one serves a rank that is not there
         trace.recorder.add(trace.recorder.register("reader", index, 0), "lost", begin, begin + 5000, 1)
     spans = trace.spans.unify_dictionaries()
-    found = summed(spans, tracks.Drawn(*timeline(spans))).found()
+    found = summed(spans, tracks.Drawn(*timeline(spans))).result()
     assert found is not None
     assert found.names == ["rank 0", "reader 0-1"]
     (_, _, slices) = found.levels[0]
@@ -297,7 +297,7 @@ def test_of_many_ranks_the_slowest_have_tracks() -> None:
 def test_a_rank_that_reads_itself_has_a_second_track() -> None:
     outcome = simulated(loader__num_workers=0)
     spans = outcome.spans.unify_dictionaries()
-    found = summed(spans, tracks.Drawn(*timeline(spans))).found()
+    found = summed(spans, tracks.Drawn(*timeline(spans))).result()
     assert found is not None
     assert found.names == ["rank 0", "rank 0 inside", "rank 1", "rank 1 inside"]
 
@@ -305,7 +305,7 @@ def test_a_rank_that_reads_itself_has_a_second_track() -> None:
 def test_tracks_stand_beside_those_they_belong_to() -> None:
     outcome = simulated()
     spans = outcome.spans.unify_dictionaries()
-    found = summed(spans, tracks.Drawn(*timeline(spans))).found()
+    found = summed(spans, tracks.Drawn(*timeline(spans))).result()
     assert found is not None
     assert found.names == ["rank 0", "reader 0-0", "reader 0-1", "rank 1", "reader 1-0", "reader 1-1"]
 

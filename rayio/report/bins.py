@@ -1,4 +1,4 @@
-"""Time cut into bins of equal length, and how much of each bin intervals cover: exact, in whole nanoseconds."""
+"""Bins of equal length over time, and their coverage by intervals: exact, in whole nanoseconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rayio.analyze.timeline import Ints
 
 @dataclass(frozen=True, slots=True)
 class Bins:
-    """``number`` bins of ``width`` ns from ``begin`` on; the last one may reach beyond what it was made for."""
+    """``number`` bins of ``width`` ns from ``begin`` on; the last one may reach beyond the end."""
 
     begin: int
     width: int
@@ -20,24 +20,24 @@ class Bins:
 
     @classmethod
     def over(cls, begin: int, end: int, most: int) -> Bins:
-        """Cover a stretch with at most so many bins, none shorter than 1 ns."""
+        """Return at most ``most`` bins over a stretch, none shorter than 1 ns."""
         span = max(end - begin, 1)
         width = -(-span // max(most, 1))
         return cls(begin, width, -(-span // width))
 
     @property
     def seconds(self) -> float:
-        """Length of all of them together."""
+        """Return the length of all of them together."""
         return self.number * self.width / 1e9
 
     def of(self, moment: Ints) -> Ints:
-        """The bin of each moment; one before the first or after the last counts there."""
+        """Return the bin of each moment; one before the first or after the last counts there."""
         return np.clip((moment - self.begin) // self.width, 0, self.number - 1)
 
     def covered(self, row: Ints, rows: int, start: Ints, end: Ints) -> NDArray[np.int64]:
-        """Sum up by row and bin how long its intervals last in that bin: ns, of shape (rows, number).
+        """Return by row and bin the sum of interval lengths in that bin: ns, of shape (rows, number).
 
-        What lies outside of the bins is left out; intervals may overlap, and then count each.
+        Time outside of the bins is left out; intervals may overlap, and then count each.
         """
         last = self.begin + self.number * self.width
         start, end = np.clip(start, self.begin, last) - self.begin, np.clip(end, self.begin, last) - self.begin

@@ -1,4 +1,4 @@
-"""From a run directory to its report.html."""
+"""A run directory -> its report.html."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME = "report.html"
 
 
 class UnwrittenError(StorageError):
-    """A report could not be written where it was to be; the run is as well as it was."""
+    """A report could not be written; the run itself is unchanged."""
 
 
 def report(
@@ -31,7 +31,7 @@ def report(
     window: tuple[float, float] | None = None,
     simulate: bool | None = None,
 ) -> Path:
-    """Write the report of a run as one HTML file on this machine and return its path; see :func:`write`."""
+    """Write the report of a run as an HTML file on this machine and return its path; see :func:`write`."""
     directory = RunDirectory.open(path)
     target = path_of(out) if out is not None else directory.path / NAME
     write(directory, target, window=window, simulate=simulate)
@@ -46,10 +46,10 @@ def write(
     simulate: bool | None = None,
     reporter: Reporter = SILENT,
 ) -> str:
-    """Write the report of a run as one HTML file; give its address, by default ``report.html`` in the run directory.
+    """Write the report of a run as an HTML file; return its address, by default ``report.html`` in the run directory.
 
-    ``window`` is a stretch of the run, in seconds since its begin, that the timeline shows exactly. ``simulate`` lets
-    the virtual engine live the run again, to say what would change it; None does so where that takes a second or two.
+    ``window`` is a stretch of the run, in seconds since its begin, that the timeline shows exactly. ``simulate``
+    replays the run on the virtual clock, to show what would help; None does so where that takes a second or two.
 
     Raises:
         StorageError: no run is there, it cannot be read, or nothing of it can be shown any more and a report is there.
@@ -59,17 +59,17 @@ def write(
     target = str(out) if out is not None else join(directory.address, NAME)
     if out is not None and is_path(target) and os.path.isdir(path_of(target)):  # noqa: PTH112 (a name that no file can have is none)
         raise StorageError(f"--out {target} is a folder; name a file, such as {join(target, NAME)}")
-    found = Content.of(directory, window, simulate, reporter)
+    content = Content.of(directory, window, simulate, reporter)
     store = directory.store if out is None else storage.open(parent(target))
-    trace = None if found.result is None else found.result.trace
+    trace = None if content.result is None else content.result.trace
     is_lost = bool(directory.lost_files or (trace is not None and trace.stored))
-    if found.is_empty and is_lost and store.size(last_part(target)) is not None:
-        raise StorageError(f"{target} stays as it is, there is nothing to show in its place: {found.trouble[-1]}")
-    content = page(found).encode()
+    if content.is_empty and is_lost and store.size(last_part(target)) is not None:
+        raise StorageError(f"{target} stays as it is, there is nothing to show in its place: {content.trouble[-1]}")
+    html = page(content).encode()
     try:
         if out is not None:
             store.prepare("writing there")
-        store.write(last_part(target), lambda file: file.write(content), doing="writing the report")
+        store.write(last_part(target), lambda file: file.write(html), doing="writing the report")
     except StorageError as error:
         raise UnwrittenError(str(with_option(error, "cannot write", "--out"))) from None
     return target
@@ -83,15 +83,13 @@ def attempt(
     is_asked: bool = False,
     **how: Any,
 ) -> str | None:
-    """Write a report (see :func:`write`) and say where it is; in the run directory, failing to write it is only said.
+    """Write a report (see :func:`write`) and print its address; return None where it cannot be written.
 
-    Returns its address, None when it could not be written.
-
-    A run is well without its page, and may lie where nothing can be written. Where the report is what was asked for
-    (``is_asked``), a run of which nothing can be shown is an error.
+    A failure in the run directory is only printed: a run is complete without its page. It is an error where ``out`` or
+    a window is given, or where nothing can be shown of a run whose report was requested (``is_asked``).
 
     Raises:
-        RayioError: a file or a window was asked for, or the report itself, and cannot be.
+        RayioError: a file, a window or the report itself was requested, and cannot be written.
     """
     try:
         directory = run if isinstance(run, RunDirectory) else RunDirectory.open(run)
@@ -112,7 +110,7 @@ def attempt(
 
 
 def stretch(text: str) -> tuple[float, float]:
-    """Read a stretch of time: ``12s..15s`` in seconds.
+    """Return a stretch of time in seconds: ``12s..15s``.
 
     Raises:
         ValueError: one sentence about what is wrong.

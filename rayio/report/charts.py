@@ -1,6 +1,6 @@
-"""Figures as HTML: shapes in an SVG that stretches with the page, labels as text beside it that does not.
+"""Figures as HTML: shapes in an SVG that stretches with the page, and labels around it that do not.
 
-So that a figure is readable at any width: an SVG with text in it would shrink its text on a phone.
+So a figure is readable at any width: an SVG with text in it would shrink its text on a phone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SIDE = 1000
 
 
 def attribute(tips: object) -> str:
-    """Write a value as JSON in an attribute, where the page's script finds it."""
+    """Return a value as JSON for an attribute that the page's script reads."""
     return escape(json.dumps(tips, ensure_ascii=False, separators=(",", ":")), quote=True)
 
 
@@ -33,7 +33,7 @@ def plot(
     marks: Sequence[tuple[float, str]] = (),
     height: int = 170,
 ) -> str:
-    """Frame shapes with axes. ``tips`` are texts for equal parts of the width; ``marks`` are named vertical lines."""
+    """Return shapes with axes. ``tips`` are texts for equal parts of the width; ``marks`` are named vertical lines."""
     lines = "".join(f'<path class="grid" d="M0 {SIDE * (1 - at):.1f}H{SIDE}"/>' for at, _ in y)
     down = "".join(f'<path class="mark" d="M{SIDE * at:.1f} 0V{SIDE}"/>' for at, _ in marks)
     named = "".join(
@@ -51,7 +51,7 @@ def plot(
 
 
 def labels(ticks: Sequence[Tick], side: str) -> str:
-    """Place ticks along a side, ``left`` or ``bottom``; on a phone every other one goes."""
+    """Return ticks along a side, ``left`` or ``bottom``; a phone shows every other one."""
     return "".join(
         f'<span class="{"odd" if n % 2 else "even"}{" end" if at > 0.96 else ""}" '
         f'style="{side}:{100 * at:.2f}%">{escape(text)}</span>'
@@ -60,12 +60,12 @@ def labels(ticks: Sequence[Tick], side: str) -> str:
 
 
 def legend(entries: Sequence[tuple[str, str]]) -> str:
-    """Name colours: pairs of a class of colour and HTML."""
+    """Return a legend of colours: pairs of a class of colour and HTML."""
     return '<p class="legend">' + "".join(f'<span><i class="c-{c}"></i>{text}</span>' for c, text in entries) + "</p>"
 
 
 def stacked(series: Sequence[tuple[str, Floats]], high: float) -> str:
-    """Draw series on top of each other as steps, one class of colour each; NaN counts as nothing."""
+    """Return series on top of each other as steps, one class of colour each; NaN counts as nothing."""
     below, drawn = np.zeros(len(series[0][1])) if series else np.zeros(0), []
     for colour, values in series:
         above = below + np.nan_to_num(values)
@@ -76,7 +76,7 @@ def stacked(series: Sequence[tuple[str, Floats]], high: float) -> str:
 
 
 def _band(below: Floats, above: Floats) -> str:
-    """Outline an area between two steps; parts of no height are left out."""
+    """Return the outline of the area between two steps, without parts of no height."""
     held = np.flatnonzero(above - below > 1e-6)
     parts, number = [], len(below)
     for run in np.split(held, np.flatnonzero(np.diff(held) > 1) + 1) if len(held) else []:
@@ -90,7 +90,7 @@ def _band(below: Floats, above: Floats) -> str:
 
 
 def steps(values: Floats, high: float, colour: str) -> str:
-    """Draw one series as a line of steps; it breaks where a value is NaN."""
+    """Return a series as a line of steps; it breaks where a value is NaN."""
     number, path, is_on = len(values), [], False
     for at, value in enumerate(values):
         if np.isnan(value):
@@ -103,12 +103,12 @@ def steps(values: Floats, high: float, colour: str) -> str:
 
 
 def line_at(value: float, high: float, colour: str) -> str:
-    """Draw a dashed line across."""
+    """Return a dashed line across."""
     return f'<path class="line dashed l-{colour}" d="M0 {SIDE * (1 - value / high):.1f}H{SIDE}"/>'
 
 
 def columns(groups: Sequence[tuple[str, Floats]], high: float) -> str:
-    """Draw bars, those of several groups side by side."""
+    """Return bars, those of several groups side by side."""
     drawn, number = [], len(groups)
     for place, (colour, values) in enumerate(groups):
         wide = SIDE / len(values)
@@ -124,7 +124,7 @@ def columns(groups: Sequence[tuple[str, Floats]], high: float) -> str:
 
 
 def cells(values: Floats, edges: Sequence[float], colour: str) -> str:
-    """Draw a grid of numbers as cells in classes of colour; equal neighbours in a row are one shape, NaN is empty."""
+    """Return a grid of numbers as cells in classes of colour; equal neighbours in a row are one shape, NaN is empty."""
     rows, number = values.shape
     level = np.where(np.isnan(values), -1, np.searchsorted(np.array(edges), np.nan_to_num(values), side="right"))
     change = np.ones((rows, number), bool)
@@ -140,6 +140,6 @@ def cells(values: Floats, edges: Sequence[float], colour: str) -> str:
 
 
 def bar(begin: float, share: float, colour: str) -> str:
-    """Draw one bar of a waterfall, as shares of the whole."""
+    """Return one bar of a waterfall, as shares of the whole."""
     drawn = f'<i class="c-{colour}" style="left:{100 * begin:.3f}%;width:{100 * share:.3f}%"></i>' if share > 0 else ""
     return f'<span class="bar">{drawn}</span>'

@@ -1,4 +1,4 @@
-"""What each colour means, on every figure, bar and table of a page: one colour for each kind of time, and no other."""
+"""The colours of all figures, bars and tables of a page: one for each kind of time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from html import escape
 
 @dataclass(frozen=True, slots=True)
 class Colour:
-    """One colour, in light and in dark, what it means, and the names of phases, causes and spans that it is of."""
+    """A colour, in light and in dark, its meaning, and the phases, causes and spans that have it."""
 
     light: str
     dark: str
@@ -44,7 +44,7 @@ COLOURS: dict[str, Colour] = {
 
 
 def style() -> str:
-    """Write the colours as style: a variable for each, by light and dark, and a class for each member."""
+    """Return the colours as style: a variable for each, by light and dark, and a class for each member."""
     light = "".join(f"--{name}:{colour.light};" for name, colour in COLOURS.items())
     dark = "".join(f"--{name}:{colour.dark};" for name, colour in COLOURS.items())
     classes = "".join(
@@ -57,7 +57,7 @@ def style() -> str:
 
 
 def key() -> str:
-    """Write what each colour means, as a list with its colour before it."""
+    """Return the meaning of each colour, as a list with its colour before it."""
     rows = "".join(
         f'<span><i class="c-{colour.members[0]}"></i>{escape(colour.meaning)}</span>' for colour in COLOURS.values()
     )

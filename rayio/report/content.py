@@ -1,4 +1,4 @@
-"""Everything that a report shows, gathered: the run's records, its numbers, why, and the figures."""
+"""The content of a report: the run's records, its numbers, its explanation, and the figures."""
 
 from __future__ import annotations
 
@@ -22,24 +22,23 @@ from rayio.reporter import SILENT, Reporter
 from rayio.scenario.model import Scenario
 from rayio.trace.run_directory import RunDirectory
 
-#: Completed steps of all ranks together up to which a report lives the run again, to say what would change it: of more,
-#: ``rayio explain`` does.
+#: Completed steps of all ranks together up to which a report replays the run; beyond, ``rayio explain`` does.
 SIMULATED_STEPS = 1000
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a page is made of; figures are None where the run has nothing to show in them."""
+    """The content of a page; figures are None where the run has nothing to show in them."""
 
     directory: RunDirectory
     info: dict[str, Any]
-    #: None when the run has none, and none can be worked out of its spans.
+    #: None when the run has none, and its spans give none.
     result: RunResult | None
-    #: Whether there is no result.json: the run broke off, or is still under way.
+    #: True without a result.json: the run broke off, or is still under way.
     has_no_result: bool
     scenario: Scenario | None
     explanation: Explained | None
-    #: What is wrong with the run or with what is left of it, a sentence each.
+    #: Errors and missing files of the run, a sentence each.
     trouble: list[str]
     begin: int
     end: int
@@ -49,12 +48,12 @@ class Content:
     step_times: figures.Histogram | None
     heat_map: figures.HeatMap | None
     timeline: tracks.Tracks | None
-    #: Whether the run was lived again; False when that would have taken long.
+    #: True if the run was replayed; False when that would have taken long.
     is_simulated: bool
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is not even a rank's life to show; then the last of ``trouble`` says why."""
+        """Return True if there is not even a rank's life to show; then the last of ``trouble`` has the reason."""
         return self.begin == self.end
 
     @classmethod
@@ -65,7 +64,7 @@ class Content:
         simulate: bool | None = None,
         reporter: Reporter = SILENT,
     ) -> Content:
-        """Gather it. ``wanted`` is a stretch for the timeline in seconds since the run's begin.
+        """Return the content of a run. ``wanted`` is a stretch for the timeline in seconds since the run's begin.
 
         Raises:
             StorageError: the run directory cannot be read, or another version of rayio wrote its result.
@@ -92,8 +91,8 @@ class Content:
         shape = RunShape.of(scenario) if scenario else _guessed(result, len(lives.rank))
         if result is None and scenario is not None:
             result = replace(measure(arrays_of(spans), shape), scenario=scenario.name)
-        told = result.imported if result else None
-        if told and told.reduced:
+        imported = result.imported if result else None
+        if imported and imported.reduced:
             trouble = ["Imported from a summary: it says nothing of single steps, so there is nothing to draw."]
         elif not len(lives.rank):
             trouble.append("The run has no spans of ranks: there is nothing to draw.")
@@ -107,24 +106,24 @@ class Content:
         has_steps = timed.number > 0
         bins = figures.time_bins(lives, timed) if has_steps else Bins.over(begin, end, 1)
         seen = None
-        if scenario is not None and not (told and told.reduced):
+        if scenario is not None and not (imported and imported.reduced):
             seen = Seen(timed, scenario, info, readers_of(directory, scenario))
         split, depths = figures.Split(lives, timed, shape, bins), figures.Depths(spans, lives, bins)
         drawn = tracks.Drawn(lives, timed, stretch)
         drawings = ((split, depths) if has_steps else ()) + ((drawn,) if has_steps or stretch else ())
         timed.go_through(*(() if seen is None else seen.sums), *drawings)
-        asked = timed.number <= SIMULATED_STEPS if simulate is None else simulate
+        is_simulated = timed.number <= SIMULATED_STEPS if simulate is None else simulate
         explanation: Explained | None = None
         window = (find_window(lives, timed, shape) if seen is None else seen.window)[0]
-        with ThreadPoolExecutor(1, "rayio-figures") as beside:  # numpy lets both go on
-            over_time = beside.submit(split.result) if has_steps else None
-            heat_map = beside.submit(figures.heat_map, lives, timed, bins) if has_steps else None
-            step_times = beside.submit(lambda: figures.histogram(figures.step_times(timed, window, shape)))
-            if told and told.reduced:
+        with ThreadPoolExecutor(1, "rayio-figures") as pool:  # numpy lets both go on
+            over_time = pool.submit(split.result) if has_steps else None
+            heat_map = pool.submit(figures.heat_map, lives, timed, bins) if has_steps else None
+            step_times = pool.submit(lambda: figures.histogram(figures.step_times(timed, window, shape)))
+            if imported and imported.reduced:
                 explanation = explain(directory.address)
             elif scenario is not None and seen is not None:
                 reporter.live("report: why", 0.5)
-                explanation = worded(explained(directory, scenario, seen, simulate=asked, reporter=reporter))
+                explanation = worded(explained(directory, scenario, seen, simulate=is_simulated, reporter=reporter))
             reporter.live("report: figures", 0.6)
             return cls(
                 directory=directory, info=info, result=result, has_no_result=has_no_result, scenario=scenario,
@@ -134,7 +133,7 @@ class Content:
                 over_time=None if over_time is None else over_time.result(),
                 step_times=step_times.result(),
                 heat_map=None if heat_map is None else heat_map.result(),
-                is_simulated=asked,
+                is_simulated=is_simulated,
             )  # fmt: skip
 
 
@@ -153,7 +152,7 @@ def _no_steps(scenario: Scenario | None) -> str:
 
 
 def _guessed(result: RunResult | None, ranks: int) -> RunShape:
-    """Make do without a scenario: all ranks' steps count alike, after one of warm-up; samples are not known."""
+    """Return a shape without a scenario: all ranks' steps count alike, after one of warm-up; samples are not known."""
     number, steps = (result.world_size, result.steps) if result else (0, 0)
     number = number or ranks or 1
     return RunShape(number, 1, 1, 1, (steps or 0) // number)

@@ -1,4 +1,4 @@
-"""How each number of a report is defined, in the words of the page; every number on it links here."""
+"""Definitions of the numbers of a report; every number on the page links to its definition."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TERMS: dict[str, tuple[str, str]] = {
     "au": (
         "AU, accelerator utilisation",
         "Σ compute / Σ step time over the whole steps in the window, per rank; of a run the mean over ranks. "
-        "Compute is the requested time: what a sleep overshoots counts as other.",
+        "Compute is the requested time; sleeping longer counts as overhead.",
     ),
     "window": (
         "window",
@@ -34,7 +34,7 @@ TERMS: dict[str, tuple[str, str]] = {
         "from device, from server, from network, from storage",
         "Bytes that came from the device, over the network or from modelled storage for what readers read in the whole "
         "run. The rest came from the page cache, in memory (storage.page_cache), or from a modelled one "
-        "(storage.cache): where that is much, the other numbers are of memory and not of storage.",
+        "(storage.cache): where that is much, the other numbers measure memory and not storage.",
     ),
     "read-rate": (
         "read",
@@ -94,8 +94,8 @@ TERMS: dict[str, tuple[str, str]] = {
     ),
     "counterfactual": (
         "what would change it",
-        "The run lived again on the virtual clock, with its own measured times and one thing changed. The share "
-        "of the loss that this removes is what 1 − AU shrinks by; shares need not sum to 100 %, as one cause may hide "
+        "A replay of the run on the virtual clock, with its own measured times and one thing changed. The share "
+        "of the loss that this removes is the decrease of 1 − AU; shares need not sum to 100 %, as one cause may hide "
         "another.",
     ),
     "requests": ("requests", "What the operating system or the storage was asked for, each once."),
@@ -130,8 +130,8 @@ TERMS["span-restart"] = ("restart", "Time lost to a failure: steps done again, a
 
 
 def term(name: str, text: str) -> str:
-    """Link text to its definition."""
-    if name not in TERMS and name.startswith("cause-"):  # of a layer: the table says what it means
+    """Return text with a link to its definition."""
+    if name not in TERMS and name.startswith("cause-"):  # a layer's: the table has its meaning
         return escape(text)
     if name not in TERMS:
         raise KeyError(name)
@@ -139,7 +139,7 @@ def term(name: str, text: str) -> str:
 
 
 def definitions() -> str:
-    """Write all of them as a list."""
+    """Return all of them as a list."""
     rows = "".join(
         f'<dt id="d-{name}">{escape(title)}</dt><dd>{escape(text)}</dd>' for name, (title, text) in TERMS.items()
     )

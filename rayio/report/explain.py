@@ -1,4 +1,4 @@
-"""A run explained from its directory: records of analysis and simulations, with their sentences."""
+"""The explanation of a run, from its directory: records of analysis and simulations, with their sentences."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ MOST_DEATHS = 8
 def explain(
     path: str | Path, *, simulate: bool = True, target_au: float | None = None, reporter: Reporter = SILENT
 ) -> Explained:
-    """Explain a run from its directory; times in seconds, shares as fractions of step time.
+    """Return the explanation of a run from its directory; times in seconds, shares as fractions of step time.
 
-    ``simulate`` lets the virtual engine live the run again, for the counterfactuals and the prediction. ``target_au``
-    is the AU that is to be reached; None is what the scenario expects, if it does.
+    ``simulate`` replays the run on the virtual clock, for the counterfactuals and the prediction. ``target_au`` is the
+    AU to reach; None for the one that the scenario expects, if it does.
 
     Raises:
         StorageError: no run is there, or it cannot be read.

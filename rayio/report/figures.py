@@ -1,6 +1,6 @@
-"""Spans -> what the figures of a report show: sums by bin of time, counts by length, one number per rank and bin.
+"""Spans -> the data of a report's figures: sums by bin of time, counts by length, one number per rank and bin.
 
-Everything is arrays of at most a few thousand numbers, however long the run was; nothing here knows of HTML.
+Everything is arrays of at most a few thousand numbers, however long the run was; nothing here depends on HTML.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROWS = 64
 
 
 def time_bins(lives: Lives, steps: StepsInSlices) -> Bins:
-    """Cut a run's time for its figures: as finely as whole steps allow."""
+    """Return the bins of a run's figures: as fine as whole steps allow."""
     begin, end = int(lives.begin.min()), int(lives.end.max())
     typical = typical_step(steps) if steps.number else 1.0
     wanted = int((end - begin) / max(2 * typical, 1))
@@ -39,10 +39,10 @@ def time_bins(lives: Lives, steps: StepsInSlices) -> Bins:
 
 @dataclass(frozen=True, slots=True)
 class OverTime:
-    """What the ranks' time went to, bin by bin, in ns of all ranks together, and how many samples were consumed.
+    """The ranks' time by phase and bin, in ns of all ranks together, and the number of consumed samples.
 
-    ``split`` has an array for each phase and for ``other``; they sum to ``alive``. A step's samples are spread
-    evenly over the step, so that bins that are not whole steps do not flicker.
+    ``split`` has an array for each phase and for ``other``; they sum to ``alive``. A step's samples are spread evenly
+    over the step, so that bins that are not whole steps do not flicker.
     """
 
     bins: Bins
@@ -52,17 +52,17 @@ class OverTime:
 
     @property
     def au(self) -> Floats:
-        """Compute over the time of the ranks that were alive, by bin; NaN where none was."""
+        """Return compute over the time of the ranks that were alive, by bin; NaN where none was."""
         return np.where(self.alive > 0, self.split["compute"] / np.maximum(self.alive, 1), np.nan)
 
     @property
     def rate(self) -> Floats:
-        """Samples per second, by bin."""
+        """Return samples per second, by bin."""
         return self.samples / (self.bins.width / 1e9)
 
 
 class Split:
-    """What the ranks' time went to, summed up by bin."""
+    """The ranks' time by phase, summed up by bin."""
 
     columns = ("name", "role", "lane", "start_ns", "duration_ns")
 
@@ -71,19 +71,19 @@ class Split:
         self._spent = np.zeros((len(PHASES), bins.number), np.int64)
 
     def of(self, part: Part) -> Ints:
-        """Sum up the phases of the ranks of a slice."""
+        """Return the phases of the ranks of a slice."""
         spans = part.spans
         is_phase = is_text(spans, "role", "rank") & is_text(spans, "name", *PHASES)
         mine = np.flatnonzero(is_phase & (plain(spans.column("lane")) == 0))
         phase, start = texts(spans, "name", PHASES, mine).astype(np.int64), part.begin[mine]
         return self.bins.covered(phase, len(PHASES), start, part.over[mine])
 
-    def add(self, found: Ints) -> None:
+    def add(self, spent: Ints) -> None:
         """Add those of a slice."""
-        self._spent += found
+        self._spent += spent
 
-    def found(self) -> OverTime:
-        """What came of it."""
+    def result(self) -> OverTime:
+        """Return the sums of all slices."""
         lives, bins = self.lives, self.bins
         alive = bins.covered(np.zeros(len(lives.rank), np.int64), 1, lives.begin, lives.end)[0]
         split = dict(zip(PHASES, self._spent, strict=True)) | {"other": alive - self._spent.sum(axis=0)}
@@ -95,7 +95,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """Batches under way, by bin: ns × batches of all queues together, being read and ready; ``queues`` is how many."""
+    """Batches under way, by bin: ns × batches of all queues together, being read and ready; ``queues`` counts them."""
 
     bins: Bins
     reading: Ints
@@ -103,14 +103,14 @@ class Queues:
     queues: int
 
     def depth(self, spent: Ints) -> Floats:
-        """The mean number of batches per queue, by bin."""
+        """Return the mean number of batches per queue, by bin."""
         return spent / (self.bins.width * self.queues)
 
 
 class Depths:
-    """Every batch from its lease to when its rank had it in hand, summed up by bin.
+    """Every batch from its lease to when its rank had it, summed up by bin.
 
-    A batch that nobody took is ready until the last rank's end, as is one whose rank broke off.
+    A batch that no rank took is ready until the last rank's end, as is one whose rank broke off.
     """
 
     columns = ("name", "rank", "epoch", "step", "link", "attempt", "start_ns", "duration_ns")
@@ -122,7 +122,7 @@ class Depths:
         self._number = 0
 
     def of(self, part: Part) -> tuple[Ints, Ints, int]:
-        """Follow the batches of a slice, and count its queues."""
+        """Return the batches of a slice by bin, and the number of its queues."""
         spans, bins, leases, begin, over = part.spans, self.bins, part.leases, part.begin, part.over
         waits = np.flatnonzero(is_text(spans, "name", "data_wait", "eval_data_wait"))
         taken = part.places.of_links(waits, integers(spans, "link", waits))
@@ -134,15 +134,15 @@ class Depths:
         ready = bins.covered(none, 1, over[leases], had)[0]
         return reading, ready, len(np.unique(integers(spans, "rank", leases)))
 
-    def add(self, found: tuple[Ints, Ints, int]) -> None:
+    def add(self, sums: tuple[Ints, Ints, int]) -> None:
         """Add those of a slice."""
-        reading, ready, number = found
+        reading, ready, number = sums
         self._reading += reading
         self._ready += ready
         self._number += number
 
-    def found(self) -> Queues | None:
-        """What came of it; None without spans of queues."""
+    def result(self) -> Queues | None:
+        """Return the sums of all slices; None without spans of queues."""
         return Queues(self.bins, self._reading, self._ready, max(self._number, 1)) if self._are_there else None
 
 
@@ -150,7 +150,7 @@ class Depths:
 class Histogram:
     """Counts between edges (seconds, one more than counts); a length on an edge counts above it, the last one below.
 
-    ``beyond`` are longer than the last edge: few, and so long that the others would be one bar beside them.
+    ``beyond`` are longer than the last edge: few, and so long that the others would be a single bar.
     """
 
     edges: Floats
@@ -160,7 +160,7 @@ class Histogram:
 
 
 def histogram(durations: Ints, bars: int = BARS) -> Histogram | None:
-    """Count lengths (ns) in bars, of equal ratio when they differ more than eightfold; None without any."""
+    """Return lengths (ns) counted in bars, of equal ratio when they differ more than eightfold; None without any."""
     if not len(durations):
         return None
     low = max(int(durations.min()), 1)
@@ -180,7 +180,7 @@ def histogram(durations: Ints, bars: int = BARS) -> Histogram | None:
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """One number per row and bin, NaN where nothing is known; a row is of ``ranks[row]``, first to last."""
+    """One number per row and bin, NaN where it is unknown; a row has the ranks ``ranks[row]``, first to last."""
 
     bins: Bins
     ranks: list[tuple[int, int]]
@@ -192,11 +192,10 @@ class HeatMap:
 
 
 def heat_map(lives: Lives, steps: StepsInSlices, bins: Bins, rows: int = ROWS) -> HeatMap | None:
-    """Say for each rank and bin how it did beside the others; None of fewer than two ranks, or without steps."""
+    """Return the pace and waits of each rank by bin; None with fewer than two ranks, or without steps."""
     ranks = len(lives.rank)
     if ranks < 2 or not steps.number:
         return None
-    # Every step is spread over the bins that it lies in, with its own numbers in proportion.
     lasted = np.zeros((ranks, bins.number), np.int64)
     own, number, waited, synced = (np.zeros((ranks, bins.number)) for _ in range(4))
     for some in steps.by_slice():
@@ -227,7 +226,7 @@ class Spread:
         self.shape = (rows, bins.number)
         self.length = np.maximum(steps.duration, 1)
         first, last = bins.of(steps.start), bins.of(np.maximum(steps.end - 1, steps.start))
-        #: Which steps reach so many bins beyond their first, where in the grid that is, and for how long (ns).
+        #: By number of bins beyond the first: the steps that reach it, their cells, and for how long (ns).
         self.reaching: list[tuple[Ints, Ints, Ints]] = []
         for offset in range(int((last - first).max(initial=0)) + 1):
             chosen = np.flatnonzero(first + offset <= last)
@@ -237,7 +236,7 @@ class Spread:
             self.reaching.append((chosen, steps.life[chosen] * bins.number + at, np.maximum(part, 1)))
 
     def of(self, amount: Ints) -> Floats:
-        """Sum amounts of steps by rank and bin."""
+        """Return amounts of steps by rank and bin."""
         summed: Floats = np.zeros(self.shape[0] * self.shape[1])
         for number, (chosen, cells, part) in enumerate(self.reaching):
             shares = amount[chosen] * part / self.length[chosen]
@@ -255,14 +254,14 @@ def _highest(values: Floats, groups: list[tuple[int, int]]) -> Floats:
 
 
 def step_times(steps: StepsInSlices, window: Window | None, shape: RunShape) -> Ints:
-    """The lengths of the whole steps in the window, or of all steps where there is none; see :func:`settled`."""
-    found = []
+    """Return the lengths of the whole steps in the window, or of all steps without one; see :func:`settled`."""
+    lengths = []
     for some in steps.by_slice():
         longer, _ = settled(some, window, shape)
-        found.append(longer.duration[window.whole(longer)] if window else longer.duration)
-    return np.concatenate(found)
+        lengths.append(longer.duration[window.whole(longer)] if window else longer.duration)
+    return np.concatenate(lengths)
 
 
 def typical_step(steps: StepsInSlices) -> float:
-    """The median length of a step, in ns."""
+    """Return the median length of a step, in ns."""
     return float(np.median(np.concatenate([some.duration for some in steps.by_slice()]), overwrite_input=True))

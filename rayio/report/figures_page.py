@@ -1,4 +1,4 @@
-"""The report's figures alone, for a notebook or a page of their own: what ``run.plot()`` is."""
+"""The report's figures alone, for a notebook or a separate page: the result of ``run.plot()``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Figures:
     html: str
 
     def save(self, path: str | Path) -> Path:
-        """Write them as a page, over one that is there, and return its path.
+        """Write them as a page, over an existing one, and return its path.
 
         Raises:
             OSError: it cannot be written.
@@ -37,7 +37,7 @@ class Figures:
         return f"<figures of {self.name}: a notebook shows them; .save('figures.html') writes them as a page>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: a frame, so that the style is that of the report and of nothing else."""
+        """Return a frame for a notebook, so that the report's style applies to nothing else."""
         return (
             f'<iframe title="{escape(repr(self), quote=True)}" srcdoc="{escape(self.html, quote=True)}" '
             f'style="width:100%;height:{FRAME_HEIGHT}px;border:0"></iframe>'
@@ -45,7 +45,7 @@ class Figures:
 
 
 def drawn(directory: RunDirectory) -> Figures:
-    """Draw the figures of a run.
+    """Return the figures of a run.
 
     Raises:
         StorageError: the run cannot be read.
@@ -61,10 +61,10 @@ def drawn(directory: RunDirectory) -> Figures:
         _headed("ranks", sections.heat_map(content)),
     ]
     trouble = "".join(f"<li>{escape(text)}</li>" for text in content.trouble)
-    told = f'<ul class="trouble">{trouble}</ul>' if trouble else ""
-    # What the report's words lead to, its definitions, is not on this page.
+    notice = f'<ul class="trouble">{trouble}</ul>' if trouble else ""
+    # The definitions that the report links to are not on this page.
     body = re.sub(r'<a class="t" href="#[^"]*">(.*?)</a>', r"\1", "".join(figures), flags=re.DOTALL)
-    return Figures(name, document(name, f"<main>{told}{body}</main>"))
+    return Figures(name, document(name, f"<main>{notice}{body}</main>"))
 
 
 def _headed(title: str, body: str) -> str:

@@ -1,4 +1,4 @@
-"""The head of a report: how it went, in the order in which a reader asks. Badges, the verdict, four numbers, the rest.
+"""The head of a report: badges, the verdict, four large numbers, the rest.
 
 The numbers are written as the summary writes them, from the same result: one number is equal wherever it appears.
 """
@@ -22,18 +22,18 @@ from rayio.scenario import derive
 from rayio.scenario.expect import Condition
 from rayio.units import format_number, format_seconds, format_share
 
-#: A number for a reader: key of result.json (empty where it is in none), term, name, value, unit or remark.
+#: A number: key of result.json (empty without one), term, name, value, unit or remark.
 Number = tuple[str, str, str, str, str]
 
 
 def head(content: Content) -> str:
-    """Write the badges, the verdict with its action, and the numbers."""
+    """Return the badges, the verdict with its action, and the numbers."""
     large, small = numbers(content)
     return _badges(content) + _verdict(content.explanation) + _tiles(large, "tiles") + _tiles(small, "tiles small")
 
 
 def badge(result: RunResult | None, target: Condition | None) -> tuple[str, str]:
-    """Hold the AU of a run against its scenario's ``expect``: a class (met, missed, none) and words.
+    """Compare the AU of a run with its scenario's ``expect``; return a class (met, missed, none) and words.
 
     >>> badge(None, None)
     ('none', 'no target AU is set')
@@ -52,7 +52,7 @@ def _condition(target: Condition) -> str:
 
 
 def unfinished(content: Content) -> str:
-    """Say of a run that ended before its end, or has not ended, how much of it was done; empty of a whole one."""
+    """Return how much of an incomplete run was done; empty for a complete one."""
     result, share = content.result, None
     if result is not None and result.ledger is not None:
         if result.ledger.even is not None:
@@ -71,22 +71,24 @@ def _badges(content: Content) -> str:
     kind, words = badge(content.result, target)
     broke_off = unfinished(content)
     early = f'<span class="badge missed">{escape(broke_off)}</span>' if broke_off else ""
-    filled = content.result is not None and note_of(content.result.notes) is not None
-    late = f'<span class="badge missed">{escape(TOO_SHORT)}: see the notes</span>' if filled else ""
+    is_short = content.result is not None and note_of(content.result.notes) is not None
+    late = f'<span class="badge missed">{escape(TOO_SHORT)}: see the notes</span>' if is_short else ""
     return f'<p class="badges">{early}<span class="badge {kind}">{escape(words)}</span>{late}</p>'
 
 
-def _verdict(found: Explained | None) -> str:
-    """Write the first sentence as the verdict, what to do as the action, what lies between small."""
-    if found is None:
+def _verdict(explained: Explained | None) -> str:
+    """Return the first sentence as the verdict, the last as the action, those between small."""
+    if explained is None:
         return ""
-    said = re.split(r"(?<=\.) (?=[A-Z0-9])", found.sentence)
-    has_action = found.prediction is not None and len(said) > 1 and found.prediction.change in said[-1]
-    action = said.pop() if has_action else ""
-    more = f'<p class="more">{_marked(" ".join(said[1:]))}</p>' if said[1:] else ""
+    sentences = re.split(r"(?<=\.) (?=[A-Z0-9])", explained.sentence)
+    has_action = (
+        explained.prediction is not None and len(sentences) > 1 and explained.prediction.change in sentences[-1]
+    )
+    action = sentences.pop() if has_action else ""
+    more = f'<p class="more">{_marked(" ".join(sentences[1:]))}</p>' if sentences[1:] else ""
     todo = f'<p class="action"><b>To do:</b> {_marked(action)}</p>' if action else ""
-    colour = f" c-{found.verdict.cause}" if found.verdict.cause else ""
-    return f'<div class="verdict{colour}"><p>{_marked(said[0])}</p>{todo}{more}</div>'
+    colour = f" c-{explained.verdict.cause}" if explained.verdict.cause else ""
+    return f'<div class="verdict{colour}"><p>{_marked(sentences[0])}</p>{todo}{more}</div>'
 
 
 def _marked(text: str) -> str:
@@ -94,17 +96,17 @@ def _marked(text: str) -> str:
 
 
 def numbers(content: Content) -> tuple[list[Number], list[Number]]:
-    """The four numbers that are shown large, and the others."""
+    """Return the four numbers that are shown large, and the others."""
     result = content.result
     if result is None:
         return [], []
     if result.imported is not None:
         large, small = _of_import(result)
     else:
-        large, small = [_read(result), _au(result), _throughput(result)], []  # what was measured comes first
+        large, small = [_read(result), _au(result), _throughput(result)], []  # measured numbers come first
         large += [lost] if (lost := _lost_most(content.explanation)) else []
     small += _others(result)
-    if result.imported and result.imported.reduced:  # what no file says is in the notes, not in tiles
+    if result.imported and result.imported.reduced:  # unknown numbers are in the notes, not in tiles
         small = [row for row in small if lookup(result, row[0]) is not None]
     return large, small
 
@@ -114,8 +116,8 @@ def _au(result: RunResult) -> Number:
     if result.au is not None and result.au_interval_low is not None and result.au_interval_high is not None:
         off = max(result.au - result.au_interval_low, result.au_interval_high - result.au)
         remark = f"± {format_share(off)} in 95 of 100 cases"
-    if (found := result.between) is not None:
-        remark = f"predicted between {format_share(found.au_low)} and {format_share(found.au_high)}"
+    if (bounds := result.between) is not None:
+        remark = f"predicted between {format_share(bounds.au_low)} and {format_share(bounds.au_high)}"
     if result.world_size > 1 and result.au is not None:
         remark += f"; {format_share(result.au_min)} to {format_share(result.au_max)} over ranks"
     return "au", "au", "AU", format_share(result.au), remark
@@ -127,7 +129,7 @@ def _throughput(result: RunResult) -> Number:
 
 
 def _read(result: RunResult) -> Number:
-    """Bytes read a second, and where they came from: the device, memory, or a model."""
+    """Return the bytes read a second, and their source: the device, memory, or a model."""
     value = "unknown" if result.mib_per_second is None else f"{format_number(result.mib_per_second)} MiB/s"
     origin = result.origin
     if result.fetched is not None:
@@ -141,9 +143,9 @@ def _read(result: RunResult) -> Number:
     return "mib_per_second", "read-rate", "read", value, remark
 
 
-def _lost_most(found: Explained | None) -> Number | None:
-    """The cause that took most of the step time; the first one below compute in the table of losses."""
-    lost = [row for row in found.verdict.table if row.share and row.seconds] if found else []
+def _lost_most(explained: Explained | None) -> Number | None:
+    """Return the cause that took most of the step time: the first one below compute in the table of losses."""
+    lost = [row for row in explained.verdict.table if row.share and row.seconds] if explained else []
     if not lost:
         return None
     most = max(lost, key=lambda row: row.share or 0.0)
@@ -152,25 +154,25 @@ def _lost_most(found: Explained | None) -> Number | None:
 
 
 def _of_import(result: RunResult) -> tuple[list[Number], list[Number]]:
-    """An import is told by its own benchmark's numbers; rayio's, of the same records, are small."""
-    told = result.imported
-    assert told is not None
-    published = told.published_au
-    has_other = published is not None and not told.reduced and f"{published:.2f}" != f"{told.au:.2f}"
+    """Return the numbers of an import: its benchmark's large, rayio's for the same records small."""
+    imported = result.imported
+    assert imported is not None
+    published = imported.published_au
+    has_other = published is not None and not imported.reduced and f"{published:.2f}" != f"{imported.au:.2f}"
     remark = f"by DLIO's formula; published {published:.2f} %" if has_other else "by DLIO's formula, as published"
-    large: list[Number] = [("au_dlio", "au-dlio", "AU", f"{told.au:.2f} %", remark)]
+    large: list[Number] = [("au_dlio", "au-dlio", "AU", f"{imported.au:.2f} %", remark)]
     rate = result.samples_per_second_dlio
     large.append(
         ("samples_per_second_dlio", "au-dlio", "throughput", format_number(rate), "samples/s, as published")
         if rate is not None
         else _throughput(result)
     )
-    if not told.reduced:
+    if not imported.reduced:
         large.append(_read(result))
-    if (lost := largest(told)) is not None:
+    if (lost := largest(imported)) is not None:
         name, points, meaning = lost
         large.append(("", "au-dlio", f"lost most to {name}", f"{points:.2f} points", meaning))
-    return large, [_au(result), _throughput(result)] if not told.reduced else []
+    return large, [_au(result), _throughput(result)] if not imported.reduced else []
 
 
 def _others(result: RunResult) -> list[Number]:
@@ -182,8 +184,8 @@ def _others(result: RunResult) -> list[Number]:
         ("goodput", "goodput", "goodput", format_share(result.goodput), "of wall time"),
         ("wall_seconds", "wall", "wall time", _seconds(result.wall_seconds), _steps(result.steps or 0)),
     ]
-    if found := result.fetched:
-        name, value, rest = fetched_row(found)
+    if fetched := result.fetched:
+        name, value, rest = fetched_row(fetched)
         rows.insert(0, ("fetched.fetched_bytes", "fetched", name, value, rest))
     if result.au_dlio is not None and result.imported is None:
         rate = format_number(result.samples_per_second_dlio)
@@ -203,7 +205,7 @@ def _seconds(value: float | None) -> str:
 
 
 def _tiles(rows: list[Number], name: str) -> str:
-    """Write numbers as tiles; ``data-key`` names the key of result.json that each shows."""
+    """Return numbers as tiles; ``data-key`` names the key of result.json that each shows."""
     if not rows:
         return ""
     tiles = ""

@@ -1,4 +1,4 @@
-"""Content -> the page: one HTML file with its style and its script inside, and no address of anything outside."""
+"""Content -> the page: one HTML file with its style and script, without external addresses."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from rayio.report.sections import section
 from rayio.report.text.summary import books_line
 from rayio.units import format_seconds
 
-#: Names of the sections where there is little room for them.
+#: Short names of the sections.
 SHORT = {
     "loss": "Losses", "time": "Over time", "timeline-section": "Timeline", "steps": "Steps", "ranks": "Ranks",
     "stages": "What if", "access": "Storage", "records": "Records", "configuration": "Configuration",
     "definitions": "Definitions",
 }  # fmt: skip
 
-#: What tells a report from any other page; a sweep's page has another eyebrow.
+#: The mark of a report; a sweep's page has another eyebrow.
 EYEBROW = '<p class="eyebrow">rayio report</p>'
 MARK = re.compile(rb"\A<!doctype html>.*" + EYEBROW.encode(), re.DOTALL)
 
-#: What a browser lets the page load: nothing but what is in it.
+#: The page may not load anything.
 NOTHING_OUTSIDE = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
 def page(content: Content) -> str:
-    """Write the page."""
+    """Return the page."""
     result = content.result
     name = result.scenario if result else content.scenario.name if content.scenario else "run"
     times = sections.step_times(content) + (tables.percentiles(result) if result else "")
@@ -61,7 +61,7 @@ def page(content: Content) -> str:
 
 
 def document(name: str, body: str) -> str:
-    """Put a body into a file that is whole by itself, with style and script."""
+    """Return a body as a self-contained file, with style and script."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -90,17 +90,17 @@ def _facts(content: Content) -> str:
 def _trouble(content: Content) -> str:
     rows = "".join(f"<li>{escape(text)}</li>" for text in content.trouble)
     is_reduced = content.result is not None and content.result.imported is not None and content.result.imported.reduced
-    mild = " mild" if is_reduced and len(content.trouble) == 1 else ""  # nothing went wrong with what says little
+    mild = " mild" if is_reduced and len(content.trouble) == 1 else ""  # a reduced import is no failure
     return f'<ul class="trouble{mild}">{rows}</ul>' if rows else ""
 
 
 def _losses(content: Content) -> str:
-    found = content.explanation
-    waterfall = tables.waterfall(found.verdict) if found and found.verdict.au is not None else ""
+    explained = content.explanation
+    waterfall = tables.waterfall(explained.verdict) if explained and explained.verdict.au is not None else ""
     own_split = tables.lost_points(content.result) if content.result else ""  # an import leads with its own
     if own_split and waterfall:
-        told = "the same records, over the step time in the window"
-        waterfall = f"<h3>{term('au', 'as rayio counts')} <small>{told}</small></h3>{waterfall}"
+        records = "the same records, over the step time in the window"
+        waterfall = f"<h3>{term('au', 'as rayio counts')} <small>{records}</small></h3>{waterfall}"
     return own_split + waterfall
 
 
@@ -116,12 +116,12 @@ def _ranks(content: Content) -> str:
 
 
 def _stages(content: Content) -> str:
-    found = content.explanation
-    if not found:
+    explained = content.explanation
+    if not explained:
         return ""
-    body = tables.capacities(found.capacity)
-    if found.simulated and found.simulated.au is not None:
-        body += f"<h3>{term('counterfactual', 'what would change it')}</h3>" + tables.changes(found.simulated)
+    body = tables.capacities(explained.capacity)
+    if explained.simulated and explained.simulated.au is not None:
+        body += f"<h3>{term('counterfactual', 'what would change it')}</h3>" + tables.changes(explained.simulated)
     elif body and not content.is_simulated:
         body += '<p class="lead">What would change it takes longer: <code>rayio explain RUN</code> says it.</p>'
     return body
@@ -132,8 +132,8 @@ def _records(content: Content) -> str:
     if result and (books := result.ledger):
         rows.append([term("ledger", "ledger"), books_line(books)])
     if result and (trace := result.trace):
-        said = f"{trace.recorded:,} recorded, {trace.stored:,} stored; level {trace.level}"
-        rows.append([term("stored", "spans"), said])
+        counts = f"{trace.recorded:,} recorded, {trace.stored:,} stored; level {trace.level}"
+        rows.append([term("stored", "spans"), counts])
     body = tables.table(["", ""], rows, "plain") if rows else ""
     notes = [*(result.notes if result else ()), *(content.explanation["notes"] if content.explanation else ())]
     notes = [note for note in dict.fromkeys(notes) if not any(note.strip(".") in text for text in content.trouble)]

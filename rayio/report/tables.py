@@ -24,12 +24,12 @@ _TAG = re.compile(r"<[^>]*>")
 
 
 def seconds(value: float | None) -> str:
-    """Write a time; "unknown" of None."""
+    """Return a time; "unknown" for None."""
     return "unknown" if value is None else format_seconds(value)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], name: str = "") -> str:
-    """Write a table of HTML cells; the first column is of names. ``name`` is a class of its own.
+    """Return a table of HTML cells; the first column has names. ``name`` is its class.
 
     On a phone a row of more than three columns is a card: a line for each cell, with its heading before it.
     """
@@ -47,13 +47,13 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], name: str = "") ->
     return f'<div class="scroll"><table class="{name}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def reader_changes(found: Scaling) -> str:
-    """Write when readers came and went, and why."""
+def reader_changes(scaling: Scaling) -> str:
+    """Return when readers came and went, and why."""
     rows = [
-        [seconds(one.at_seconds), f"{one.rank}", f"{one.before} → {one.after}", seconds(one.seconds), escape(one.why)]
-        for one in found.changes
+        [seconds(row.at_seconds), f"{row.rank}", f"{row.before} → {row.after}", seconds(row.seconds), escape(row.why)]
+        for row in scaling.changes
     ]
-    listed = f"{len(rows)} of {found.num_changes} changes" if found.num_changes > len(rows) else "changes"
+    listed = f"{len(rows)} of {scaling.num_changes} changes" if scaling.num_changes > len(rows) else "changes"
     return f"<details><summary>{listed}</summary>{table(['at', 'rank', 'readers', 'took', 'why'], rows)}</details>"
 
 
@@ -61,20 +61,20 @@ def _steps(count: int) -> str:
     return f"{count:,} step{'s' * (count != 1)}"
 
 
-def hosts(found: Sequence[Host]) -> str:
-    """Write the hosts of a run, and the file systems that its paths are in."""
-    if not found:
+def hosts(listed: Sequence[Host]) -> str:
+    """Return the hosts of a run, and the file systems of its paths."""
+    if not listed:
         return ""
     hardware = [
         [escape(host.name), escape(host.kernel), _known(host.cores), _bytes(host.memory_bytes),
          _bytes(host.memory_limit_bytes) if host.memory_limit_bytes else "",
          escape(", ".join(f"{link.name}{_speed(link.bits_per_second)}" for link in host.interfaces))]
-        for host in found
+        for host in listed
     ]  # fmt: skip
     mounts = [
         [escape(host.name), escape(mount.key), escape(mount.type), escape(mount.device), escape(mount.server or ""),
          escape(mount.point), _bytes(mount.capacity_bytes), _bytes(mount.free_bytes), escape(mount.options)]
-        for host in found
+        for host in listed
         for mount in host.mounts
     ]  # fmt: skip
     head = ["host", "kernel", "cores", "memory", "limit of memory", "network"]
@@ -98,7 +98,7 @@ def _speed(bits: int | None) -> str:
 
 
 def waterfall(verdict: Verdict) -> str:
-    """Write where the step time went: compute, then every cause that took some, each from where the last one ended."""
+    """Return the split of the step time: compute, then every cause, each from where the last one ended."""
     rows: list[tuple[str, str, float, float, str]] = [
         ("compute", term("au", "compute"), verdict.au or 0.0, verdict.compute_seconds, "AU: the work itself")
     ]
@@ -124,7 +124,7 @@ def waterfall(verdict: Verdict) -> str:
 
 
 def time_split(result: RunResult) -> str:
-    """Write the ranks' wall time by phase."""
+    """Return the ranks' wall time by phase."""
     time, share, what = result.time, result.share, meaning_of(result)
     rows = [
         [term(f"span-{name}", name), bar(0, getattr(share, name) or 0.0, name), format_share(getattr(share, name)),
@@ -136,7 +136,7 @@ def time_split(result: RunResult) -> str:
 
 
 def percentiles(result: RunResult) -> str:
-    """Write how long single things took."""
+    """Return how long single operations took."""
     rows = [
         [term("step" if name == "step_time" else f"span-{name}", name), f"{row.count:,}"]
         + [format_seconds(getattr(row, column)) for column in STATISTICS]
@@ -146,7 +146,7 @@ def percentiles(result: RunResult) -> str:
 
 
 def capacities(capacity: Capacity) -> str:
-    """Write what each stage of the workers can do beside what the ranks need."""
+    """Return the capacity of each stage of the workers next to the demand of the ranks."""
     if not capacity.stages:
         return ""
     needed = capacity.demand
@@ -157,12 +157,12 @@ def capacities(capacity: Capacity) -> str:
          format_share(row.utilisation), WORK_OF_STAGES.get(row.stage, "")]
         for row in capacity.stages
     ]  # fmt: skip
-    said = "" if needed is None else f"Ranks need {rate(needed)} batches/s and got {rate(capacity.delivered)}."
-    return f"<p>{said}</p>" + table(["stage", "time of one", "at a time", "can do", "busy", ""], rows, "worded")
+    demand = "" if needed is None else f"Ranks need {rate(needed)} batches/s and got {rate(capacity.delivered)}."
+    return f"<p>{demand}</p>" + table(["stage", "time of one", "at a time", "can do", "busy", ""], rows, "worded")
 
 
 def changes(simulated: Simulated) -> str:
-    """Write what the run would have been with one thing changed."""
+    """Return the outcome of the run with one thing changed at a time."""
 
     def rate_of(row: Change | Simulated) -> str:
         return "" if row.samples_per_second is None else number(row.samples_per_second)
@@ -180,7 +180,7 @@ def changes(simulated: Simulated) -> str:
 
 
 def ranks(result: RunResult) -> str:
-    """Write the split of every rank that result.json lists."""
+    """Return the split of every rank that result.json lists."""
     names = [name for name in SPLIT if any(getattr(row, name) for row in result.ranks)]
     rows = [
         [str(row.rank), format_share(row.au), f"{row.steps:,}", seconds(row.wall)]
@@ -191,7 +191,7 @@ def ranks(result: RunResult) -> str:
 
 
 def operations(access: Access) -> str:
-    """Write what storage was asked for, by operation."""
+    """Return the requests to storage, by operation."""
     rows = []
     for name, row in access.operations.items():
         width = row.bytes_per_second
@@ -202,7 +202,7 @@ def operations(access: Access) -> str:
 
 
 def access_figures(access: Access) -> str:
-    """Write the shares and ratios of the access pattern that are known."""
+    """Return the known shares and ratios of the access pattern."""
     shares = [
         ("time_share", "io-time", "time with a request in flight"),
         ("exposed_share", "io-time", "of it not hidden by compute"),
@@ -227,21 +227,21 @@ def access_figures(access: Access) -> str:
 
 
 def lost_points(result: RunResult) -> str:
-    """Write where the AU of imported results lost its points, by DLIO's own formula."""
+    """Return where the AU of imported results lost its points, by DLIO's own formula."""
     from rayio.imports import dlio_published
     from rayio.imports.dlio_losses import LOSSES
 
-    told = result.imported
-    if told and told.reduced:
-        names, epochs = dlio_published.table(told)
+    imported = result.imported
+    if imported and imported.reduced:
+        names, epochs = dlio_published.table(imported)
         return f"<h3>{term('au-dlio', 'as published')}</h3>" + table([escape(name) for name in names], epochs)
-    if not told or told.lost_points is None:
+    if not imported or imported.lost_points is None:
         return ""
-    points = {"au": told.au, **told.lost_points}
-    said = "" if told.published_au is None else f" Published: {told.published_au:.2f} %."
+    points = {"au": imported.au, **imported.lost_points}
+    published = "" if imported.published_au is None else f" Published: {imported.published_au:.2f} %."
     rows = [
         [term("au-dlio", name), f"{points[name]:.2f}", escape(what)]
         for name, what in ({"au": "Σ compute / T"} | LOSSES).items()
     ]
-    head = f"<h3>{term('au-dlio', 'as DLIO counts')} <small>the parts sum to 100.{said}</small></h3>"
+    head = f"<h3>{term('au-dlio', 'as DLIO counts')} <small>the parts sum to 100.{published}</small></h3>"
     return head + table(["", "points", ""], rows, "worded")

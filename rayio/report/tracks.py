@@ -1,7 +1,7 @@
-"""The timeline: who did what when, as slices on tracks; few enough to put in a page, whatever the run's length.
+"""The timeline: slices of work on tracks; few enough for a page, whatever the run's length.
 
-A short run is there whole. Of a long one the whole is there coarsely, each slice saying what its track did most, and
-some windows of it exactly.
+A short run is there whole. A long run is there coarsely, each slice showing what its track did most, with some windows
+exactly.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from rayio.trace.order import groups_by, sums_by
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Roles on the timeline, in the order of their tracks, and what their tracks are called.
+#: Roles on the timeline, in the order of their tracks, and the names of the tracks.
 ROLES = {"rank": "rank", "reader": "reader", "queue": "queue", "checkpoint_writer": "writer"}
 
-#: What slices may be: a track shows one at a time.
+#: Kinds of slices: a track shows one at a time.
 KINDS = (
     *PHASES, "restart", "read", "decode", "put", "overshoot", "memory_bound", "write", "fsync", "lost",
     "eval_data_wait", "eval_compute", "snapshot", "checkpoint_wait",
@@ -35,13 +35,13 @@ KINDS = (
 
 #: Ranks that have tracks, and tracks in all.
 MOST_RANKS, MOST_TRACKS = 8, 40
-#: Slices of all tracks together: of a run that is there whole, and of a window of a longer one.
+#: Most slices of all tracks together: of a whole run, and of a window of a longer one.
 MOST_SLICES, WINDOW_SLICES = 24_000, 4_000
-#: Name of the window that the reader asked for.
+#: Name of the requested window.
 ASKED = "as asked for"
-#: Phases that hold a rank beside training.
+#: Phases that interrupt a rank's training.
 _PAUSES = ("checkpoint", "evaluate")
-#: Bins of the coarse whole.
+#: Bins of a long run.
 COARSE = 300
 #: Steps that a suggested window shows.
 SHOWN_STEPS = 8
@@ -49,7 +49,7 @@ SHOWN_STEPS = 8
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """What lay on tracks, by track and time; ``kind`` is a position in :data:`KINDS`."""
+    """Slices on tracks, by track and time; ``kind`` is a position in :data:`KINDS`."""
 
     track: Ints
     start: Ints
@@ -59,11 +59,11 @@ class Slices:
     step: Ints
 
     def within(self, begin: int, end: int) -> Slices:
-        """Select those that lie in a stretch, if only in part; they are not cut."""
+        """Return those in a stretch, if only in part; they are not cut."""
         return self.at((self.end > begin) & (self.start < end))
 
     def at(self, chosen: NDArray[Any]) -> Slices:
-        """Select some of them."""
+        """Return some of them."""
         return Slices(*(getattr(self, name)[chosen] for name in self.__slots__))
 
 
@@ -71,7 +71,7 @@ class Slices:
 class Tracks:
     """The timeline of a run. ``levels`` are stretches with their slices, the first one the whole run.
 
-    ``windows`` are suggestions of what to look at: a name, a begin and an end in ns; ``ranks`` are those shown.
+    ``windows`` are suggestions of stretches to look at: a name, a begin and an end in ns; ``ranks`` are those shown.
     """
 
     names: list[str]
@@ -85,7 +85,7 @@ class Tracks:
 class Drawn:
     """The ranks, the windows and the slices of a run's timeline.
 
-    ``wanted`` is a stretch (ns) that the reader asked for: it comes first among the windows.
+    ``wanted`` is a requested stretch (ns): it comes first among the windows.
     """
 
     columns = ("name", "role", "index", "lane", "rank", "epoch", "step", "start_ns", "duration_ns")
@@ -100,15 +100,15 @@ class Drawn:
         self._writers: list[pa.Table] = []
 
     def of(self, part: Part) -> tuple[_Seen, pa.Table]:
-        """What these ranks and their workers did in a slice, what was lost, and the spans of all writers."""
+        """Return the slices of these ranks and their workers, lost time, and the spans of all writers."""
         spans = part.spans.select(self.columns)
         is_writer = is_text(spans, "role", "checkpoint_writer")
         chosen = (np.isin(plain(spans["rank"]), self.ranks) | is_text(spans, "name", "lost")) & ~is_writer
         return self._drawn(rows(spans, chosen)), rows(spans, is_writer)
 
-    def add(self, found: tuple[_Seen, pa.Table]) -> None:
-        """Keep those of a slice."""
-        seen, writers = found
+    def add(self, sums: tuple[_Seen, pa.Table]) -> None:
+        """Add those of a slice."""
+        seen, writers = sums
         self._seen.append(seen)
         if len(writers) or not self._writers:
             self._writers.append(writers)
@@ -118,7 +118,7 @@ class Drawn:
         begin, end = self._stretch()
         spent = _spent(slices, len(tracks), Bins.over(begin, end, COARSE))
         number = np.bincount(slices.track, minlength=len(tracks))
-        is_whole = np.cumsum(number)[slices.track] <= MOST_SLICES  # with those beyond there will be no whole
+        is_whole = np.cumsum(number)[slices.track] <= MOST_SLICES  # beyond that, the whole is coarse
         if not is_whole.all():
             for _, low, high in self.windows:
                 is_whole |= (slices.end > low) & (slices.start < high)
@@ -129,8 +129,8 @@ class Drawn:
         begin = int(self.lives.begin.min()) if len(self.lives.rank) else 0
         return begin, int(self.lives.end.max(initial=begin))
 
-    def found(self, most: int = MOST_SLICES) -> Tracks | None:
-        """Choose what is shown; None without anything to show."""
+    def result(self, most: int = MOST_SLICES) -> Tracks | None:
+        """Return the timeline; None without anything to show."""
         import pyarrow as pa
 
         if not len(self.lives.rank):
@@ -158,10 +158,10 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What was on some tracks, each a role and an index; they are in the order in which they are shown.
+    """The slices of some tracks, each a role and an index, in the order in which they are shown.
 
-    ``number`` is how many slices each had, ``spent`` for how long (ns) it did what in each of :data:`COARSE` bins; of
-    many slices those near the windows alone are in ``slices``.
+    ``number`` is how many slices each had, ``spent`` its time (ns) by kind in each of :data:`COARSE` bins; if there are
+    many slices, ``slices`` has only those near the windows.
     """
 
     tracks: list[tuple[int, str]]
@@ -171,7 +171,7 @@ class _Seen:
 
     @classmethod
     def together(cls, parts: Sequence[_Seen]) -> _Seen:
-        """Put tracks side by side: the first ones of all."""
+        """Return the tracks of all parts: the first ones."""
         every = [track for part in parts for track in part.tracks]
         order = np.array(sorted(range(len(every)), key=lambda at: _sorting(*every[at]))[:MOST_TRACKS], np.int64)
         place = np.full(len(every), -1)
@@ -191,7 +191,7 @@ class _Seen:
 
 
 def shown_ranks(lives: Lives, steps: StepsInSlices, most: int = MOST_RANKS) -> Ints:
-    """Choose ranks: all, or of many those that take longest for a step of their own, and the first ones."""
+    """Return the ranks to show: all, or those whose own steps take longest, and the first ones."""
     if len(lives.rank) <= most:
         return lives.rank
     own = np.zeros(len(lives.rank), np.int64)
@@ -204,7 +204,7 @@ def shown_ranks(lives: Lives, steps: StepsInSlices, most: int = MOST_RANKS) -> I
 
 
 def suggested(lives: Lives, steps: StepsInSlices, ranks: Ints) -> list[tuple[str, int, int]]:
-    """Name stretches worth a look: typical steps, the longest one, the first ones, a checkpoint, the last ones."""
+    """Return stretches worth a look: typical steps, the longest one, the first ones, a checkpoint, the last ones."""
     begin, end = int(lives.begin.min()), int(lives.end.max())
     if not steps.number:
         return []
@@ -213,9 +213,9 @@ def suggested(lives: Lives, steps: StepsInSlices, ranks: Ints) -> list[tuple[str
     shown = {name: [np.zeros(0, np.int64)] for name in ("start", "end", "saving", *_PAUSES)}
     for some in steps.by_slice():
         chosen = np.flatnonzero(np.isin(lives.rank[some.life], ranks))
-        for name, found in shown.items():
-            found.append((some.parts[name] if name in _PAUSES else getattr(some, name))[chosen])
-    columns = {name: np.concatenate(found) for name, found in shown.items()}
+        for name, column in shown.items():
+            column.append((some.parts[name] if name in _PAUSES else getattr(some, name))[chosen])
+    columns = {name: np.concatenate(column) for name, column in shown.items()}
     start, over, saving = (columns[name] for name in ("start", "end", "saving"))
 
     def around(name: str, middle: int) -> tuple[str, int, int]:
@@ -224,25 +224,25 @@ def suggested(lives: Lives, steps: StepsInSlices, ranks: Ints) -> list[tuple[str
 
     middle = np.argsort(start)[len(start) // 2]
     longest = (over - start).argmax()
-    told = [around("typical steps", int(start[middle]))]
+    windows = [around("typical steps", int(start[middle]))]
     if length < end - begin:
         span = int(over[longest] - start[longest])
         low = max(int(start[longest]) - max(span // 4, length // 2), begin)
-        told.append(("the longest step", low, min(low + span + max(span // 2, length), end)))
-        told.append(around("the first steps", first + length // 2 - length // 8))
+        windows.append(("the longest step", low, min(low + span + max(span // 2, length), end)))
+        windows.append(around("the first steps", first + length // 2 - length // 8))
         for name, title in (("checkpoint", "a checkpoint"), ("evaluate", "an evaluation")):
             paused = np.flatnonzero(columns[name] > 0)
             if len(paused):
-                one = paused[len(paused) // 2]
-                low = max(int(saving[one]) - length // 3, begin)
-                high = max(int(over[one]) + length // 3, low + length)
-                told.append((title, low, min(high, end)))
-        told.append(around("the last steps", end))
-    return told
+                pause = paused[len(paused) // 2]
+                low = max(int(saving[pause]) - length // 3, begin)
+                high = max(int(over[pause]) + length // 3, low + length)
+                windows.append((title, low, min(high, end)))
+        windows.append(around("the last steps", end))
+    return windows
 
 
 def _slices(spans: pa.Table, ranks: Ints) -> tuple[list[tuple[int, str]], Slices]:
-    """Take what these ranks, their workers and all writers did; a rank may do things inside a wait: a second track."""
+    """Return slices of these ranks, their workers and all writers; work inside a rank's wait has a second track."""
     kind = texts(spans, "name", KINDS).astype(np.int64)
     role, lane = texts(spans, "role", (*ROLES,)).astype(np.int64), integers(spans, "lane")
     rank = integers(spans, "rank")
@@ -254,10 +254,11 @@ def _slices(spans: pa.Table, ranks: Ints) -> tuple[list[tuple[int, str]], Slices
     inner = (role[chosen] == 0) & (lane[chosen] == 1)
     code = role[chosen] * 2 + inner
     track = groups_by(code, index)
-    one = np.zeros(int(track.max(initial=-1)) + 1, np.int64)  # a span of each track
-    one[track] = np.arange(len(track))
+    first_of = np.zeros(int(track.max(initial=-1)) + 1, np.int64)  # a span of each track
+    first_of[track] = np.arange(len(track))
     named = [
-        (kind_of, texts_of[number]) for kind_of, number in zip(code[one].tolist(), index[one].tolist(), strict=True)
+        (kind_of, texts_of[number])
+        for kind_of, number in zip(code[first_of].tolist(), index[first_of].tolist(), strict=True)
     ]
     sorting, shown = [_sorting(*name) for name in named], {*ranks.tolist()}
     wanted = [at for at, place in enumerate(sorting) if place[0] or place[1] in shown]
@@ -286,7 +287,7 @@ def _indices(spans: pa.Table, chosen: Ints) -> tuple[Ints, list[str]]:
 
 
 def _sorting(code: int, index: str) -> tuple[int, ...]:
-    """Order tracks by rank, a rank before its workers; writers come last."""
+    """Return the order of tracks: by rank, a rank before its workers; writers come last."""
     role = [*ROLES][code // 2]
     numbers = [int(part) if part.isdigit() else 1 << 20 for part in index.split("-")]
     return (role == "checkpoint_writer", numbers[0], code, *numbers[1:])
@@ -297,14 +298,14 @@ def _title(code: int, index: str) -> str:
 
 
 def _spent(slices: Slices, number: int, bins: Bins) -> NDArray[np.int64]:
-    """How long each track did what in each bin: ns, of the shape (tracks, kinds, bins)."""
+    """Return each track's time by kind and bin: ns, of the shape (tracks, kinds, bins)."""
     row = slices.track * len(KINDS) + slices.kind
     spent = bins.covered(row, number * len(KINDS), slices.start, slices.end)
     return spent.reshape(number, len(KINDS), bins.number)
 
 
 def _coarse(spent: NDArray[np.int64], bins: Bins, end: int) -> Slices:
-    """Say for each track and bin what it did most; bins in a row that say the same become one slice."""
+    """Return for each track and bin the kind that took most of it; equal bins in a row become one slice."""
     idle = bins.width - spent.sum(axis=1)
     most = np.where(spent.max(axis=1) >= idle, spent.argmax(axis=1), -1)
     change = np.ones_like(most, dtype=bool)
@@ -320,21 +321,21 @@ def _coarse(spent: NDArray[np.int64], bins: Bins, end: int) -> Slices:
     return Slices(track, bins.begin + first * bins.width, over, kind, none, none)
 
 
-def packed(found: Tracks) -> dict[str, Any]:
-    """A timeline as plain numbers for a page: times in whole us from the run's begin.
+def packed(timeline: Tracks) -> dict[str, Any]:
+    """Return a timeline as plain numbers for a page: times in whole us from the run's begin.
 
-    Of every track the slices follow one another, each as gap since the one before it, length, kind, epoch and step.
+    Each track's slices follow one another, each as gap since the one before it, length, kind, epoch and step.
     """
-    origin = found.levels[0][0]
-    used = sorted({int(code) for _, _, slices in found.levels for code in np.unique(slices.kind)})
+    origin = timeline.levels[0][0]
+    used = sorted({int(code) for _, _, slices in timeline.levels for code in np.unique(slices.kind)})
     number = {code: place for place, code in enumerate(used)}
 
     def micro(moment: int) -> int:
         return (moment - origin) // 1000
 
     levels = []
-    for begin, end, slices in found.levels:
-        rows: list[list[int]] = [[] for _ in found.names]
+    for begin, end, slices in timeline.levels:
+        rows: list[list[int]] = [[] for _ in timeline.names]
         start, over = (slices.start - origin) // 1000, (slices.end - origin) // 1000
         same = np.zeros(len(start), np.bool_)
         same[1:] = slices.track[1:] == slices.track[:-1]
@@ -345,9 +346,9 @@ def packed(found: Tracks) -> dict[str, Any]:
             rows[track] += row
         levels.append({"from": micro(begin), "to": micro(end), "rows": rows})
     return {
-        "tracks": found.names,
+        "tracks": timeline.names,
         "kinds": [KINDS[code] for code in used],
-        "coarse": found.is_coarse,
-        "windows": [{"name": name, "from": micro(low), "to": micro(high)} for name, low, high in found.windows],
+        "coarse": timeline.is_coarse,
+        "windows": [{"name": name, "from": micro(low), "to": micro(high)} for name, low, high in timeline.windows],
         "levels": levels,
     }

@@ -1,11 +1,10 @@
 """A change: one thing that could be different about a run, as a value.
 
-Whoever knows a thing offers what could be different about it: the sections of a scenario (``section_changes.py``), a
-kind that a scenario chooses and a layer of storage (each by a method ``changes(run)``), and the simulation itself.
-``OFFERS`` in ``rayio/predict/changes.py`` lists them all; ``explain``, ``capacity``, reports and docs go through that.
+Changes are offered by the sections of a scenario (``section_changes.py``), by formats and layers of storage (each by a
+method ``changes(run)``), and by the simulation. ``OFFERS`` in ``rayio/predict/changes.py`` lists all offers for
+``explain``, ``capacity``, reports and docs.
 
-An offer is a generator, and yields only what is possible in the run that it is given. A layer in front of storage
-would have::
+An offer is a generator. It yields only changes that are possible in the given run. An example of a layer::
 
     def changes(self, run: Run) -> Iterator[Change]:
         yield Change("without faults", kind="removal", to=with_keys("storage", faults=None), removes=("fault",))

@@ -1,4 +1,4 @@
-"""Runs side by side, as text."""
+"""The text of a comparison."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from rayio.analyze.compare import label
 from rayio.records.comparison import Comparison, MetricRow, Repeated
 from rayio.units import format_seconds
 
-#: Metrics that are fractions of a whole in addition to those that end in ``share``; they are printed in percent.
+#: Metrics that are printed in percent, in addition to those that end in ``share``.
 _FRACTIONS = ("au", "au_min", "au_max", "goodput", "evaluation.au", "evaluation.au_min", "evaluation.au_max")
 
 
 def text(comparison: Comparison) -> str:
-    """Write a comparison as plain text: the runs, the differing keys, one table for each group but the first."""
+    """Return a comparison as plain text: the runs, the differing keys, a table for each group but the first."""
     labels = [label(number) for number in range(len(comparison.groups))]
     lines = []
     for letter, group in zip(labels, comparison.groups, strict=True):
@@ -40,7 +40,7 @@ def _short(value: str | None) -> str:
 
 
 def _row(row: MetricRow, number: int) -> list[str]:
-    """Write one metric; one that is zero on both sides has nothing to compare."""
+    """Return one metric; one that is zero on both sides has nothing to compare."""
     name, difference = row.name, row.differences[number]
     a, b = row.groups[0], row.groups[number + 1]
     values = [None if side is None else side.mean for side in (a, b)]
@@ -56,7 +56,7 @@ def _row(row: MetricRow, number: int) -> list[str]:
 
 
 def repeats_text(rows: Sequence[Repeated]) -> list[str]:
-    """Write the spread of repeats as a table, without the metrics that are zero in all of them."""
+    """Return the spread of repeats as a table, without the metrics that are zero in all of them."""
     runs = rows[0].runs if rows else 0
     lines = [f"  {f'over {runs} runs':<30}{'mean':>11}{'stdev':>11}   95 % confidence"]
     for row in rows:
@@ -73,7 +73,7 @@ def _signed(name: str, value: float) -> str:
 
 
 def _points(name: str, value: float) -> str:
-    """Write a difference: of percentages in points, so that it is not taken for a percentage of them."""
+    """Return a difference: of percentages in points, so that it is not taken for a percentage of them."""
     return _write(name, value).replace(" %", " pt")
 
 
@@ -84,7 +84,6 @@ def _ratio(percent: float | None) -> str:
 
 
 def _write(name: str, value: float | None) -> str:
-    """Write a value in its unit: percent, a time, or a plain number."""
     if value is None:
         return "unknown"
     if name.startswith("share.") or name.endswith("_share") or name in _FRACTIONS:

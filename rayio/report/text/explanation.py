@@ -16,7 +16,7 @@ SHOWN = 8
 
 
 def text(explained: Explained) -> str:
-    """Write what ``rayio explain`` prints."""
+    """Return the output of ``rayio explain``."""
     blocks = [
         [*_folded(f"{explained.scenario}, {head(explained.origin, explained.engine)}")],
         [*_folded(explained.sentence)],

@@ -17,7 +17,7 @@ _LONGEST_SECONDS = 1e9
 
 
 def block(live: Live) -> str:
-    """Return all that is known of a run at the moment, in a few lines."""
+    """Return the state of a run, in a few lines."""
     return "\n".join(_printable(f"  {name:<12}{text}".rstrip() if name else text) for name, text in _lines(live))
 
 
@@ -55,7 +55,7 @@ def _lines(live: Live) -> Iterator[tuple[str, str]]:
 
 
 def line(live: Live) -> str:
-    """Return the most important of it in one line."""
+    """Return the most important numbers of a run in one line."""
     recent, parts = live.recent, [_state(live), f"{live.steps}/{live.planned_steps} rank-steps"]
     if recent is not None and recent.au is not None:
         parts.append(f"AU {recent.au:.3f}")
@@ -70,12 +70,12 @@ def line(live: Live) -> str:
 
 
 def _printable(text: str) -> str:
-    """A text without what a terminal would obey: names and errors are whatever somebody's file or job says."""
+    """Return a text without control characters: names and errors come from files and jobs."""
     return "".join(letter if letter.isprintable() else "�" for letter in text)
 
 
 def shares(times: Mapping[str, float], names: Mapping[str, str]) -> str:
-    """Parts of a whole in percent, the largest first; what is below a tenth of a percent is left out.
+    """Return parts of a whole in percent, the largest first; parts below a tenth of a percent are left out.
 
     >>> shares({"data_wait": 1.0, "compute": 3.0}, {"data_wait": "data loading"})
     'compute 75.0 % · data loading 25.0 %'

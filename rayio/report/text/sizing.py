@@ -67,7 +67,7 @@ def storage_in_words(origin: Origin, scenario: str, path: str, hosts: Sequence[H
 
 
 def text(capacity: CapacityFound, width: int) -> str:
-    """Write the answer, the curve as a table, the bottleneck and what would help."""
+    """Return the answer, the curve as a table, the bottleneck and what would help."""
     if not capacity.points:
         return "interrupted before the first point was over: nothing is known yet"
     lines = [*wrap(headline(capacity), width, break_long_words=False), ""]
@@ -90,7 +90,6 @@ def _many(accelerators: int) -> str:
 
 
 def _without_bar(row: list[str]) -> list[str]:
-    """Leave out the curve where there is no room for it."""
     return [cell for place, cell in enumerate(row) if place != len(row) - 5]
 
 
@@ -163,7 +162,7 @@ def _note(note: str, width: int) -> list[str]:
 
 
 def advice(advised: Advised, width: int) -> str:
-    """Write what is advised: the setting, how it was found, every setting that was simulated, and the check."""
+    """Return the advice: the setting, the search, every setting that was simulated, and the check."""
     goal = f"{'AU' if advised.goal == 'au' else 'AU as DLIO counts it'} {100 * advised.target_au:g} %"
     counted = f"of {advised.possible} settings {len(advised.tried)} were simulated, in {advised.simulations} runs"
     if advised.advice is not None:

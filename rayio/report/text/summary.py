@@ -1,4 +1,4 @@
-"""A result as one screen of text, and as an answer to what the scenario expects."""
+"""The text of a result on one screen, and its answer to the scenario's expectations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WHAT = {
 
 
 def check_expectations(expect: Mapping[str, Condition], result: RunResult) -> list[str]:
-    """List each condition that does not hold, one line each: ``au 0.87 is not >= 0.9``."""
+    """Return each condition that does not hold, one line each: ``au 0.87 is not >= 0.9``."""
     unmet = []
     for name, condition in expect.items():
         value = lookup(result, name)
@@ -41,7 +41,7 @@ def check_expectations(expect: Mapping[str, Condition], result: RunResult) -> li
 
 
 def _number(value: float, condition: Condition) -> str:
-    """Write a value with as few digits as show that it fails the condition."""
+    """Return a value with as few digits as show that it fails the condition."""
     for digits in range(3, 17):
         text = f"{value:.{digits}g}"
         if not condition.holds(float(text)):
@@ -50,7 +50,7 @@ def _number(value: float, condition: Condition) -> str:
 
 
 def summary(result: RunResult, *, run: Path | str | None = None) -> str:
-    """Write a result as plain text of at most 40 lines, 80 columns but for notes and paths.
+    """Return a result as plain text of at most 40 lines, 80 columns but for notes and paths.
 
     Parts that the result lacks are left out.
     """
@@ -65,7 +65,7 @@ def summary(result: RunResult, *, run: Path | str | None = None) -> str:
 
 
 def _numbers(result: RunResult) -> list[str]:
-    """The headline and where the time went; of an import that knows of no step, what was published in their place."""
+    """Return the headline and the split of time; for an import without steps the published numbers."""
     if result.imported and result.imported.reduced:
         return dlio_published.lines(result, result.imported)
     return [*_headline(result), "", *_split(result)]
@@ -169,7 +169,6 @@ def _headline(result: RunResult) -> list[str]:
 
 
 def _nodes(pool: PoolUse) -> str:
-    """Return what the nodes that came for workers cost, and saved."""
     text = (
         f"came and went with readers, on average; {pool.most} at once; {format_number(pool.node_seconds)} node-seconds"
     )
@@ -251,7 +250,7 @@ def _percentiles(result: RunResult) -> list[str]:
 
 
 def measured_times(result: RunResult) -> list[tuple[str, Statistics]]:
-    """The percentiles of those things that occurred and took time."""
+    """Return the percentiles of operations that occurred and took time."""
     rows = ((name, getattr(result.percentiles, name)) for name in TIMES)
     return [(name, row) for name, row in rows if row is not None and row.max > 0]
 

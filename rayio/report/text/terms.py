@@ -1,4 +1,4 @@
-"""Numbers and names as every text has them."""
+"""Numbers and names of all texts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rayio.units import format_seconds
 if TYPE_CHECKING:
     from rayio.analyze.retries import Retried
 
-#: Times the need above which a capacity is no number worth saying.
+#: A capacity above so many times the need is not shown as a number.
 PLENTY = 100
 
-#: What rows are that are no stage of a batch.
+#: Meaning of rows that are no stage of a batch.
 WORK_OF_STAGES = {
     "storage": "what all readers share",
     "worker": "all stages, one after the other",
@@ -23,7 +23,7 @@ WORK_OF_STAGES = {
 
 
 def can_do(capacity: float, demand: float | None) -> str:
-    """Write a capacity; one that is many times the need is shown as "more than".
+    """Return a capacity; one that is many times the need is shown as "more than".
 
     >>> can_do(5.868, 24.8), can_do(18_400_493, 500)
     ('5.87', '> 50,000')
@@ -32,7 +32,7 @@ def can_do(capacity: float, demand: float | None) -> str:
 
 
 def rate(number: float) -> str:
-    """Write a number per second with three digits that count."""
+    """Return a number per second with three significant digits."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
@@ -46,7 +46,7 @@ def counted(number: int, name: str) -> str:
 
 
 def in_words(answers: Mapping[str, int]) -> str:
-    """Name some answers, the most frequent first."""
+    """Return answers as text, the most frequent first."""
     return ", ".join(sorted(answers, key=lambda why: -answers[why]))
 
 

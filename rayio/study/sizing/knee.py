@@ -11,7 +11,7 @@ from rayio.errors import RayioError
 from rayio.model.planning import storage_of
 from rayio.predict.calibrate import calibrate
 from rayio.predict.changes import offered
-from rayio.predict.counterfactual import COMES_BACK
+from rayio.predict.counterfactual import REPRODUCED
 from rayio.records.sizing import CapacityChange
 from rayio.report.explain import explain
 from rayio.report.text.sizing import UNKNOWN
@@ -71,7 +71,7 @@ def learned(scenario: Scenario, run: Path, measured: float | None, formula: str)
         return scenario.model_copy(update=parts)
 
     simulated = _au(like(scenario), formula)
-    if simulated is None or measured is None or abs(simulated - measured) > COMES_BACK:
+    if simulated is None or measured is None or abs(simulated - measured) > REPRODUCED:
         texts = ["unknown" if au is None else f"{100 * au:.1f} %" for au in (simulated, measured)]
         return f"{UNKNOWN}: the calibrated model gives AU {texts[0]}, the run had {texts[1]}"
     return like
