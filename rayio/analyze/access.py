@@ -353,7 +353,6 @@ class _Files:
 
 
 def _by_size(nbytes: Ints) -> Ints:
-    """Count requests by size; a size at the upper end of a bin is in it."""
     ends = np.array([*SIZES.values()])
     counts: Ints = np.bincount(np.searchsorted(ends, nbytes, side="left"), minlength=len(ends))
     return counts

@@ -122,7 +122,6 @@ class Pool:
 
 
 def _ends(started: pa.Table, lived: pa.Table) -> Ints:
-    """Return the end of each requested node's life, which begins when its start is over."""
     start, end = integers(started, "start_ns"), integers(started, "duration_ns")
     begun = integers(lived, "start_ns")
     lives = dict(

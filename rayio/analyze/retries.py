@@ -136,7 +136,6 @@ class Throttling:
 
 
 def _waited(part: Part, tries: Ints) -> int:
-    """Return how long workers waited for some retries (ns); several of one worker at a time count once."""
     group = groups(part.spans, texts(part.spans, "role", ("reader", "rank"), tries), tries)
     alone = Occupied.union(group, part.begin[tries], part.over[tries])
     return int((alone.end - alone.start).sum())

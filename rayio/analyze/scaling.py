@@ -24,8 +24,6 @@ MOST_PERIODS, MOST_CHANGES = 60, 200
 
 
 class _Change(NamedTuple):
-    """One span ``scale``; times in ns."""
-
     rank: int
     start: int
     end: int
@@ -154,11 +152,9 @@ class _Readers:
         self.step: Ints = np.array([step for _, step in moments], np.int64)
 
     def until(self, edges: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return reader × ns before each of some moments."""
         return np.array([float((np.clip(edge - self.moment, 0, None) * self.step).sum()) for edge in edges])
 
     def counts(self, begin: int, end: int) -> list[int]:
-        """Return every number of readers from one moment until before another."""
         order = np.argsort(self.moment, kind="stable")
         moment, number = self.moment[order], np.cumsum(self.step[order])
         is_last = np.append(np.diff(moment) > 0, True)
@@ -167,5 +163,4 @@ class _Readers:
 
 
 def _until(edges: NDArray[np.float64], start: Ints, end: Ints) -> NDArray[np.float64]:
-    """Return the sum of intervals before each of some moments (ns)."""
     return np.array([float(np.clip(edge - start, 0, end - start).sum()) for edge in edges])

@@ -208,7 +208,6 @@ def _covered(spans: pa.Table, chosen: Ints, begin: Ints, over: Ints, worker: Int
 
 
 def _nodes(spans: pa.Table, lives: Lives) -> Ints:
-    """Return the node of every rank; -1 for a rank without spans."""
     chosen = np.flatnonzero(is_text(spans, "role", "rank"))
     at = Lookup(integers(spans, "rank", chosen), integers(spans, "start_ns", chosen)).find(lives.rank)
     return pick(integers(spans, "node", chosen), at, np.full(len(at), -1))

@@ -146,7 +146,6 @@ class _Sums:
 
     @classmethod
     def of(cls, charged: Charged, window: Window | None, shape: RunShape, *, all_count: bool = False) -> _Sums:
-        """Return the sums of the whole steps in the window, or of all."""
         sums, slowest = cls(len(charged.lives.rank)), slowest_pauses(charged.steps)
         for part in charged.by_slice():
             sums.add(to_the_end(part, window, shape, slowest), window, shape, all_count=all_count)

@@ -207,7 +207,6 @@ def _warn(texts: Iterable[str]) -> None:
 
 
 def _not_drawn(number: int) -> str:
-    """Return text on the spans that a Perfetto trace leaves out."""
     from rayio.export.exporting import NOT_DRAWN
 
     return f", {number} spans not drawn ({NOT_DRAWN})" if number else ""

@@ -88,7 +88,6 @@ def submit(
 
 
 def _print_end(ended: Ended, as_json: bool) -> None:
-    """Print a job's results or error, and exit with its code."""
     from rayio.remote.jobs.submit import LAST_LINES
     from rayio.report.text.summary import summary
 

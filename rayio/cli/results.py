@@ -99,7 +99,6 @@ def query(
 
 
 def _rows(table: pa.Table) -> Iterator[list[Any]]:
-    """Iterate over the rows of a table, without holding all as Python objects."""
     for batch in table.to_batches(max_chunksize=10_000):
         yield from map(list, zip(*(column.to_pylist() for column in batch.columns), strict=True))
 

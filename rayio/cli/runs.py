@@ -125,7 +125,6 @@ def run(
 
 
 def _places(out: str | None, root: str | None, repeat: int) -> list[str | None]:
-    """Return the run directories of repeats; refuse if any exists."""
     from rayio import storage
     from rayio.storage.address import join
 
@@ -250,7 +249,6 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _traced(overrides: list[str] | None, trace: str | None) -> list[str]:
-    """Return the overrides with the one that ``--trace`` means."""
     return [*(overrides or ()), *([f"trace.level={trace}"] if trace is not None else ())]
 
 

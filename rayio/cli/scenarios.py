@@ -71,7 +71,6 @@ def validate(source: Source, overrides: Overrides = None, as_json: AsJson = Fals
 
 
 def _steps(scenario: Scenario) -> tuple[int, int]:
-    """Return the fewest and the most steps of a rank, over all epochs."""
     from rayio.scenario import derive
 
     fewest, most = derive.rank_steps(scenario)

@@ -154,5 +154,4 @@ def _keys() -> Iterator[Callable[[float], bool]]:
 
 
 def _pause(seconds: float) -> None:
-    """Wait for some seconds, or until an interrupt."""
     select.select([], [], [], seconds)

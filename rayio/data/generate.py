@@ -166,7 +166,6 @@ def take_stock(layout: Layout, form: Format, store: Store) -> Survey:
 
 
 def _blocks(layout: Layout, form: Format) -> Iterator[tuple[int, str, list[int]]]:
-    """Yield each folder's first file number, its path and the sizes of its files."""
     for first in range(0, layout.num_files, FILES_PER_FOLDER):
         numbers = np.arange(first, min(first + FILES_PER_FOLDER, layout.num_files), dtype=np.int64)
         yield first, str(PurePosixPath(layout.path(first)).parent), form.file_bytes(layout, numbers).tolist()

@@ -75,7 +75,6 @@ class Manifest:
             )
 
     def _identity(self) -> dict[str, Any]:
-        """Return the fields by which datasets are compared."""
         names = ("format", "num_files", "samples_per_file", "sample_bytes")
         return {**{name: getattr(self, name) for name in names}, **self.options, "seed": self.seed}
 

@@ -46,7 +46,6 @@ def of_dataset(run: Run) -> Iterator[Change]:
 
 
 def _other_formats(scenario: Scenario) -> Iterator[Change]:
-    """Yield a change to every other usable format, with its default options."""
     others = ((name, form) for name, form in FORMATS.usable().items() if name != scenario.dataset.format)
     for name, form in islice(others, MOST_FORMATS):
         to = with_keys("dataset", format=name, options=options_of(form)())

@@ -42,7 +42,6 @@ def sample_digest(epoch: int, rank: int, step: int, ids: NDArray[np.int64]) -> i
 
 
 def _digests(epoch: int, rank: int, steps: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return the digest of each step; ``ids`` has one row a step."""
     step_keys = seeds.words(seeds.key(0, "digest", epoch, rank), steps)
     hashes = seeds.mix((ids.astype(np.uint64) + np.uint64(1)) * np.uint64(seeds.GOLDEN) + step_keys[:, None])
     digests: NDArray[np.uint64] = hashes.sum(axis=1, dtype=np.uint64)
@@ -272,11 +271,9 @@ class Sampler:
         return Planned(*self.left(epoch, rank, step), digest & seeds.MASK)
 
     def _samples(self, epoch: int, rank: int, first_step: int, num_steps: int) -> NDArray[np.int64]:
-        """Return the sample ids of consecutive steps of one size, one row a step."""
         return self._shuffled(epoch, self._positions(rank, first_step, num_steps)).reshape(num_steps, -1)
 
     def _positions(self, rank: int, first_step: int, num_steps: int) -> NDArray[np.int64]:
-        """Return the positions of a rank's consecutive steps in the order of an epoch."""
         last = min((first_step + num_steps) * self.batch_size, self._share(rank))
         local = np.arange(first_step * self.batch_size, last, dtype=np.int64)
         return PARTITIONS[self.partition].positions(self.layout.num_samples, self.world_size, rank, local)
@@ -307,12 +304,10 @@ class Sampler:
         return block, row
 
     def _whole_steps(self, epoch: int, rank: int, number: int) -> int:
-        """Return the number of full-size steps of a block."""
         first = number * self.block_steps
         return min(self.block_steps, self.samples(epoch, rank) // self.batch_size - first)
 
     def _last(self, epoch: int, rank: int, step: int) -> Block:
-        """Return the block of a rank's smaller last step."""
         address = (epoch, rank, -1)
         if (block := self._blocks.get(address)) is None:
             block = Block(self._samples(epoch, rank, step, 1), self.layout)

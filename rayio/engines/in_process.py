@@ -317,7 +317,6 @@ class InProcess:
         return is_plain and spec.is_in_turn and spec.in_order
 
     def _staff(self, spec: QueueSpec, scaling: Autoscaled, workers: Workers) -> InProcessStaff:
-        """Return the staff that scales a rank's readers."""
         if self._pool is None:
             return InProcessStaff(self.kernel, scaling.start)
 

@@ -126,7 +126,6 @@ class LiveExport:
             self._sender.close()
 
     def _look(self) -> None:
-        """Read new files; send the traces without spans in the newest."""
         import pyarrow as pa
 
         for path in self._directory.span_paths():

@@ -94,7 +94,6 @@ def _segments(spans: Spans, origin: Origin, max_bytes: int) -> Iterator[_Segment
 
 
 def _fields(spans: Spans, names: wire.Texts, texts: Mapping[str, wire.Texts]) -> list[Field]:
-    """Return the fields of a Span message, in the order of their numbers."""
     number = len(spans)
     fields = [
         wire.raw(b"\x0a\x10", _big_endian(spans.trace)),
@@ -125,12 +124,10 @@ def _fields(spans: Spans, names: wire.Texts, texts: Mapping[str, wire.Texts]) ->
 
 
 def _text(name: str, text: str) -> bytes:
-    """Return the field of a text attribute."""
     return wire.delimited(b"\x4a", KeyValue(key=name, value=AnyValue(string_value=text)).SerializeToString())
 
 
 def _big_endian(ids: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """Return ids as big-endian bytes, 8 a word."""
     return ids.astype(">u8").view(np.uint8).reshape(len(ids), -1)
 
 

@@ -96,7 +96,6 @@ class Slices:
         return mask
 
     def _sort(self) -> None:
-        """Sort spans by lane and time."""
         self.column["holds"] = lanes.contents(self.text["name"], self.column["name"], self.column["lane"])
         self.column["overshoot_ns"] = np.zeros(len(self.column["name"]), np.int64)
         self.start = self.column["start_ns"].astype(np.int64)
@@ -106,7 +105,6 @@ class Slices:
         self._keep(np.lexsort((self.end, self.start, *keys)))
 
     def _keep(self, rows: NDArray[Any]) -> None:
-        """Keep these rows, in this order."""
         self.column = {name: values[rows] for name, values in self.column.items()}
         self.start, self.end = self.start[rows], self.end[rows]
         self.flows, self.ends_flow = self.flows[rows], self.ends_flow[rows]
@@ -306,7 +304,6 @@ class Slices:
 
 
 def _before(starts: Ints, ends: Ints, times: Ints) -> NDArray[np.float64]:
-    """Return the total nanoseconds of these intervals before each time."""
     total = np.zeros(len(times))
     for edges, sign in ((np.sort(starts), 1), (np.sort(ends), -1)):
         sums = np.concatenate([[0], np.cumsum(edges.astype(np.float64) - float(times[0]))])
@@ -316,7 +313,6 @@ def _before(starts: Ints, ends: Ints, times: Ints) -> NDArray[np.float64]:
 
 
 def _packet(times: Ints, event: list[Field]) -> list[Field]:
-    """Return track events as packets of a trace."""
     head = [wire.varint(b"\x40", times), wire.constant(len(times), _SEQUENCE)]
     return wire.message(b"\x0a", [*head, *wire.message(b"\x5a", event), wire.constant(len(times), _NEEDS_NAMES)])
 

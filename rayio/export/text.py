@@ -51,7 +51,6 @@ def json_lines(spans: Spans, origin: Origin) -> Iterator[bytes]:
 
 
 def _objects(spans: Spans, own: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Iterate over the scope and the object of each span as JSON."""
     trace, span, parent = _hex(spans.trace), _hex(spans.span), _hex(spans.parent)
     link_trace, link = _hex(spans.link_trace), _hex(spans.link)
     names = [_encode(text) for text in spans.name.texts]
@@ -82,7 +81,6 @@ def _objects(spans: Spans, own: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _attribute_texts(spans: Spans) -> list[tuple[str, ...]]:
-    """Return the attributes of each span as JSON objects, "" for missing ones."""
     columns: list[list[str]] = []
     for name, values in spans.numbers.items():
         if (values >= 0).any():
@@ -141,7 +139,6 @@ def _value(value: Any) -> dict[str, Any]:
 
 
 def _hex(ids: NDArray[np.uint64]) -> list[str]:
-    """Return ids in hex, 16 digits a word."""
     width = 8 * (ids.shape[1] if ids.ndim == 2 else 1)
     raw = ids.astype(">u8").tobytes().hex()
     return [raw[begin : begin + 2 * width] for begin in range(0, len(raw), 2 * width)]

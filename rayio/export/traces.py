@@ -68,8 +68,6 @@ def spans_of(table: pa.Table, run: str, shift_ns: int = 0, *, has_batches: bool 
 
 
 class _Traces:
-    """A call of :func:`spans_of`."""
-
     def __init__(self, table: pa.Table, run: str, shift_ns: int, has_batches: bool | None) -> None:
         self.run = run
         self.column = {name: plain(table[name]) for name, kind in COLUMNS.items() if kind != "text"}
@@ -90,7 +88,6 @@ class _Traces:
         self.added: list[Spans] = []
 
     def spans(self) -> Spans:
-        """Return the spans in their traces, with added roots."""
         self._steps()
         self._batches()
         self._checkpoints()
@@ -243,7 +240,6 @@ class _Traces:
         }  # fmt: skip
 
     def _recorded(self) -> Spans:
-        """Return the spans of the table, once their traces and parents are known."""
         is_wait = self._is(*WAITS) & (self.trace_kind == STEP)
         spans = Spans(
             **self._plain(self.number, self._numbers())
@@ -272,7 +268,6 @@ class _Traces:
         return spans
 
     def _numbers(self) -> dict[str, Ints]:
-        """Return the number attributes that any span has."""
         column = {name: values.astype(np.int64) for name, values in self.column.items()}
         attributes = {f"rayio.{name}": column[name] for name in ("rank", "epoch", "step")}
         for name in ("lane", "attempt", "bytes", "requests"):
@@ -302,7 +297,6 @@ class _Traces:
         return replace(spans, name=Texts(texts, names), texts=spans.texts | {"rayio.span": was})
 
     def _batch_traces(self, batches: Ints) -> Unsigned:
-        """Return the trace ids of batches."""
         traces = np.zeros((len(batches), 2), np.uint64)
         rows = np.flatnonzero(self.trace_kind == BATCH)
         own, first = np.unique(self.batch[rows], return_index=True)

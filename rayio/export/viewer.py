@@ -22,8 +22,6 @@ POLICY = (
 
 
 class _Pages(SimpleHTTPRequestHandler):
-    """A handler that serves the UI's files and the trace."""
-
     def __init__(self, *arguments: object, trace: Path, **options: object) -> None:
         self._trace = trace
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
@@ -44,7 +42,6 @@ class _Pages(SimpleHTTPRequestHandler):
             super().do_GET()
 
     def end_headers(self) -> None:
-        """Add the policy to every answer."""
         self.send_header("Content-Security-Policy", POLICY)
         super().end_headers()
 

@@ -147,7 +147,6 @@ def read(folder: Path) -> Results:
 
 
 def _ranks(folder: Path, world_size: int) -> None:
-    """Refuse ranks whose files are missing or beyond the world size."""
     ranks = rank_files(folder)
     expected = f"{SUMMARY} says num_accelerators {world_size}, so ranks 0 to {world_size - 1}"
     if strange := sorted(rank for rank in ranks if rank >= world_size):
@@ -210,7 +209,6 @@ def _optional(entry: Mapping[str, Any], key: str, block: str) -> float:
 
 
 def _blocks(number: int, stats: object, ranks: list[dict[str, Any]]) -> list[Block]:
-    """Return the blocks of an epoch, with all ranks."""
     epoch = str(number + 1)
     if not isinstance(stats, dict):
         raise DataError(f"{STATS}: epoch {epoch}: holds {type(stats).__name__}, expected its blocks")

@@ -26,8 +26,6 @@ _PREDICT = "the storage is not in the results; for predictions use rayio simulat
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The known facts of a run, of a whole or a reduced import."""
-
     folder: Path
     summary: Mapping[str, Any]
     config: Mapping[str, Any]

@@ -143,7 +143,6 @@ def count(value: object) -> int | None:
 
 
 def _numbers(metric: Mapping[str, Any], key: str) -> tuple[float | None, ...] | None:
-    """Return a list of numbers, also from text, with None for invalid entries; None if it is not a list."""
     values = metric.get(key)
     if isinstance(values, str):
         try:
@@ -262,7 +261,6 @@ def _wall(summary: Mapping[str, Any], stats: Mapping[str, Any] | None) -> float 
 def _remarks(
     summary: Mapping[str, Any], metric: Mapping[str, Any], stats: Mapping[str, Any] | None, config: Configured
 ) -> list[str]:
-    """Return notes on the published numbers."""
     notes = []
     if any(value is None for value in _numbers(metric, _AU) or ()):
         notes.append(f"{_AU} is not a number in every epoch; the mean is as published, or that of the other epochs")
@@ -284,7 +282,6 @@ def _remarks(
 
 
 def _fits(reduced: Reduced, config: Configured) -> None:
-    """Refuse a configuration that contradicts the results."""
     steps, compute, batch = reduced.steps, reduced.compute, reduced.batch_size
     for place, epoch in enumerate(reduced.epochs, 1):
         if steps is None or batch is None or epoch.seconds is None:

@@ -126,5 +126,4 @@ def _masked(option: str) -> str:
 
 
 def _without_password(text: str) -> str:
-    """Return an address with its password hidden."""
     return re.sub(r"(//[^/@:\s]*):[^/@\s]*@", rf"\1:{HIDDEN}@", text)

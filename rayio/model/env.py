@@ -287,14 +287,12 @@ class Env:
         return served
 
     def _requests(self, served: Served[Any], at: Where, samples: Callable[[], Samples] | None = None) -> None:
-        """Record the requests and delays of a call to storage."""
         if served.retried is None and served.issued is None and not served.delays:  # nothing to record, usually
             return
         for many in parts_of(served, self._writer, at, self.level, samples):
             self.recorder.add_many(many)
 
     def _record_failed(self, error: Exception, at: Where) -> None:
-        """Record the failed attempts of a call to storage."""
         if isinstance(error, RayioError) and isinstance(error.retried, Issued):
             self.recorder.add_many(failed(self._writer, at, error.retried))
             error.retried = None

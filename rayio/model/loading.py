@@ -252,7 +252,6 @@ class Load:
         return planned._replace(samples=samples)
 
     def _requests_of(self, batch: Batch, places: NDArray[np.intp]) -> Requests:
-        """Return the requests of some of a batch's samples."""
         chosen = {name: getattr(batch, name)[places] for name in ("samples", "files", "index", "nbytes")}
         planned, _ = self.loading.access.requests(self.files, replace(batch, **chosen), self.before)
         return planned._replace(num_samples=len(places), files=self.samples if self.loading.named else None)

@@ -22,8 +22,6 @@ Granted = Callable[[int | None], None]
 
 @dataclass(eq=False)
 class _Request:
-    """A reader that requests a slot, and its future node if known."""
-
     who: Who
     granted: Granted
     node: _Node | None = None
@@ -31,8 +29,6 @@ class _Request:
 
 @dataclass(eq=False)
 class _Node:
-    """A node that starts or is present; times in ns."""
-
     number: int
     requested: int
     up: int | None = None

@@ -155,7 +155,6 @@ class PrefetchQueue:
         return _coalesce(self.state.grant(lump), self.lease_steps)
 
     def _note_memory_bound(self) -> None:
-        """Record the start and the end of times when only the bound on bytes closes the window."""
         now = self.env.kernel.now()
         if self._bound_since is None:
             self._bound_since = now

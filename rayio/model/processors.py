@@ -61,7 +61,6 @@ class Cores:
         self._look()
 
     def _serve(self) -> None:
-        """Update the service of jobs."""
         now = self.kernel.now()
         if self._jobs:
             self._served += (now - self._seen_at) * self._share

@@ -126,8 +126,6 @@ class PooledStaff(InProcessStaff):
 
 
 class _Change(NamedTuple):
-    """A change in progress: start, numbers of readers before and after, and the reason."""
-
     since: int
     before: int
     after: int

@@ -39,7 +39,6 @@ def failed(writer: int, at: Where, retried: Issued) -> Many:
 
 
 def _delayed(writer: int, at: Where, served: Served[Any]) -> Many:
-    """Return the spans ``delay`` of layers."""
     rows, kinds = np.zeros(len(served.delays), ISSUED), dict[str, int]()
     for row, (start, end, cause, why) in zip(rows, served.delays, strict=True):
         text = _as_json(cause=cause, why=why)

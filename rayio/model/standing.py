@@ -73,8 +73,6 @@ def silence(
 
 
 class _Picture:
-    """All standings of a run at one moment."""
-
     def __init__(
         self,
         standings: tuple[Standing, ...],
@@ -89,7 +87,6 @@ class _Picture:
         self.ranks = [standing for standing in standings if standing.role == "rank"]
 
     def is_at_barrier(self, rank: Standing) -> bool:
-        """Return True if a rank has computed, and waits for others."""
         return rank.doing == "compute" and rank.until is not None and rank.until < self.now
 
     def quiet_since(self, rank: Standing) -> int:
@@ -138,7 +135,6 @@ class _Picture:
         return f"{rank.name} is in {rank.doing} of {_step(rank.at)} {began}"
 
     def _lease(self, rank: Standing) -> str:
-        """Return a description of the lease that a rank waits for."""
         mine = [s for s in self.standings if s.doing == "lease" and s.at.rank == rank.at.rank]
         mine = [s for s in mine if s.at[:3] == rank.at[:3]] or sorted(mine, key=lambda s: s.since)
         if not mine:

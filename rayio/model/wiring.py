@@ -278,7 +278,6 @@ class Wiring:
         return storage
 
     def _storage(self, node: int, path: str) -> Storage:
-        """Return a node's storage without layers."""
         plan, trace = self.plan, self.plan.trace
         if not plan.modelled:
             store, kernel = plan.store(self.root, path), self.kernel

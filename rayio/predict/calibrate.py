@@ -232,7 +232,6 @@ def _settled(scenario: Scenario, seen: Apparent, requests: float, cores: int, pl
 
 
 def _simulated(scenario: Scenario, bytes_in_flight: int | None) -> pa.Table:
-    """Return the spans of a scenario on the virtual clock, of its beginning where it is long."""
     if shorter := cut(scenario):
         scenario = scenario.model_copy(update={"train": scenario.train.model_copy(update=shorter)})
     return simulation.spans_of(plan_of(scenario, True, bytes_in_flight))
@@ -307,7 +306,6 @@ def _whole(info: Mapping[str, Any], key: str) -> int | None:
 
 
 def _payload(scenario: Scenario, info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the changes that have bytes travel, within the same bound as in the run."""
     if info.get("payload") != "real":
         return {}
     bound = _whole(info, "max_bytes_in_flight")

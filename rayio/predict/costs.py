@@ -135,7 +135,6 @@ def _meeting(steps: Steps, warm: int, sync_seconds: float) -> tuple[float, float
 
 
 def _on_top(steps: Steps) -> Ints:
-    """Return the part of each step that no named part covers, in ns."""
     top: Ints = steps.duration - sum(steps.parts.values())
     return top
 

@@ -175,7 +175,6 @@ def _judged(run: Subject, target_au: float | None) -> Judged:
 
 
 def _capacity(run: Subject) -> Capacity:
-    """Return the capacity of stages, modelled storage and cores, and the demand of the ranks."""
     seen, scenario, worked = run.seen, run.scenario, run.worked
     batch_bytes = seen.trained.mean_bytes
     capacity = replace(seen.capacities.result(), batch_bytes=batch_bytes)
@@ -258,7 +257,6 @@ def _notes_of_simulation(run: Subject, replays: Counterfactuals, verdict: Verdic
 
 
 def _target(scenario: Scenario) -> float | None:
-    """Return the AU that a scenario expects at least; None where it expects none."""
     wanted = scenario.expect.get("au")
     return wanted.value if wanted is not None and wanted.operator in (">=", ">") else None
 

@@ -234,7 +234,6 @@ def addressed(
 
 
 def _writes(saves: pa.Table) -> Floats:
-    """Return the seconds of checkpoint files, each with a mean fsync."""
     name, length = texts(saves, "name", ("write", "fsync")), integers(saves, "duration_ns")
     is_writer = (texts(saves, "role", ("checkpoint_writer",)) == 0) & (integers(saves, "lane") == 0)
     writes, syncs = length[is_writer & (name == 0)] / 1e9, length[is_writer & (name == 1)] / 1e9

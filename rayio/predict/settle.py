@@ -93,7 +93,6 @@ def _closest(tried: Sequence[tuple[Free, Apparent]], seen: Apparent) -> tuple[Fr
 
 
 def _moved(free: Free, shown: Apparent, seen: Apparent) -> Free | None:
-    """Return the values, each moved by half of its error; None where all errors are small."""
     costs, storage = free.costs, free.storage
     changed = {}
     for name in MOVED:

@@ -97,7 +97,6 @@ def fit(read: Reads, warm: int, io_depth: int, processors: int) -> Fit:
 
 
 def _floats(read: Reads) -> tuple[Floats, Floats, Floats]:
-    """Return the seconds, requests and bytes of each read, none of them 0."""
     taken = np.maximum((read.end - read.start) / 1e9, 1e-9)
     return taken, np.maximum(read.requests, 1).astype(np.float64), np.maximum(read.nbytes, 1).astype(np.float64)
 
@@ -140,7 +139,6 @@ def _turns(read: Reads, nbytes: Floats, bandwidth: float) -> Floats:
 
 
 def _error(read: Reads, is_warm: NDArray[np.bool_], bandwidth: float) -> float:
-    """Return the mean absolute error of the durations that a shared bandwidth predicts, in seconds."""
     taken, requests, nbytes = _floats(read)
     turns = _turns(read, nbytes, bandwidth)
     taken = taken[is_warm]

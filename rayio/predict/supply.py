@@ -78,7 +78,6 @@ def _of_batch(requests: list[Requests], read: Trained) -> Asked:
 
 
 def _of_memory(batch: Asked) -> float:
-    """Return the time of a batch that is all in a cache."""
     return batch.requests * MEMORY.first_byte_median + batch.nbytes / MEMORY.connection_bandwidth
 
 

@@ -153,7 +153,6 @@ def _is_record(kind: Any) -> bool:
 
 
 def _choices(kind: Any) -> tuple[Any, ...]:
-    """Return the types of ``A | None``."""
     return get_args(kind) if get_origin(kind) is UnionType or isinstance(kind, UnionType) else (kind,)
 
 

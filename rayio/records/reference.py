@@ -47,7 +47,6 @@ def to_markdown() -> str:
 
 
 def _sections(published: Published) -> Iterator[str]:
-    """Iterate over the lines of a section for each record of a published format."""
     for place, record in nested(published.record):
         yield from _section(published.where if not place else f"{published.where}: {_title(place)}", record)
 

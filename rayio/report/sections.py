@@ -41,7 +41,6 @@ def section(anchor: str, title: str, body: str, lead: str = "") -> str:
 
 
 def _tips(bins: Bins, lines: Sequence[str]) -> list[str]:
-    """Return lines with the time of each bin before them."""
     width, whole = bins.width / 1e9, bins.seconds
     return [
         f"{axes.seconds_label(at * width, whole)} – {axes.seconds_label((at + 1) * width, whole)}\n{line}"
@@ -161,7 +160,6 @@ def readers(content: Content) -> str:
 
 
 def _bought(pool: PoolUse) -> str:
-    """Return the cost and use of nodes that came for readers."""
     text = f"{pool.node_seconds:.0f} node-seconds, {pool.most} at once"
     if pool.spared_seconds is not None and pool.batches is not None:
         text += f"; {pool.batches:,} batches were read there, {pool.spared_seconds:.0f} s of waiting spared"

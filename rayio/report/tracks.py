@@ -298,7 +298,6 @@ def _title(code: int, index: str) -> str:
 
 
 def _spent(slices: Slices, number: int, bins: Bins) -> NDArray[np.int64]:
-    """Return each track's time by kind and bin: ns, of the shape (tracks, kinds, bins)."""
     row = slices.track * len(KINDS) + slices.kind
     spent = bins.covered(row, number * len(KINDS), slices.start, slices.end)
     return spent.reshape(number, len(KINDS), bins.number)

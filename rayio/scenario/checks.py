@@ -208,7 +208,6 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
 
 
 def _not_scaled(scenario: Scenario, scaling: Autoscaled) -> Iterator[str]:
-    """Return a line for each key that autoscaled workers contradict."""
     loader = scenario.loader
     setting = f"loader.num_workers={show({'min': scaling.min, 'max': scaling.max})}"
     if not getattr(LOADERS[loader.kind], "scales", False):

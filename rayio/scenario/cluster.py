@@ -25,7 +25,6 @@ _core_number = whole(1, MAX_CORES, or_none=True)
 
 
 def _cores(value: Any) -> int | tuple[int, ...] | None:
-    """Read a number of cores for all nodes, or a list of one for each."""
     if not isinstance(value, (list, tuple)):
         number: int | None = _core_number.read(value)
         return number

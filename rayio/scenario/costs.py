@@ -244,7 +244,6 @@ class NamedCosts:
 
 
 def _chosen(value: Any) -> str | Costs:
-    """Read a name, or numbers."""
     if value is None or isinstance(value, str):
         name = "none" if value is None else value
         check_name(COSTS, name)

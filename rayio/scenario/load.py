@@ -91,7 +91,6 @@ def _build(layers: Sequence[Layer]) -> Scenario:
 
 
 def _chain(path: Path, label: str, below: tuple[tuple[Path, str], ...]) -> list[Layer]:
-    """Return the layers of a file: first those that it extends, then its own."""
     here = _real(path)
     if here in [file for file, _ in below]:
         circle = " -> ".join([name for _, name in below] + [label])

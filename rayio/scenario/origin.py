@@ -30,7 +30,6 @@ def origin_of(scenario: Scenario, *, is_virtual: bool, modelled: bool) -> Origin
 
 
 def _unknown(scenario: Scenario) -> Iterator[str]:
-    """Yield what the storage model leaves out."""
     layers = layers_of(scenario, modelled=True)
     if not any(layer.keeps for layer in layers):
         yield "page caches"

@@ -68,8 +68,6 @@ def _is_section(value: Schema) -> bool:
 
 
 class _Page:
-    """A page of tables, with the definitions of the whole schema."""
-
     def __init__(self, definitions: Schema) -> None:
         self._definitions = definitions
         #: The kinds of a distribution, as the first key that takes one has them.
@@ -114,7 +112,6 @@ class _Page:
                 yield prefix + key, value
 
     def _value(self, value: Schema) -> str:
-        """Return the values that a key takes, in words."""
         texts: list[str] = []
         for part in value.get("anyOf", [value]):
             for text in self._part(part):

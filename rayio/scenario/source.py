@@ -254,7 +254,6 @@ def _description(path: Path) -> str:
 
 
 def _label(path: Path) -> str:
-    """Return a path for messages, on one line."""
     text = str(path) if str(path).isprintable() else repr(str(path))
     return text if len(text) <= 300 else text[:297] + "..."
 

@@ -17,7 +17,6 @@ def to_yaml(scenario: Scenario) -> str:
 
 
 def _without_null(value: Any) -> Any:
-    """Return a mapping without keys that are null, which is their default."""
     if isinstance(value, dict):
         return {key: _without_null(inner) for key, inner in value.items() if inner is not None}
     return value

@@ -297,7 +297,6 @@ class Of:
         return {"anyOf": [self.dimension.number, self.dimension.schema, *kinds]}
 
     def _leaf(self, unit: JsonSchema, field: FieldInfo) -> JsonSchema:
-        """A quantity, and none where that is its default."""
         if field.is_required() or field.default is not None:
             return unit
         return {"anyOf": [*unit["anyOf"], {"const": "none"}, {"type": "null"}], "default": None}

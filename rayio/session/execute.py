@@ -134,8 +134,6 @@ def _out(scenario: Scenario, base: str, out: str | Path | None) -> str:
 
 
 class _Session:
-    """A call of :func:`run`."""
-
     def __init__(
         self,
         scenario: Scenario,
@@ -225,7 +223,6 @@ class _Session:
             return done
 
     def _prepare(self) -> None:
-        """Make the run directory and all files that roles need."""
         self.directory.make({})
         self.directory.write_scenario(to_yaml(self.scenario))
         if self.progress_writer is not None:
@@ -345,7 +342,6 @@ class _Session:
 
 
 def _first_error(*calls: Callable[[], None]) -> BaseException | None:
-    """Make every call, also after errors; return the first error."""
     errors: list[BaseException] = []
     for call in calls:
         try:

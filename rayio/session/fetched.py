@@ -57,7 +57,6 @@ def fetched(
 
 
 def _of_model(plan: Plan, moved: Moved, delivered: int) -> Fetched:
-    """Return the sources of bytes of a modelled storage with modelled caches."""
     assert moved.fetched is not None
     return Fetched(
         delivered_bytes=delivered,
@@ -83,7 +82,6 @@ def eviction_notes(sources: Fetched | None) -> list[str]:
 
 
 def _sources(key: str, address: str, plan: Plan, hosts: Sequence[Sighting]) -> set[str]:
-    """Return the sources of the bytes at an address, of all hosts."""
     if not is_path(address):
         return {storage.open(address, plan.stores).source}
     return {source_of(mount.type) for host, _ in hosts for mount in host.mounts if mount.key == key}

@@ -132,7 +132,6 @@ class Checkpoints:
         reporter.say(f"checkpoints {self.store.address}: {self.check_space()}")
 
     def _is_ours(self, name: str, size: int) -> bool:
-        """Return True if rayio wrote a file, by its first bytes."""
         length = min(size, HEADER_BYTES)
         with self.store.open(name, Traffic()) as file:
             return bytes(file.read(length)) == bytes(random_bytes(length))

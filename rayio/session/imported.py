@@ -83,7 +83,6 @@ def _import_reduced(folder: Path, out: str | Path | None) -> Run:
 
 
 def _describe(directory: RunDirectory, scenario: Scenario | None, summary: Mapping[str, Any], **imported: Any) -> None:
-    """Write ``run.json`` of an import, and its scenario if known."""
     directory.write_info(
         {
             "rayio": __version__,

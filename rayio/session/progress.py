@@ -40,7 +40,6 @@ def look(path: str) -> Live:
 
 
 def _is_alive(pid: int) -> bool:
-    """Return True if a process is running."""
     try:
         return pid > 0 and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.Error:

@@ -101,7 +101,6 @@ class Run:
         return f"<rayio.Run {summary(result).partition(chr(10))[0]}, {au}{ending}, in {self.address}>"
 
     def _repr_html_(self) -> str:
-        """Return the summary as HTML, for notebooks."""
         try:
             return f"<pre>{escape(self.summary())}</pre>"
         except RayioError:

@@ -85,7 +85,6 @@ def _say_where(
     rows: NDArray[np.void], kind: int, is_open: NDArray[np.bool_], at: NDArray[np.intp], sizes: NDArray[np.int64],
     file: NDArray[np.int64], offset: NDArray[np.int64] | None,
 ) -> None:  # fmt: skip
-    """Set the kind, file and bytes of each call."""
     rows["kind"] = np.where(is_open, OPEN, kind)
     rows["offset"] = -1
     rows["nbytes"][at] = sizes

@@ -127,5 +127,4 @@ def limit(
 
 
 def _left(rate: float | None, taken: float) -> float:
-    """Return the rest of a rate after others' part; infinite without a cap."""
     return math.inf if rate is None else max(rate - taken, LEAST * rate)

@@ -307,7 +307,6 @@ class ModelStorage:
         return itemise(kind, arrival, self.clock.now(), seconds, sizes, opens, depth=self.io_depth, places=places)
 
     def _alone(self, latencies: NDArray[np.float64], sizes: NDArray[np.int64]) -> float:
-        """Return the seconds of requests on an idle system."""
         return seconds_alone(latencies, sizes, self.spec.connection_bandwidth, self.io_depth)
 
 

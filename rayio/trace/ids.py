@@ -29,8 +29,6 @@ def trace_id(run: str, kind: str, *index: int | str) -> int:
 
 
 class _Words(dict[int, bytes]):
-    """A cache of numbers as they are hashed."""
-
     def __missing__(self, number: int) -> bytes:
         self[number] = word = _word(number)
         return word

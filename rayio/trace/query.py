@@ -96,7 +96,6 @@ def _refuse_none(directory: RunDirectory, whole: int, damaged: Sequence[str]) ->
 
 
 def _check(engine: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Refuse everything except a single SELECT."""
     import duckdb
 
     statements = engine.extract_statements(sql)
@@ -109,7 +108,6 @@ def _check(engine: duckdb.DuckDBPyConnection, sql: str) -> None:
 
 
 def _column(file: SpanFile, name: str) -> str:
-    """Return the SQL expression of a column from a file's columns."""
     if (stored := file.stored(name)) is None:
         nothing = NOTHING[name]
         value = f"'{nothing}'" if isinstance(nothing, str) else str(nothing)
@@ -143,7 +141,6 @@ def _run(engine: duckdb.DuckDBPyConnection, files: Mapping[Path, str], sql: str)
 
 
 def _is_whole(path: Path) -> bool:
-    """Return True if all pages of a file match their checksums."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -56,8 +56,6 @@ class Add(Protocol):
 
 
 class _Codes(dict[str, int]):
-    """Numbers of texts, in order of first use."""
-
     def __missing__(self, text: str) -> int:
         self[text] = code = len(self)
         return code
@@ -78,12 +76,10 @@ class _Writers:
         self._roles, self._indexes = texts(roles), texts(indexes)
 
     def of(self, writer: NDArray[np.int32]) -> tuple[pa.Array, pa.Array, NDArray[np.int32]]:
-        """Return the role, index and node of each writer."""
         role, index = coded(self._role[writer], self._roles), coded(self._index[writer], self._indexes)
         return role, index, self._node[writer]
 
     def pids(self, writer: NDArray[np.int32], own: NDArray[np.int32] | int) -> NDArray[np.int32]:
-        """Return the process of each writer; ``own`` is the recorder's."""
         return np.where(self._pid[writer] >= 0, self._pid[writer], own).astype(np.int32)
 
 
@@ -252,7 +248,6 @@ class Recorder:
             self._drained_rows += number
 
     def _columns(self, rows: NDArray[np.void]) -> dict[str, Any]:
-        """Return the columns of packed spans."""
         column = {name: np.ascontiguousarray(rows[name]) for name in _ROW.names or ()}
         return column | {
             "name": coded(column["name"], self._names),

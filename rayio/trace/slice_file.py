@@ -92,7 +92,6 @@ class SliceFile:
         return pa.table(arrays)
 
     def _numbers(self, name: str, column: pa.ChunkedArray) -> NDArray[Any]:
-        """Return codes of a column's texts, in order of first use."""
         known, parts = self._texts[name], [np.zeros(0, np.int32)]
         for chunk in column.chunks:
             codes = [known.setdefault(text, len(known)) for text in chunk.dictionary.to_pylist()]

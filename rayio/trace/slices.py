@@ -199,7 +199,6 @@ def _ahead(
 
 
 def _counted(table: pa.Table) -> dict[str, int]:
-    """Return the number of spans of each name."""
     counts = dict[str, int]()
     for chunk in table["name"].chunks:
         number = np.bincount(plain(chunk.indices), minlength=len(chunk.dictionary))

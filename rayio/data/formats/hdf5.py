@@ -183,7 +183,6 @@ class _Stream:
         return self._position
 
     def tell(self) -> int:
-        """Return the offset of the next access."""
         return self._position
 
     def readinto(self, buffer: Any) -> int:
@@ -226,23 +225,19 @@ class _Written:
         self._position = self._end = 0
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Set the position."""
         self._position = offset if whence == io.SEEK_SET else self._end + offset
         return self._position
 
     def tell(self) -> int:
-        """Return the offset of the next access."""
         return self._position
 
     def write(self, buffer: Any) -> int:
-        """Store a piece."""
         self.pieces[self._position] = bytes(buffer)
         self._position += len(buffer)
         self._end = max(self._end, self._position)
         return len(buffer)
 
     def truncate(self, size: int) -> int:
-        """Set the length."""
         self._end = size
         return size
 
@@ -250,7 +245,6 @@ class _Written:
         """Do nothing."""
 
     def between(self, start: int, end: int) -> bytes:
-        """Return the pieces that start in a range, joined."""
         content = bytearray(end - start)
         for place, piece in self.pieces.items():
             if start <= place < end:
@@ -391,7 +385,6 @@ def _described(
 
 
 def _rows(x: Any, first: int, rows: int, row_bytes: int) -> Any:
-    """Return a selection of whole rows of ``x``."""
     space = x.get_space()
     space.select_hyperslab((first, 0), (rows, row_bytes))
     return space

@@ -162,7 +162,6 @@ class _Reads(NamedTuple):
 
     @classmethod
     def of(cls, layout: Layout, batch: Batch) -> _Reads:
-        """Return the reads of a batch that is not empty."""
         shape, columns = shape_of(layout), columns_of(layout)
         group = batch.index // shape.group_rows
         order = np.lexsort((batch.index, group, batch.files))
@@ -232,8 +231,6 @@ def _ranges(
 
 
 class _Rows:
-    """The destination of a batch's samples."""
-
     def __init__(
         self, layout: Layout, shape: Shape, batch: Batch, out: NDArray[np.uint8], ids: NDArray[np.int64]
     ) -> None:
@@ -273,7 +270,6 @@ class _Rows:
     def _put(
         self, members: NDArray[np.int64], cells: NDArray[np.uint8], rows: NDArray[np.int64], offset: int, width: int
     ) -> None:
-        """Copy the cells of a column to their places in the samples."""
         if self.matrix is not None:
             self.matrix[_as_slice(members), offset : offset + width] = cells[_as_slice(rows), :width]
             return
@@ -331,7 +327,6 @@ def _check_group(parquet: Any, place: Place, group: int, chunks: list[Chunk]) ->
 
 
 def _cells(column: Any, chunk: Chunk) -> NDArray[np.uint8]:
-    """Return a column's cells as rows of bytes in Arrow's memory."""
     parts = []
     for part in column.chunks:
         values = np.frombuffer(part.buffers()[1], np.uint8)

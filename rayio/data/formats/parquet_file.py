@@ -234,7 +234,6 @@ def _varint(value: int, length: int) -> bytes:
 
 
 def _size(value: int) -> bytes:
-    """Return the length of a text or list, in 5 bytes."""
     return bytes([*((value >> 7 * place & 0x7F) | 0x80 for place in range(4)), value >> 28])
 
 
@@ -327,7 +326,6 @@ def _column(name: str, codec: int, num_rows: int, plain: int, stored: int, offse
 
 
 def _footer(shape: Shape, widths: list[int], digests: bytes) -> bytes:
-    """Return the description of a file (``FileMetaData`` of ``parquet.thrift``)."""
     names, codec, offset = shape.names(), CODECS[shape.codec], len(MAGIC)
     cells = [max(width, 1) for width in widths]
     columns = [

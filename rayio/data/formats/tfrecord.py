@@ -200,7 +200,6 @@ def _number(value: int | memoryview) -> int:
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Yield each field's number and its value: an integer or bytes."""
     position = 0
     while position < len(message):
         tag, position = _read_varint(message, position)
@@ -278,14 +277,12 @@ def _starts(
 
 
 def _spans(layout: Layout, batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the start and end of each sample's record."""
     edges = np.concatenate([batch.index, batch.index + 1])
     edges_at = _starts(layout, np.tile(batch.files, 2), edges, np.tile(batch.nbytes, 2))
     return edges_at[: len(batch.index)], edges_at[len(batch.index) :]
 
 
 def _sizes(layout: Layout, runs: Runs, batch: Batch) -> NDArray[np.int64]:
-    """Return the bytes of each run's records."""
     starts, stops = _spans(layout, batch)
     last = np.append(runs.starts[1:], len(runs.order)) - 1
     sizes: NDArray[np.int64] = stops[runs.order[last]] - starts[runs.order[runs.starts]]

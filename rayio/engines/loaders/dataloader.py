@@ -102,7 +102,6 @@ class Batches(Dataset[Parcel]):  # type: ignore[misc]
 
 
 def _number(at: Where) -> int:
-    """Return the number of a rank's batch over all epochs."""
     return at.epoch << 40 | at.step
 
 
@@ -265,7 +264,6 @@ class DataLoaderQueue:
         return parcel
 
     def _death(self) -> str | None:
-        """Return a message about a dead worker, or None."""
         for number, process in enumerate(self._processes):
             process.join(0.1)
             if process.exitcode is not None:
@@ -305,7 +303,6 @@ def _collate(samples: Sequence[NDArray[np.uint8]], out: NDArray[np.uint8]) -> No
 
 
 def _as_it_is(parcel: Parcel) -> Parcel:
-    """Return the batch: it was read as a whole."""
     return parcel
 
 

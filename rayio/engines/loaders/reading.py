@@ -103,8 +103,6 @@ class _NoDevices:
 
 
 class _Buffers:
-    """Memory of batches that the loader allocates and frees."""
-
     def __init__(self, allocate: Allocate) -> None:
         self.lend = allocate
 

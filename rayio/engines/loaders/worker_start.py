@@ -17,13 +17,11 @@ OF_THE_GONE = (EOFError, ConnectionError, pickle.UnpicklingError, FileNotFoundEr
 
 
 def _say(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print a traceback, unless the rank has ended."""
     if not (issubclass(kind, OF_THE_GONE) and _was_being_told(trace)):
         sys.__excepthook__(kind, error, trace)
 
 
 def _was_being_told(trace: TracebackType | None) -> bool:
-    """Return True if a worker was still reading its task."""
     last = None
     while trace is not None:
         if trace.tb_frame.f_code is spawn._main.__code__:

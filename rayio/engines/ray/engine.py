@@ -114,7 +114,6 @@ class RayEngine:
                 self._connection.close()
 
     def _end(self, group: ActorGroup) -> None:
-        """End the actors, and keep their spans and notes."""
         try:
             group.close()
         finally:

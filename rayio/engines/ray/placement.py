@@ -89,7 +89,6 @@ def actors(plan: Plan, kind: Kind | None = None) -> list[ActorSpec]:
 
 
 def _roles(plan: Plan, kind: Kind) -> Iterable[tuple[int, tuple[int, ...]]]:
-    """Return the (node, member) of every role of a kind."""
     ranks = ((plan.node_of_rank(r), (r,)) for r in range(plan.world_size))
     match kind:
         case "storage":

@@ -98,7 +98,6 @@ class Rounds:
             self._known[name] = answer if isinstance(answer, list) else []
 
     def _silent(self) -> dict[str, str]:
-        """Return notes on actors and roles that do not answer."""
         about = {actor["name"]: actor for actor in self.actors}
         silent = {}
         for name in sorted(self._unanswered & self.handles.keys()):

@@ -137,7 +137,6 @@ class VirtualKernel:
             self.spawn(self._sleep_on(waiters if type(waiters) is list else [waiters], deadline), future.label)
 
     async def _sleep_on(self, tasks: list[VirtualTask], deadline: int) -> None:
-        """Delay tasks that were about to wake."""
         if deadline <= self.time:
             self.ready.extend(tasks)
             return

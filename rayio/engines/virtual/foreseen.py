@@ -146,7 +146,6 @@ class ForeseenQueue:
             self._grant(at)
 
     def _grant(self, at: Where) -> None:
-        """Lease the next step."""
         ahead = self._ahead or self._look_ahead(at)
         reading, kernel = ahead.pop(), self.kernel
         self._granted[self.next_step % len(self._granted)] = reading
@@ -155,7 +154,6 @@ class ForeseenQueue:
         kernel.start(reading)
 
     def _look_ahead(self, at: Where) -> list[Reading]:
-        """Return the planned reads of the next steps of the epoch."""
         first, readers = self.next_step, self.readers
         most = min(self.num_steps - first, AHEAD - first % AHEAD)
         rank, epoch, _, attempt = at
@@ -168,7 +166,6 @@ class ForeseenQueue:
         return self._ahead
 
     def _record(self, reading: Reading, at: Where) -> None:
-        """Record the spans of a lease, as far as it came."""
         ends, delivery = reading.ends, reading.delivery
         span = self.readers.envs[delivery.worker].span
         span("read", reading.since, ends, at, 0, reading.nbytes, reading.number)

@@ -193,7 +193,6 @@ def connect(url: str, *, grpc: bool, longest_seconds: float | None = None) -> Se
 
 
 def _taken(answer: bytes) -> Taken:
-    """Return the rejected spans of an accepted request."""
     try:
         partial = ExportTraceServiceResponse.FromString(answer).partial_success
     except DecodeError:  # accepted by its status, with an answer of another form
@@ -214,7 +213,6 @@ def _reason(answer: Any) -> str:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the innermost reason of an error, in a few words."""
     while isinstance(inner := getattr(error, "reason", None) or (error.args and error.args[-1]), BaseException):
         error = inner
     if isinstance(error, OSError) and error.strerror:

@@ -42,7 +42,6 @@ def write_wheel(folder: Path) -> Path:
 
 
 def _package() -> dict[str, bytes]:
-    """Return the files of the package, with its scenarios, by name in the wheel."""
     package = Path(str(files("rayio")))
     paths = {f"rayio/{path.relative_to(package)}": path for path in _files_in(package)}
     paths |= {f"rayio/scenarios/{path.name}": path for path in sorted(packaged_folder().glob("*.yaml"))}
@@ -59,7 +58,6 @@ def _files_in(folder: Path) -> Iterator[Path]:
 
 
 def _metadata() -> dict[str, bytes]:
-    """Return the metadata of the distribution, with its entry points."""
     info = f"rayio-{__version__}.dist-info"
     lines = [
         f"[{group}]\n" + "".join(f"{point.name} = {point.value}\n" for point in points)

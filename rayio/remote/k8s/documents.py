@@ -158,7 +158,6 @@ def _ray_job(job: Job) -> dict[str, Any]:
 
 
 def _group(job: Job, name: str, role: str, pod: Pod, replicas: int) -> dict[str, Any]:
-    """Return a group of a fixed number of pods."""
     return {
         "groupName": name,
         "replicas": replicas,
@@ -190,7 +189,6 @@ def _reader_group(job: Job) -> list[dict[str, Any]]:
 
 
 def _template(job: Job, role: str, pod: Pod) -> dict[str, Any]:
-    """Return the pod template of a role: head, worker, reader-node or reader."""
     container: dict[str, Any] = {
         "name": f"ray-{role}",
         "image": job.image,
@@ -238,7 +236,6 @@ def _template(job: Job, role: str, pod: Pod) -> dict[str, Any]:
 
 
 def _submitter(job: Job) -> dict[str, Any]:
-    """Return the template of the pod that submits the run and shows its output."""
     container = {
         "name": "ray-job-submitter",
         "image": job.image,
@@ -266,13 +263,10 @@ def _resources(cpus: int, memory_bytes: int) -> dict[str, Any]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """A YAML dumper with multi-line text as blocks and without anchors."""
-
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        """Indent the items of lists."""
         super().increase_indent(flow, False)
 
 

@@ -95,7 +95,6 @@ def _check_names(
 
 
 def _root(root: str | None, claim: str | None) -> str:
-    """Return the base of relative paths in the pods."""
     if root is None:
         return DATA
     if not is_path(root):

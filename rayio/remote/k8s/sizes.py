@@ -136,13 +136,11 @@ def _busy(plan: Plan, nodes: range) -> int:
 
 
 def _workers(plan: Plan) -> int:
-    """Return the most readers of a rank on the initial nodes."""
     scaling = plan.loader.scaling
     return scaling.min if plan.cluster.has_pool and scaling is not None else plan.loader.num_workers
 
 
 def _window_bytes(plan: Plan) -> float:
-    """Return the bytes of prefetched batches for one emulated node of ranks."""
     loader = plan.loader
     if not loader.payload:
         return 0.0
@@ -151,7 +149,6 @@ def _window_bytes(plan: Plan) -> float:
 
 
 def _batch_bytes(plan: Plan) -> float:
-    """Return the bytes of a batch; 0 without payload."""
     loader = plan.loader
     if not loader.payload:
         return 0.0

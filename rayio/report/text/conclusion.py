@@ -142,7 +142,6 @@ def _nothing(verdict: Verdict) -> str:
 
 
 def _lead(verdict: Verdict, capacity: Capacity, ranks: Sequence[WaitedFor], *, is_refused: bool) -> str:
-    """Return what bound the run, and by how much."""
     bound = verdict.bound or ""
     if is_refused or short_storage(verdict, capacity) is not None:
         bound = "storage"
@@ -242,7 +241,6 @@ def _supply(verdict: Verdict, capacity: Capacity, *, is_refused: bool) -> str:
 
 
 def _cores(capacity: Capacity) -> str:
-    """Return what the cores give, and what the ranks need."""
     row = next((row for row in capacity.stages if row.stage == "processors"), None)
     if row is None:
         return ""

@@ -99,7 +99,6 @@ def _origin(result: RunResult) -> list[str]:
 
 
 def _sources(result: RunResult) -> list[str]:
-    """Return the sources of models that the lines at the top do not name."""
     origin, sources = result.origin, []
     if origin and origin.model and origin.model.source and origin.model.provenance != "fitted":
         sources.append(f"storage.model {origin.model.name}: {origin.model.provenance}: {origin.model.source}")

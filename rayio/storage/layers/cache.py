@@ -55,7 +55,6 @@ class CacheTier(Section):
 
 
 def _cache(value: Any) -> tuple[CacheTier, ...] | None:
-    """Read the tiers of cache: none, or a list of one."""
     if value is None or value == "none":
         return None
     if value is False:
@@ -195,8 +194,6 @@ class Cache(Arbiter, Protocol):
 
 
 class _Reading:
-    """A batch that is being read, and the future of its arrival."""
-
     __slots__ = ("arrived", "who")
 
     def __init__(self, who: Who, arrived: Arrival) -> None:
@@ -331,7 +328,6 @@ class _OfMemory(Latencies):
     def sum_of_reads(
         self, address: tuple[int, int, int], number: int, latency: Draws | None = None, num_opens: int = 0
     ) -> float:
-        """Return the sum of :meth:`of_reads` (s)."""
         return number * MEMORY.first_byte_median
 
 

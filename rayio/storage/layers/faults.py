@@ -93,8 +93,6 @@ class SlowFiles(Section):
 
 
 def _many(kind: type[Section]) -> Reads:
-    """Read a list of faults of one kind."""
-
     def read(value: Any) -> tuple[Section, ...]:
         if value is None or value == "none":
             return ()
@@ -312,7 +310,6 @@ class FaultyStorage:
         return delays, 0
 
     async def _failing(self, requests: Requests, attempt: int) -> list[tuple[int, Failure]]:
-        """Return the samples that fail in an attempt, each with its error."""
         failing: dict[int, Failure] = {}
         for place, error in enumerate(self.faults.keys.errors):
             if error.rate is not None:
@@ -347,7 +344,6 @@ class FaultyStorage:
         return max([sum(seconds) / self.io_depth, *seconds], default=0.0)
 
     async def _in_run(self) -> int:
-        """Return the time of the run's first call to storage (ns)."""
         if self._since is None:
             assert self._beginning is not None
             since = self._beginning.since(self.clock.now())

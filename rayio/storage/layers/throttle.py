@@ -186,14 +186,11 @@ class _Made(NamedTuple):
 
 
 class _Retries:
-    """A list of refused attempts, as rows."""
-
     def __init__(self) -> None:
         self._rows: list[tuple[int, int, int, int]] = []
         self._files: dict[str, int] = {}
 
     def add(self, start: int, end: int, file: str, slot: int) -> None:
-        """Add an attempt, from its begin to that of the next one (ns)."""
         self._rows.append((start, end, self._files.setdefault(file, len(self._files)), slot))
 
     def until(self, now: int | None = None) -> Issued | None:
@@ -297,7 +294,6 @@ class ThrottledStorage:
         return made._replace(retried=retries.until())
 
     def _given_up(self, call: _Call, file: str, attempts: int, begun: int, retries: _Retries) -> Exception:
-        """Return the error of a request without further attempts."""
         now = self.clock.now()
         tries = in_tries(attempts, (now - begun) / 1e9)
         full = "/".join(part for part in (self.address.rstrip("/"), file) if part)

@@ -197,7 +197,6 @@ class CountedFile:
         return self._size
 
     def _opened(self, start: int) -> None:
-        """Record the open, which began at ``start`` and ends now."""
         self.traffic.opens += 1
         if self.traffic.is_itemised:
             self.traffic.add(OPEN, start, self._number, self._thread)

@@ -140,11 +140,9 @@ class _Writing(io.RawIOBase):
         self._written = 0
 
     def writable(self) -> bool:
-        """Return True."""
         return True
 
     def write(self, buffer: Any) -> int:
-        """Write; return the number of bytes that the operating system accepted."""
         length = self._timed.call(WRITE, partial(self._raw.write, buffer), self._written) or 0
         self._written += length
         self._timed.traffic.requests += 1

@@ -74,7 +74,6 @@ def advise(
 
 
 def _goal(reach: str) -> tuple[str, float]:
-    """Return the formula and the target of a goal."""
     name, _, number = reach.replace(">=", "=").partition("=")
     if name.strip() not in (AU, AU_DLIO):
         raise ScenarioError(f"--reach {reach}: not yet: {name.strip()}; there are {AU} and {AU_DLIO}, such as au=0.9")
@@ -120,8 +119,6 @@ class Progress:
 
 
 class _Advising:
-    """A call of :func:`advise`."""
-
     def __init__(
         self,
         source: str | Path,

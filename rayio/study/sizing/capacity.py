@@ -99,8 +99,6 @@ def _unchanged(scenario: Scenario) -> Scenario:
 
 
 class _Searching:
-    """A call of :func:`capacity`."""
-
     def __init__(
         self,
         question: Question,
@@ -319,7 +317,6 @@ class _Searching:
         return [*notes, *self._doubts(bracket, points)]
 
     def _doubts(self, bracket: Bracket, points: Sequence[CapacityPoint]) -> list[str]:
-        """Return reasons why a result may not measure the storage."""
         notes = []
         cached = [p for p in points if p.page_cache_share is not None and p.page_cache_share > MOST_CACHED]
         if cached:

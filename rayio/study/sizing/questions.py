@@ -154,7 +154,6 @@ def files_for(scenario: Scenario, steps: int) -> int:
 
 
 def _check_key(base: Scenario, over: str) -> None:
-    """Refuse a key without a whole number."""
     value: Any = base.model_dump()
     for name in over.split("."):
         if not isinstance(value, Mapping) or name not in value:

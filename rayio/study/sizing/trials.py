@@ -240,7 +240,6 @@ def watching(scenario: Scenario, watch: Callable[[float], None]) -> Callable[[Se
 
 
 def _free(folder: Path, name: str) -> Path:
-    """Return a path that no earlier run has."""
     path, attempt = folder / name, 0
     while path.exists():
         attempt += 1

@@ -92,7 +92,6 @@ def _shorten(rows: Sequence[list[str]], num_keys: int, width: int) -> None:
 
 
 def _line(row: Sequence[str], wide: Sequence[int], width: int) -> str:
-    """Return one line, cut to the width."""
     line = "  " + "  ".join(f"{cell:>{n}}" for cell, n in zip(row[:-1], wide, strict=True)) + f"  {row[-1]}"
     line = line.rstrip()
     return line if len(line) <= width else line[: max(width - 1, 1)] + "…"

@@ -76,8 +76,6 @@ def sweep(
 
 
 class _Sweeping:
-    """A call of :func:`sweep`."""
-
     def __init__(
         self,
         source: str | Path,
@@ -119,7 +117,6 @@ class _Sweeping:
         raise error
 
     def _identity(self) -> dict[str, Any]:
-        """Return what all points share, without the swept keys."""
         content: dict[str, Any] = self.base.model_dump(mode="json")
         for key in self.points.keys:
             *sections, last = key.split(".")
@@ -203,7 +200,6 @@ class _Sweeping:
                 yield row_of(values, number, scenario, answer)
 
     def _run_one(self, key: tuple[str, int]) -> None:
-        """Run a point in its own run directory and record its row."""
         values, number, scenario = self.runs[key]
         path = self.directory.path / "runs" / f"{list(self.runs).index(key):05d}"
         attempt = 0

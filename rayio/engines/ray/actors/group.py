@@ -343,7 +343,6 @@ class ActorGroup:
             remove_placement_group(self.group)
 
     def _gather_tallies(self) -> None:
-        """Get the consumption of interrupted ranks."""
         known = {tally.rank for tally in self.tallies}
         references = [
             self.handles[s.name].consumed.remote()

@@ -57,7 +57,6 @@ class Exposed:
 
 
 def _ascii(text: str) -> str:
-    """Return text in the characters that Ray's metrics accept."""
     return text.encode("ascii", "backslashreplace").decode()
 
 

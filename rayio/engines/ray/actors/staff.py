@@ -146,7 +146,6 @@ class Team:
             self.slots.close()
 
     def _hear(self, wishes: Mapping[int, tuple[int, int]]) -> None:
-        """Record new requests; one that was given up is not repeated."""
         for rank, (number, workers) in wishes.items():
             missed = number - self._heard[rank] - 1
             if missed < 0:
@@ -177,7 +176,6 @@ class Team:
             self._starting[name] = handle.ready.remote(), until
 
     def _take_places(self, slots: Slots) -> None:
-        """Record granted slots and timeouts."""
         granted, late = slots.look()
         for grant in granted:
             if self._is_wanted(self.specs[grant.name]):
@@ -212,7 +210,6 @@ class Team:
                 self._ended(name, reference if is_done else None)
 
     def _give_up(self, name: str) -> None:
-        """Cancel a reader that did not start in time."""
         del self._starting[name]
         ray.kill(self.handles.pop(name))
         self._do_without(name)
@@ -226,7 +223,6 @@ class Team:
         self._give_back()
 
     def _give_back(self) -> None:
-        """Free slots of cancelled readers."""
         if self.slots is None:
             return
         for name, spec in self.specs.items():
@@ -253,7 +249,6 @@ class Team:
         self.handles[self.queues[rank]].employ.remote(rank, workers, news, waited)
 
     def _of(self, rank: int, workers: range) -> dict[int, str]:
-        """Return the actors of some workers of a rank."""
         return {
             worker: name
             for name, spec in self.specs.items()

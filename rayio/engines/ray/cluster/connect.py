@@ -127,7 +127,6 @@ def connect(address: str | None, log: Path) -> Connection:
 
 
 def _start(address: str | None, log: Path) -> None:
-    """Connect to a cluster, or start a local one."""
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     output: list[str] = []
     try:
@@ -165,7 +164,6 @@ def _plain(address: str) -> str:
 
 
 def _refusal(host: str, port: int) -> OSError | None:
-    """Return the error of a connection to the port, or None."""
     try:
         socket.create_connection((host, port), timeout=KNOCK_SECONDS).close()
     except OSError as error:

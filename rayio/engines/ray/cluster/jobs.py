@@ -132,7 +132,6 @@ class Jobs:
             raise ClusterError(self._explained(error, job_id)) from None
 
     def _explained(self, error: Exception, job_id: str) -> str:
-        """Return one line about a failed request."""
         text = " ".join(str(error).split())
         if (refused := token.refusal(self.address, text, error)) is not None:
             return refused

@@ -125,7 +125,6 @@ def shut_down(seconds: float, *, is_local: bool) -> None:
 
 
 def _processes() -> list[psutil.Process]:
-    """Return the processes of the local Ray that this process started."""
     node = getattr(ray._private.worker, "_global_node", None)
     processes: list[psutil.Process] = []
     for infos in getattr(node, "all_processes", {}).values():

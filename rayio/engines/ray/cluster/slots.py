@@ -41,15 +41,11 @@ class Granted(NamedTuple):
 
 
 class _Ask(NamedTuple):
-    """A pending group and the time of its request (ns)."""
-
     group: PlacementGroup
     since: int
 
 
 class _Up(NamedTuple):
-    """A node in use: its number, and the times of its request and arrival (ns)."""
-
     number: int
     requested: int
     since: int

@@ -108,7 +108,6 @@ class ReaderCalls:
         self._staff[rank].arrived(workers, waited)
 
     def _is_free(self, rank: int, worker: int) -> bool:
-        """Return True if no batch of a reader is in use."""
         return not any((loan.rank, loan.worker) == (rank, worker) for loan in self._out)
 
     def _end(self, rank: int, workers: int) -> None:
@@ -159,7 +158,6 @@ class ReaderCalls:
         return batches
 
     def _call(self, lease: Lease) -> tuple[Lease, int, int, tuple[int, ...]]:
-        """Return the arguments of a worker's next call."""
         who = lease.rank, lease.worker
         turn, stored = self._turn[who], self._stored[who]
         self._turn[who] = turn + 1

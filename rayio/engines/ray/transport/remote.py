@@ -208,7 +208,6 @@ class RemoteQueue:
         self._wake()
 
     def _mapped(self, delivery: Delivery) -> Delivery:
-        """Return a delivery with its bytes mapped from its reader's memory."""
         piece, loan = delivery.payload
         delivery.payload = self.line.arenas.look(piece)
         delivery.give_back = partial(self._release, loan)
@@ -221,7 +220,6 @@ class RemoteQueue:
         return step not in self.hand and step not in self._coming and not self.consumed.has(step)
 
     async def _fetch(self, parcel: list[Delivery]) -> None:
-        """Fetch the bytes of batches that one call to a reader returned."""
         epoch, payloads = parcel[0].epoch, []
         lost = False
         since = self.kernel.now()
@@ -254,7 +252,6 @@ class RemoteQueue:
 
 
 def _parcels(deliveries: list[Delivery]) -> list[list[Delivery]]:
-    """Return deliveries grouped by the object that contains them."""
     together: dict[Any, list[Delivery]] = {}
     for delivery in deliveries:
         together.setdefault(delivery.payload and delivery.payload[0], []).append(delivery)

@@ -205,7 +205,6 @@ def _checked(endpoint: str | None, source: str) -> str | None:
 
 
 def _profile() -> dict[str, str]:
-    """Return keys and region from the selected profile of the shared credentials file."""
     name = os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE") or "default"
     home = Path("~/.aws").expanduser()
     entries: dict[str, str] = {}

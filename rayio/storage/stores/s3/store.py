@@ -206,7 +206,6 @@ class S3Store:
             traffic.add(WRITE, start, traffic.file(name), threading.get_native_id(), 0, nbytes)
 
     def _put(self, name: str, content: BinaryIO, doing: str, traffic: Traffic | None = None) -> int:
-        """Put a file's content; return its bytes."""
         import obstore
 
         client, key = self.client, self.place.key(name)
@@ -234,7 +233,6 @@ class S3Store:
         return nbytes
 
     def _append(self, name: str, fill: Fill, doing: str, traffic: Traffic) -> int:
-        """Put the output of ``fill``, with some parts in memory; return its bytes."""
         client, key = self.client, self.place.key(name)
 
         def request() -> int | Exception:
