@@ -59,18 +59,6 @@ class Planned(NamedTuple):
 class Block:
     """Consecutive steps of one (epoch, rank), computed together because numpy costs per call."""
 
-    __slots__ = (
-        "batch_size",
-        "decode_seconds",
-        "digests",
-        "files",
-        "index",
-        "nbytes",
-        "requests",
-        "samples",
-        "step_bytes",
-    )
-
     def __init__(self, samples: NDArray[np.int64], layout: Layout, within: Block | None = None, first: int = 0) -> None:
         self.samples = samples
         self.batch_size: int = samples.shape[1]

@@ -62,35 +62,6 @@ class WriterPort(Protocol):
 class Env:
     """A role's environment: its clock, its name in the trace, and ports from its engine."""
 
-    __slots__ = (
-        "_behind",
-        "_writer",
-        "barrier",
-        "born",
-        "cores",
-        "doing",
-        "failure",
-        "file",
-        "heard",
-        "held_ns",
-        "is_capturing",
-        "is_watched",
-        "kept",
-        "kernel",
-        "late_ns",
-        "late_work",
-        "level",
-        "name",
-        "process",
-        "queue",
-        "recorder",
-        "role",
-        "route",
-        "span",
-        "storage",
-        "writers",
-    )
-
     def __init__(
         self,
         kernel: Kernel,

@@ -18,22 +18,6 @@ Submit = Callable[[Lease], Awaitable[Sequence[Delivery]]]
 class PrefetchQueue:
     """The queue of one rank: it submits reads to workers, owns the batches, and answers the rank's takes."""
 
-    __slots__ = (
-        "_bound_since",
-        "_failure",
-        "_news",
-        "_patience_ends",
-        "_readers",
-        "_sweeping",
-        "_ticket",
-        "env",
-        "lease_steps",
-        "scaler",
-        "state",
-        "submit",
-        "under_way",
-    )
-
     def __init__(self, env: Env, state: QueueState, submit: Submit) -> None:
         self.env = env
         self.state = state

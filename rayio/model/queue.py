@@ -127,25 +127,6 @@ class StaleAttemptError(RunError):
 class QueueState:
     """The state of a queue. ``step_bytes(epoch, step)`` returns the bytes of a batch."""
 
-    __slots__ = (
-        "_free",
-        "_is_in_turn",
-        "_sizes",
-        "attempt",
-        "bytes_in_flight",
-        "consumed",
-        "epoch",
-        "extra",
-        "leased",
-        "memory_bound",
-        "next_step",
-        "num_steps",
-        "ready",
-        "spec",
-        "step_bytes",
-        "workers",
-    )
-
     def __init__(self, spec: QueueSpec, step_bytes: Callable[[int, int], int]) -> None:
         self.spec = spec
         self.step_bytes = step_bytes
@@ -334,7 +315,7 @@ class QueueState:
             AssertionError: one is violated; the message names it, with the whole state.
         """
         if broken := "; ".join(self._broken()):
-            raise AssertionError(f"{broken}\n{ {name: getattr(self, name) for name in self.__slots__} }")
+            raise AssertionError(f"{broken}\n{vars(self)}")
 
     def _broken(self) -> Iterator[str]:
         spec, leased, ready = self.spec, self.leased, self.ready

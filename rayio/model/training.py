@@ -24,20 +24,6 @@ NEVER = range(0)
 class Training:
     """One rank's training, as parameters."""
 
-    __slots__ = (
-        "_block",
-        "_drawn",
-        "_steps",
-        "checkpointing",
-        "compute",
-        "evaluating",
-        "evaluation",
-        "factor",
-        "rank",
-        "seed",
-        "sync_seconds",
-    )
-
     def __init__(
         self,
         rank: int,
