@@ -27,7 +27,6 @@ from rayio.units import format_bytes
 #: Called in the caller's thread with finished files, finished bytes, all files and all bytes.
 Progress = Callable[[int, int, int, int], None]
 
-#: Limits of one thread's work item.
 SHARD_FILES = 64
 SHARD_BYTES = 64 << 20
 #: The default number of threads is at most this; more wait for Python's lock.

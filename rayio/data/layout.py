@@ -43,7 +43,6 @@ class Batch:
     #: Number of the file that holds each sample, and the sample's place in it.
     files: NDArray[np.int64]
     index: NDArray[np.int64]
-    #: Bytes of each sample.
     nbytes: NDArray[np.int64]
 
     @property
@@ -67,7 +66,6 @@ class Layout:
     sample_bytes: SampleBytes
     seed: int
     extension: str = ".npz"
-    #: The format's options.
     options: Section = NO_OPTIONS
 
     def __post_init__(self) -> None:

@@ -33,7 +33,6 @@ class Manifest:
     seed: int
     #: True once every file is written; until then the dataset can be resumed.
     complete: bool = False
-    #: The format's options, as plain data.
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod

@@ -22,7 +22,6 @@ class Partition(NamedTuple):
     share: Callable[[int, int, int], int]
     #: ``(num_samples, world_size, rank, local)`` to positions, for places ``0 <= local < share``; shape of ``local``.
     positions: Callable[[int, int, int, NDArray[np.int64]], NDArray[np.int64]]
-    #: True if every rank has all positions.
     shared: bool = False
 
 

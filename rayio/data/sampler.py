@@ -70,7 +70,6 @@ class Block:
             rows = slice(first, first + len(samples))
             self.files, self.index, self.nbytes = within.files[rows], within.index[rows], within.nbytes[rows]
             self.step_bytes = within.step_bytes[rows]
-        #: None until first used.
         self.digests: list[int] | None = None
         #: The format's requests for these steps; filled by the code that computes them.
         self.requests: RequestTable | None = None

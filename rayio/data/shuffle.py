@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 class Sizes(NamedTuple):
     """Numbers of consecutive samples that a shuffle may keep together."""
 
-    #: Samples of one file.
     file: int = 1
-    #: The shuffle's options.
     options: Section = NO_OPTIONS
 
 

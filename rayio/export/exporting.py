@@ -39,11 +39,8 @@ class Chosen:
     selection: str
     #: Spans recorded; None if unknown (the run failed, or is another tool's).
     recorded: int | None
-    #: Spans in readable files.
     stored: int
-    #: Selected steps; None for all.
     steps: int | None
-    #: Receives progress.
     reporter: Reporter = SILENT
 
     @classmethod
@@ -187,11 +184,7 @@ def check_target(path: Path, *, force: bool) -> None:
 
 
 def _write(path: Path, parts: Iterator[bytes], force: bool) -> None:
-    """Write a file, complete or not at all; compressed if its name ends in ``.gz``.
-
-    Raises:
-        ExportError: it exists and ``force`` is not set, or cannot be written.
-    """
+    """Write a file, complete or not at all; compressed if its name ends in ``.gz``."""
     check_target(path, force=force)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -44,7 +44,6 @@ class Track:
     node: int
     role: str
     index: str
-    #: Index in :data:`HOLDS`.
     holds: int
     #: Number among rows with equal fields above, needed for overlapping spans.
     parallel: int

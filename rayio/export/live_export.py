@@ -70,7 +70,6 @@ class LiveExport:
         self.left_out = 0
         #: Number of traces too large for viewers, and the size of the largest.
         self._big = self._largest = 0
-        #: Counts of spans that were tried.
         self.sent = Sent()
         self._read: set[Path] = set()
         self._waiting: pa.Table = empty_table()

@@ -35,7 +35,6 @@ Ints = NDArray[np.int64]
 #: Points of the utilisation's curve.
 AU_POINTS = 500
 
-#: Slices encoded at a time.
 CHUNK = 4096
 
 #: Columns that become arguments of a slice: numbers and texts.

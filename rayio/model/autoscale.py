@@ -31,7 +31,6 @@ MOST_DOUBLINGS = 5
 class Look(NamedTuple):
     """Observations of a rank's queue while its number of readers was constant; times in seconds."""
 
-    #: The end of the look.
     now: float
     seconds: float
     workers: int
@@ -41,7 +40,6 @@ class Look(NamedTuple):
     reading: float
     #: Time that the rank waited for batches.
     waited: float
-    #: Batches that it took.
     taken: int
 
     @property

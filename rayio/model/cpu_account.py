@@ -50,7 +50,6 @@ class ProcessCpu(NamedTuple):
 
     role: str
     seconds: float
-    #: Wall time of the process.
     wall_seconds: float
     node: str
     node_seconds: float | None

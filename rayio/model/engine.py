@@ -32,7 +32,6 @@ class Site:
     run_id: str
     #: Base address of the scenario's relative paths.
     root: str
-    #: Directory of the spans.
     directory: RunDirectory
     reporter: Reporter = SILENT
     #: The cluster, for engines that need one; None leaves the choice to them.
@@ -51,9 +50,7 @@ class Outcome:
     recorded: int = 0
     #: Unwritten spans of this process.
     unstored: pa.Table | None = None
-    #: The engine's entries of run.json.
     info: dict[str, Any] = field(default_factory=dict)
-    #: The engine's notes for the result.
     notes: list[str] = field(default_factory=list)
     #: Hosts of readers, ranks and writers before the run, and those that answered afterwards.
     before: list[Sighting] = field(default_factory=list)

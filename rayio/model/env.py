@@ -24,7 +24,6 @@ from rayio.trace.span import SPANS
 
 T = TypeVar("T")
 
-#: No further attributes.
 NOTHING: Mapping[str, float] = {}
 
 
@@ -81,14 +80,12 @@ class Env:
     ) -> None:
         self.kernel = kernel
         self.recorder = narrowed(recorder, role, level)
-        #: Trace level of this role (``rayio.trace.levels``).
         self.level = level
         self.role = role
         self.name = f"{role}-{index}"
         self.storage = storage
         self.queue = queue
         self.barrier = barrier
-        #: Checkpoint writers by number.
         self.writers = writers or {}
         #: True if spans of other libraries (``rayio.trace.otel.provider``) need this role's place.
         self.is_capturing = is_capturing

@@ -29,7 +29,6 @@ class Tally:
     #: The part of ``steps`` and ``samples`` in evaluations.
     evaluation_steps: int = 0
     evaluation_samples: int = 0
-    #: The attempt of these batches.
     attempt: int = 0
     #: Source of the bytes; None for modelled storage without a cache.
     moved: Moved | None = field(default=None, compare=False)
@@ -66,7 +65,6 @@ class Ledger:
     delivered_bytes: int
     #: Samples skipped after errors, as the scenario allows: planned = delivered + skipped.
     skipped_samples: int = 0
-    #: One line per rank with a difference.
     differences: tuple[str, ...] = ()
 
     @property

@@ -50,7 +50,6 @@ class Buffers:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        #: Oldest first.
         self._free: list[NDArray[np.uint8]] = []
 
     def __reduce__(self) -> tuple[type[Buffers], tuple[()]]:
@@ -110,7 +109,6 @@ class Loading:
     ) -> None:
         self.samplers = samplers
         self.format = form
-        #: The file access.
         self.access = access
         self.access_options = access_options
         self.seed = seed
@@ -130,7 +128,6 @@ class Loading:
         #: True if a layer of storage needs the files of each batch.
         self.named = named
         self.buffers = Buffers()
-        #: CPU time of reads.
         self.read_cpu = ReadCpu()
 
     @property

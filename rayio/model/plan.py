@@ -52,7 +52,6 @@ class Plan:
     modelled: bool
     cluster: Cluster
     loader: LoaderSpec
-    #: Name of the dataset's format.
     format: str
     training_phase: Phase
     #: Expected bytes of all samples.
@@ -64,14 +63,11 @@ class Plan:
     has_barrier: bool
     sync_seconds: float
     stragglers: Stragglers | None
-    #: The evaluations; None without.
     evaluation: EvaluationPhase | None
-    #: The checkpoints; None without.
     checkpointing: Checkpointing | None
     #: The modelled storage system, and the distribution of its first-byte latencies.
     storage: StorageParameters
     first_byte: Draws
-    #: Settings of real storage.
     stores: Settings
     trace: Trace
     #: Costs of the Ray engine's messages, which the virtual clock adds.

@@ -17,7 +17,6 @@ from rayio.seeds import Draws
 class Phase:
     """Training, or all evaluations: what is read, how often, and the compute time of its steps."""
 
-    #: Folder of the dataset.
     path: str
     #: The samples of each rank and step.
     sampler: Sampler
@@ -42,7 +41,6 @@ class LoaderSpec:
     """The making of each rank's batches, in PyTorch's terms."""
 
     kind: str
-    #: The options of the kind.
     options: Section
     #: Readers of a rank, or the largest number of them.
     num_workers: int
@@ -60,7 +58,6 @@ class LoaderSpec:
     queue: Literal["actor", "in_rank"]
     #: Decode times of samples, or real work.
     decode: Draws | Work
-    #: True if batches carry their bytes.
     payload: bool
     #: Bound on the bytes that the queues of one node may have leased or ready; the engine sets auto.
     max_bytes_in_flight: int | Literal["auto"]

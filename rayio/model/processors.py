@@ -106,7 +106,6 @@ class SlicedCores(Cores):
         self._speed = number / math.ceil(number)
         #: Jobs without a core, in the order of their turns: remaining time (ns), and waiter.
         self._waiting: deque[tuple[float, Future | None]] = deque()
-        #: Busy cores.
         self._busy = 0
 
     def _begin(self, seconds: float, future: Future | None) -> None:

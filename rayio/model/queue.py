@@ -26,7 +26,6 @@ class QueueSpec:
     rank: int
     num_workers: int
     prefetch_factor: int
-    #: Steps of this rank in each epoch.
     steps: tuple[int, ...]
     assignment: str = "static"
     in_order: bool = True
@@ -132,7 +131,6 @@ class QueueState:
         self.step_bytes = step_bytes
         self.epoch = -1
         self.attempt = 0
-        #: Steps of the open epoch.
         self.num_steps = 0
         #: Every earlier step is consumed.
         self.consumed = 0
@@ -144,7 +142,6 @@ class QueueState:
         self.leased: dict[int, int] = {}
         #: Batches read and not yet consumed; never more than the window with ``leased``.
         self.ready: dict[int, Delivery] = {}
-        #: Bytes of all steps that are leased or ready.
         self.bytes_in_flight = 0
         #: True if only the bound on bytes closes the window.
         self.memory_bound = False

@@ -92,7 +92,6 @@ class PooledStaff(InProcessStaff):
         self.pool = pool
         self.rank = rank
         self.settle = settle
-        #: Number of present readers.
         self._workers = least
 
     def hire(self, workers: int, arrived: Arrived) -> None:

@@ -16,7 +16,6 @@ from rayio.units import format_seconds
 #: Spans of a rank that waits for a batch, and for writes.
 _DATA = ("data_wait", "eval_data_wait")
 _SAVING = ("checkpoint", "checkpoint_wait")
-#: Number of ranks described in full.
 _TOLD = 2
 #: Seconds of silence worth a line, and between two looks.
 FIRST_SECONDS, LOOK_SECONDS = 30.0, 5.0
@@ -35,7 +34,6 @@ class Standing(NamedTuple):
     heard: int
     #: Its planned end, if known.
     until: int | None = None
-    #: The file that is read or written.
     file: str = ""
     #: The worker of a lease.
     by: str = ""

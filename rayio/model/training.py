@@ -17,7 +17,6 @@ from rayio.seeds import Draws
 #: Compute times drawn at once.
 BLOCK = 1024
 
-#: No evaluation is due.
 NEVER = range(0)
 
 

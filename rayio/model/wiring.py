@@ -145,11 +145,8 @@ class Wiring:
         self.closing: list[Callable[[], Awaitable[None]]] = []
         #: Functions that return activities of roles and loaders.
         self.watched: list[Callable[[], Iterable[Standing]]] = []
-        #: Readers in this process.
         self._readers: list[Env] = []
-        #: The prefetch queues of this process.
         self.queues: list[PrefetchQueue] = []
-        #: CPU time of reads in this process.
         self.read_cpu = ReadCpu()
         #: Processes of ranks on modelled cores.
         self._processes: dict[int, Process] = {}

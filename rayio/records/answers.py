@@ -166,7 +166,6 @@ _NUMBER: Json = {"type": "number"}
 _NUMBER_OR_NULL: Json = {"type": ["number", "null"]}
 _SENTENCES: Json = {"type": "array", "items": {"type": "string"}}
 
-#: Schemas of commands' outputs, by their names in ``rayio schema``.
 SCHEMAS: dict[str, Callable[[], Json]] = {
     **{name: partial(schema_of, name) for name in PUBLISHED},
     "run": _described(Ran),

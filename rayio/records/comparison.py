@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from rayio.records.record import Record, value
 from rayio.records.run_result import Number
 
-#: Version of the schema.
 VERSION = 1
 
 

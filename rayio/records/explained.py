@@ -9,7 +9,6 @@ from rayio.records.origin import Origin
 from rayio.records.record import Record, value
 from rayio.records.run_result import Imported, Number
 
-#: Version of the schema.
 VERSION = 1
 
 

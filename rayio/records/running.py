@@ -10,7 +10,6 @@ from rayio.records.record import Record, value
 #: Variable that makes a run print its progress, and the prefix of these lines: a cluster only gives a job's output.
 LIVE_VARIABLE, LIVE_LINE = "RAYIO_LIVE", "rayio-live: "
 
-#: States of a run.
 STARTING, RUNNING, OVER, GONE = "starting", "running", "over", "gone"
 
 
@@ -74,13 +73,11 @@ class Metric:
     #: ``counter`` (only grows) or ``gauge`` (the current value).
     kind: str
     about: str
-    #: Additional labels.
     labels: tuple[str, ...] = ()
 
 
 #: Labels of every metric: name of the run directory, and of the scenario.
 COMMON = ("run", "scenario")
-#: Ray's prefix of every metric.
 PREFIX = "ray_"
 
 #: Every metric of a run on Ray, by rayio's name.

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 #: scenario set; another number of readers (of which ``explain`` looks for enough by doubling); more hardware.
 Kind = Literal["removal", "limit", "setting", "workers", "machine"]
 
-#: The commands that try changes.
 Command = Literal["explain", "capacity"]
 BOTH: tuple[Command, ...] = ("explain", "capacity")
 
@@ -81,7 +80,6 @@ class Change:
     name: str
     _: KW_ONLY
     kind: Kind
-    #: Returns the scenario with the change made.
     to: Callable[[Scenario], Scenario]
     #: The override that makes it, such as ``loader.io_depth=2``; None without one.
     key: str | None = None

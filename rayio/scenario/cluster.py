@@ -17,7 +17,6 @@ from rayio.units import RATE, SECONDS, format_seconds
 
 #: Bounds of ``stall_deadline``, in seconds: a run is checked a few times within it.
 MIN_STALL_SECONDS, MAX_STALL_SECONDS = 1.0, 720 * 3600.0
-#: Cores of one node.
 MAX_CORES = 1 << 20
 
 

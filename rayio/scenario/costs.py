@@ -264,7 +264,6 @@ def _schema() -> JsonSchema:
     return {"anyOf": [{"enum": [*COSTS]}, numbers, {"type": "null"}]}
 
 
-#: The values that ``costs`` takes.
 ChosenCosts = Annotated[str | Costs, Reads(_chosen, _schema)]
 
 

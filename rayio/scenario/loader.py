@@ -17,7 +17,6 @@ from rayio.units import BYTES
 
 #: The most samples of a rank's step: each has at least one request with a drawn latency (``storage/model.py``).
 MAX_BATCH = 1 << 20
-#: The most batches of a rank's prefetch window.
 MAX_WINDOW = 1 << 16
 #: The most requests in flight of a worker: each is a thread.
 MAX_DEPTH = 1024

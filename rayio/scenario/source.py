@@ -17,7 +17,6 @@ from rayio.files import read_regular
 from rayio.schema.fields import show
 from rayio.units import format_bytes
 
-#: The path of a value: the keys from the top.
 KeyPath = tuple[str, ...]
 
 
@@ -56,11 +55,9 @@ class Layer:
         return f"{self.label}:{lines[0]}" if lines else self.label
 
 
-#: The most bytes of a file.
 MAX_BYTES = 256 << 10
 #: The most values of a file, with the values of each alias: a few lines of aliases can expand to billions.
 MAX_VALUES = 10_000
-#: The deepest nesting of mappings and lists.
 MAX_DEPTH = 40
 
 

@@ -67,7 +67,6 @@ def _schema() -> JsonSchema:
     return {"anyOf": [{"type": "integer", "minimum": 0, "maximum": MAX_WORKERS}, Autoscaled.model_json_schema()]}
 
 
-#: The type of ``loader.num_workers``.
 NumWorkers = Annotated[int | Autoscaled, Reads(_workers, _schema)]
 
 

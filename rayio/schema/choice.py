@@ -86,7 +86,6 @@ def check_name(registry: Registry[Any], value: Any, key: str = "") -> None:
 class Choice:
     """A key of a section that names a kind, whose options stand next to it."""
 
-    #: The key, which is also the field that holds the name.
     key: str
     registry: Registry[Any]
     #: The field that holds the options of the kind; nobody writes it.

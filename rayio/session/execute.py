@@ -169,7 +169,6 @@ class _Session:
         self.live_export: LiveExport | None = None
         #: Root of all ids (``rayio.trace.ids``), and the namespace of the run's actors.
         self.run_id = f"rayio-{self.directory.name}-{token_hex(4)}"
-        #: Writes the run's progress; None without trace.live or on the virtual clock.
         self.progress_writer: ProgressWriter | None = None
         if scenario.trace.live and not chosen.is_virtual:
             self.progress_writer = ProgressWriter(

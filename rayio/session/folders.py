@@ -61,7 +61,6 @@ class Checkpoints:
         self.scenario = scenario
         self.path = scenario.checkpoint.path
         self.store: Store = storage.open(join(base, self.path), scenario.stores)
-        #: Files of each checkpoint: name to bytes.
         writers = scenario.checkpoint.writers
         self.files: Mapping[str, int] = {
             writers.file_name(number): size for number, size in enumerate(derive.checkpoint_shards(scenario))

@@ -47,7 +47,6 @@ class Requests(NamedTuple):
     places: Places | None = None
     #: The sum of ``nbytes``, if already known.
     known_bytes: int | None = None
-    #: Samples read with these requests.
     num_samples: int = 0
     #: These samples separately, for caches; None without a modelled cache.
     samples: Divisible | None = None
@@ -72,12 +71,10 @@ class Divisible(NamedTuple):
 class RequestTable(NamedTuple):
     """The requests of consecutive steps, computed together because numpy costs per call."""
 
-    #: Files opened by each step.
     num_opens: list[int]
     #: The requests of all steps; those of step ``i`` are from ``edges[i]`` to ``edges[i + 1]``.
     nbytes: NDArray[np.int64]
     edges: list[int]
-    #: Total bytes of each step.
     totals: list[int]
 
     def row(self, row: int, address: tuple[int, int, int], num_samples: int) -> Requests:
@@ -137,7 +134,6 @@ class Issued:
 class Moved(NamedTuple):
     """The source of the bytes that a call read through memory: a page cache or a modelled cache."""
 
-    #: Bytes requested.
     requested: int
     #: Bytes fetched from a device, the network or modelled storage; None if unknown, or counted only by host.
     fetched: int | None
@@ -183,7 +179,6 @@ class Served(NamedTuple, Generic[T]):
     moved: Moved | None = None
     #: Delays by layers, within the call's time.
     delays: tuple[Delay, ...] = ()
-    #: Samples skipped after errors.
     skipped: int = 0
 
 

@@ -254,11 +254,7 @@ class RunDirectory:
         return paths
 
     def _miss_spans(self) -> None:
-        """Refuse a run whose span files are missing.
-
-        Raises:
-            StorageError: the folder is missing, or the result lists spans.
-        """
+        """Refuse a run whose span files are missing."""
         where, trace = self.store.full(SPANS), None if (result := self.result) is None else result.trace
         if trace is not None and trace.stored:
             raise StorageError(f"{where} has no span file, and {RESULT} says {trace.stored} spans: restore the folder")

@@ -51,7 +51,6 @@ class Reads(NamedTuple):
     """The reads of ``x`` for a batch: an entry for each run of samples, or with chunks for each sample."""
 
     files: NDArray[np.int64]
-    #: True for the first entry of each file.
     is_first: NDArray[np.bool_]
     #: Requests of an entry: consecutive in the file for a sample in several chunks, none for a sample in the chunk just
     #: read; then the offset in ``x`` of the first, and the bytes of each.

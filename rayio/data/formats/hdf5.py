@@ -171,9 +171,7 @@ class _Stream:
         self.error: BaseException | None = None
         #: Requests that may still be made.
         self.allowed = METADATA_READS
-        #: True once samples follow.
         self.is_described = False
-        #: A message for a file that ends too early.
         self.missing = ""
         self._position = 0
 

@@ -148,7 +148,6 @@ class _Reads(NamedTuple):
 
     files: NDArray[np.int64]
     groups: NDArray[np.int64]
-    #: True for the first entry of each file.
     is_first: NDArray[np.bool_]
     #: By entry, of its file: bytes of a sample, of the file, of its end that is read, of its description.
     sample_bytes: NDArray[np.int64]

@@ -46,7 +46,6 @@ DIGEST_BYTES = 16
 KEY = "rayio"
 #: Thrift's types in its compact protocol.
 TRUE, FALSE, I32, I64, BINARY, LIST, STRUCT = 1, 2, 5, 6, 8, 9, 12
-#: Parquet's type of columns.
 FIXED_LEN_BYTE_ARRAY = 7
 
 
@@ -56,7 +55,6 @@ class Shape(NamedTuple):
     #: Samples in a file and in a row group.
     num_rows: int
     group_rows: int
-    #: Columns that share the bytes of a sample after its header, as evenly as possible.
     num_columns: int
     codec: str
     #: Uncompressed size divided by the size in the file, of a compressed column.

@@ -37,7 +37,6 @@ class Place(NamedTuple):
 
     path: str
     sample: int
-    #: Index of the sample in the file.
     row: int
 
     def error(self, problem: str) -> DataError:

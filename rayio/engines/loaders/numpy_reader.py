@@ -43,11 +43,7 @@ class NumpyReader(Npz):
 
 
 def _sample(opener: Opener, place: Place, nbytes: int) -> NDArray[np.uint8]:
-    """Return a sample's row, loaded from its file.
-
-    Raises:
-        DataError: numpy finds no such row, zipfile another checksum, or it is another sample.
-    """
+    """Return a sample's row, loaded from its file."""
     try:
         with (
             opened(opener, place) as raw,

@@ -11,7 +11,6 @@ from typing import NamedTuple, Protocol
 
 from rayio.export.collectors.pauses import Patience
 
-#: Requests in parallel.
 CONNECTIONS = 4
 
 

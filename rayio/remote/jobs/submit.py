@@ -29,7 +29,6 @@ from rayio.scenario.write import to_yaml
 from rayio.session.dataset import paths_of
 from rayio.storage.address import is_absolute, parent
 
-#: Name of the scenario in the packed folder.
 SCENARIO = "scenario.yaml"
 #: Seconds between two queries of a job's status: at first, and at most.
 FIRST_SECONDS, LONGEST_SECONDS = 0.2, 2.0

@@ -21,7 +21,6 @@ from rayio.storage.address import is_path
 SCENARIO_FOLDER, DATA = "/scenario", "/data"
 #: The longest name of a RayJob, which the operator extends.
 MAX_NAME = 47
-#: User and group of the image.
 USER = 1000
 #: Seconds until all pods must run, and that the cluster stays after the run for inspection.
 START_SECONDS, STAY_SECONDS = 900, 600
@@ -47,7 +46,6 @@ _UNPRIVILEGED = {
     "fsGroup": USER,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-#: Ray's autoscaler, a sidecar container of the head.
 _AUTOSCALED = {
     "enableInTreeAutoscaling": True,
     "autoscalerOptions": {
@@ -88,9 +86,7 @@ class Job:
     secret: str | None
     #: Service account of all pods; None for the namespace's default.
     service_account: str | None
-    #: Seconds after which the run is stopped.
     deadline_seconds: int
-    #: Warnings to print before the manifests are applied.
     warnings: tuple[str, ...] = ()
 
 

@@ -22,7 +22,6 @@ from rayio.storage.address import is_path, join
 TIMES, GENERATED_PER_SECOND = 3.0, 50e6
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-#: Names of secrets, claims and service accounts.
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 

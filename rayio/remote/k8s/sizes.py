@@ -25,7 +25,6 @@ class Pod:
 
     cpus: int
     memory_bytes: int
-    #: Bytes of the memory for Ray's object store.
     store_bytes: int
 
 

@@ -35,10 +35,8 @@ Who = tuple[int, int, int]
 #: The state of a sample: the caller must read it, another batch is reading it, or it is cached.
 MISSING, COMING, THERE = range(3)
 
-#: The memory of a node.
 MEMORY_SPEC = DeviceSpec(MEMORY.connection_bandwidth, MEMORY.bandwidth)
 
-#: An example for error messages.
 _SUCH_AS = "[{tier: ram, bytes: 64 GiB}]"
 
 

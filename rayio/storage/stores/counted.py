@@ -183,12 +183,7 @@ class CountedFile:
         self.closed = True
 
     def _fetch(self, position: int, buffer: Any) -> int:
-        """Read from ``position`` into ``buffer`` in one request; shorter at the file's end.
-
-        Raises:
-            DataError: the file is missing.
-            StorageError: the storage system refuses.
-        """
+        """Read from ``position`` into ``buffer`` in one request; shorter at the file's end."""
         raise NotImplementedError
 
     @property

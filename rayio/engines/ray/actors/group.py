@@ -148,11 +148,7 @@ class ActorGroup:
         return partial(Showing, self.live_record, payload=self.plan.payload)
 
     def _from_ray(self, call: Callable[[], T], deadline: float) -> T:
-        """Call a function of Ray that needs its control process.
-
-        Raises:
-            ClusterError: the process is gone, or refuses.
-        """
+        """Call a function of Ray that needs its control process."""
         try:
             return within(max(1.0, deadline - time.monotonic()) + GRACE_SECONDS, call, look=self.control.look)
         except RayioError:
