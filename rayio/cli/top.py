@@ -107,7 +107,7 @@ def _lines(live: Live, look: Callable[[], Live], seconds: float, *, as_json: boo
             print(json.dumps(live.as_json(), ensure_ascii=False) if as_json else line(live), flush=True)
         if _is_over(live):
             return
-        _pause(seconds)
+        select.select([], [], [], seconds)
         live = look()
 
 
@@ -151,7 +151,3 @@ def _keys() -> Iterator[Callable[[float], bool]]:
             sys.stdout.write(_LEAVE)
             sys.stdout.flush()
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)
-
-
-def _pause(seconds: float) -> None:
-    select.select([], [], [], seconds)

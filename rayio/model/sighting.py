@@ -60,7 +60,8 @@ def warnings(plan: Plan, root: str | Path, hosts: Sequence[Host]) -> list[str]:
     where = addresses(plan, root)["dataset.path"]
     if not is_path(where) or not hosts:
         return []
-    if in_memory := {mount.type for host in hosts for mount in host.mounts if _is_memory(mount.key, mount.type)}:
+    types = {mount.type for host in hosts for mount in host.mounts if mount.key == "dataset.path"}
+    if in_memory := {type_ for type_ in types if source_of(type_) == "memory"}:
         problem = f"{where} is on {', '.join(sorted(in_memory))}, which is memory: the run measures memory, not storage"
         dropped = ", and storage.page_cache=drop has no effect there" * (page_cache == "drop")
         return [f"{problem}{dropped}; use a dataset.path on the storage to measure"]
@@ -73,7 +74,3 @@ def warnings(plan: Plan, root: str | Path, hosts: Sequence[Host]) -> list[str]:
         "page cache, not storage; use storage.page_cache=drop, or at least "
         f"{format_bytes(ENOUGH * memory)} of data ({ENOUGH} × memory)"
     ]
-
-
-def _is_memory(key: str, type: str) -> bool:
-    return key == "dataset.path" and source_of(type) == "memory"

@@ -83,9 +83,8 @@ TERMS: dict[str, tuple[str, str]] = {
     "loss": (
         "losses",
         "Every nanosecond of a step that was not compute, charged to one cause: a wait for a batch is cut at the "
-        "stages of that batch, time before a worker took it is charged to what that worker did then, and the wait "
-        "for other ranks to what the slowest of them had more of. Shares are means over ranks and sum with AU to "
-        "100 %.",
+        "stages of that batch, time before a worker took it is charged to what that worker did then, and the wait for "
+        "other ranks to what the slowest of them had more of. Shares are means over ranks and sum with AU to 100 %.",
     ),
     "capacity": (
         "capacity",

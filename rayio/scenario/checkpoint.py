@@ -31,9 +31,8 @@ class Checkpoint(Section):
     model: ModelState = Field(description="The state that a checkpoint holds.")
     writers: AnyWriters = Field(
         RankZero(),
-        description="Who saves: rank_zero saves one state; all_ranks a whole copy each; sharded each rank's share "
-        "of one "
-        "state; {dedicated: n} one state in n parts.",
+        description="Who saves: rank_zero saves one state; all_ranks a whole copy each; sharded each rank's share of "
+        "one state; {dedicated: n} one state in n parts.",
     )
     asynchronous: Flag = Field(
         False, description="If true, ranks wait only until the state is copied, and train while it is written."

@@ -90,15 +90,13 @@ class Cluster(Section):
     )
     reader_pool: Annotated[ReaderPool | None, BeforeValidator(none_is_null)] = Field(
         None,
-        description="Nodes that come and go with the workers beyond loader.num_workers.min; none keeps these "
-        "workers on "
-        "the fixed nodes.",
+        description="Nodes that come and go with the workers beyond loader.num_workers.min; none keeps these workers "
+        "on the fixed nodes.",
     )
     nic_bandwidth: Annotated[float | None, quantity(RATE, positive=True, or_none=True)] = Field(
         None,
         description="Bytes per second of each node's network interface, each way, for batches read on another node; "
-        "none "
-        "is free. On Ray it is a model where nodes are only pretended.",
+        "none is free. On Ray it is a model where nodes are only pretended.",
     )
     nic_latency: Seconds = Field(
         0.0, description="Latency of a batch on its way to another node, in addition to the time of its bytes."
@@ -114,8 +112,7 @@ class Cluster(Section):
     stall_deadline: Annotated[float, quantity(SECONDS, positive=True, maximum=MAX_STALL_SECONDS)] = Field(
         600.0,
         description="Longest time that a rank waits without a sign of life from the role it waits for; then the run "
-        "ends "
-        "and names who waits for whom. From 1 s to 720 h.",
+        "ends and names who waits for whom. From 1 s to 720 h.",
     )
 
     def contradictions(self) -> Iterator[str]:

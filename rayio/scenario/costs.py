@@ -89,9 +89,8 @@ class CpuCosts(Section):
     )
     slice: Annotated[float, quantity(SECONDS, least=LEAST_SLICE)] = Field(
         0.0,
-        description="Time slice of the kernel's scheduler: how long work keeps a core that other work waits for. "
-        "With 0, "
-        "all work shares the cores at every moment.",
+        description="Time slice of the kernel's scheduler: how long work keeps a core that other work waits for. With "
+        "0, all work shares the cores at every moment.",
     )
     contention: Annotated[float, _factor(1.0, MOST_FACTOR)] = Field(
         1.0,

@@ -37,9 +37,8 @@ class Loader(Choosing):
     batch_size: Annotated[int, whole(1, MAX_BATCH)] = Field(1, description="Samples per rank and step.")
     num_workers: NumWorkers = Field(
         4,
-        description="Workers per rank; with 0 the rank reads by itself. As {min: ..., max: ...} they come and go "
-        "with the "
-        "load.",
+        description="Workers per rank; with 0 the rank reads by itself. As {min: ..., max: ...} they come and go with "
+        "the load.",
     )
     prefetch_factor: Annotated[int, whole(1, MAX_WINDOW)] = Field(
         2, description="Batches that each worker may be ahead of its rank."

@@ -17,9 +17,6 @@ from dataclasses import dataclass
 
 from rayio.records.explained import StorageLimit
 
-#: Limits of each reader, not of the shared system.
-OF_READERS = ("latency", "open latency", "connections")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:

@@ -7,9 +7,6 @@ from typing import Any
 from rayio.trace.recorder import Recorder
 from rayio.trace.rows import Wide
 
-#: Trace levels, from the coarsest.
-LEVELS = ("none", "step", "batch", "sample", "io")
-
 
 class Lives(Recorder):
     """A recorder that passes only lives and losses on to another recorder."""

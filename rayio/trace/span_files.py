@@ -23,11 +23,10 @@ from rayio.trace.span import ADDED, COLUMNS, SCHEMA_VERSION, schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Columns by encoding: repeated values (dictionary), and numbers close to their neighbours (deltas).
+#: Columns of repeated values, stored as dictionaries; the others are stored as differences of neighbours.
 _DICTIONARY = [name for name, kind in COLUMNS.items() if kind == "text"] + [
     "node", "lane", "attempt", "requests", "parent", "pid", "thread",
 ]  # fmt: skip
-_DELTA = [name for name in COLUMNS if name not in _DICTIONARY]
 
 #: In this order similar spans are adjacent: half the bytes of time order.
 ORDER = ("role", "name", "index", "start_ns")

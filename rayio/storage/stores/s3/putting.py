@@ -81,7 +81,9 @@ def put_redirected(address: str, content: BinaryIO, nbytes: int, timeout: float)
         content.seek(0)
         try:
             target = f"{parts.path}?{parts.query}" if parts.query else parts.path
-            connection.request("PUT", target, iter(lambda: content.read(PIECE_BYTES), b""), _length(nbytes))
+            connection.request(
+                "PUT", target, iter(lambda: content.read(PIECE_BYTES), b""), {"Content-Length": str(nbytes)}
+            )
             answer = connection.getresponse()
             body = answer.read(4096).decode(errors="replace")
             status, location = answer.status, answer.getheader("Location")
@@ -98,7 +100,3 @@ def put_redirected(address: str, content: BinaryIO, nbytes: int, timeout: float)
             raise PutError(f"status code: {status} {body}")
         return
     raise PutError("TooManyRedirects")
-
-
-def _length(nbytes: int) -> dict[str, str]:
-    return {"Content-Length": str(nbytes)}
