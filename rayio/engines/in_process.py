@@ -223,7 +223,6 @@ class InProcess:
         self.cores = cores
         self.kernel = kernel
         self.costs = costs
-        #: Each rank's consumption so far.
         self.tallies = tallies
         late = costs.step if cores is None else max(0.0, costs.step - costs.cpu.step)
         self.wiring = Wiring(
@@ -243,7 +242,6 @@ class InProcess:
         self._barrier = LocalBarrier(Barrier(kernel, plan.parties, plan.meets, answer), delay_ns)
         self._writers: dict[int, LocalWriter] = {}
         pool = plan.cluster.reader_pool
-        #: Nodes that come and go, or None.
         self._pool = None if pool is None else NodePool(kernel, pool, plan.cluster.all_nodes, recorder, self._gone)
         #: Returns the environment of a reader on a pool node.
         self._worlds = cache(self.wiring.reader)

@@ -116,8 +116,6 @@ class Plan:
         """Return the parameters alone; derived values are computed again where needed."""
         return {field.name: self.__dict__[field.name] for field in fields(self)}
 
-    # --- where roles live -------------------------------------------------------------------------------------------
-
     def node_of_rank(self, rank: int) -> int:
         """Return the node of a rank, its queue and its barrier call."""
         return rank // self.cluster.ranks_per_node
@@ -178,8 +176,6 @@ class Plan:
     def meets(self, rank: int, epoch: int, step: int) -> bool:
         """Return True if a rank meets others at a step."""
         return step < self._sampler.steps(epoch, rank)
-
-    # --- what roles are built from ----------------------------------------------------------------------------------
 
     @property
     def layout(self) -> Layout:
@@ -279,13 +275,9 @@ class Plan:
             factor=1.0 if self.stragglers is None else self.stragglers.factor_of(rank),
         )
 
-    # --- real storage -----------------------------------------------------------------------------------------------
-
     def store(self, root: str | Path, path: str) -> Store:
         """Open the store at a path or address of the scenario; relative ones start from ``root``."""
         return storage.open(join(str(root), path), self.stores)
-
-    # --- modelled storage -------------------------------------------------------------------------------------------
 
     @cached_property
     def device(self) -> DeviceSpec:
@@ -328,8 +320,6 @@ class Plan:
     def num_devices(self) -> int:
         """Number of modelled devices."""
         return self.device_of_node(self.cluster.all_nodes + self.num_pooled - 1) + 1
-
-    # --- the ledger -------------------------------------------------------------------------------------------------
 
     def tallies(self) -> list[Tally]:
         """Return an empty tally of this attempt for each rank."""

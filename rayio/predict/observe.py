@@ -23,11 +23,9 @@ if TYPE_CHECKING:
 STAGES = ("read", "decode")
 
 
-#: Columns of spans that reads need.
 OF_READS = (
     "name", "role", "index", "node", "lane", "batch", "start_ns", "duration_ns", "bytes", "requests", "status",
 )  # fmt: skip
-#: Columns of spans that batches need.
 OF_BATCHES = (*OF_READS, "rank", "epoch", "link")
 
 

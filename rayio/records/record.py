@@ -166,9 +166,6 @@ def _records_in(kind: Any) -> Iterator[tuple[type[Record], str]]:
             yield choice, ""
 
 
-# --- reading --------------------------------------------------------------------------------------------------------
-
-
 def _read_record(record: type[Record], content: Any, path: str) -> Record:
     if not isinstance(content, Mapping):
         raise DamagedRecordError(f"{path} is {_short(content)}, expected an object")
@@ -213,9 +210,6 @@ def _word(kind: Any) -> str:
 
 def _short(content: Any) -> str:
     return json.dumps(content)[:40]
-
-
-# --- describing -----------------------------------------------------------------------------------------------------
 
 
 def _object_schema(record: type[Record], definitions: Json) -> Json:

@@ -38,7 +38,6 @@ class Content:
     has_no_result: bool
     scenario: Scenario | None
     explanation: Explained | None
-    #: Errors and missing files of the run, a sentence each.
     trouble: list[str]
     begin: int
     end: int

@@ -19,7 +19,6 @@ from rayio.report.text.summary import meaning_of, measured_times
 from rayio.report.text.terms import WORK_OF_STAGES, can_do, rate
 from rayio.units import format_bytes, format_seconds, format_share
 
-#: A tag of HTML.
 _TAG = re.compile(r"<[^>]*>")
 
 

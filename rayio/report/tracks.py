@@ -41,7 +41,6 @@ MOST_SLICES, WINDOW_SLICES = 24_000, 4_000
 ASKED = "as asked for"
 #: Phases that interrupt a rank's training.
 _PAUSES = ("checkpoint", "evaluate")
-#: Bins of a long run.
 COARSE = 300
 #: Steps that a suggested window shows.
 SHOWN_STEPS = 8

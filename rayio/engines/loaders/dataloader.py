@@ -71,7 +71,6 @@ class Batches(Dataset[Parcel]):  # type: ignore[misc]
         self.done = torch.full((max(1, window),), -1, dtype=torch.int64).share_memory_()
         #: The reader of this process, once it has read.
         self.reader: BatchReader | None = None
-        #: Memory of the batch being read.
         self._tensor: Any = None
         self._is_shared = False
 
@@ -110,7 +109,6 @@ class Addresses(Sampler[Where]):  # type: ignore[misc]
 
     def __init__(self, rank: int, steps: tuple[int, ...]) -> None:
         self.steps = steps
-        #: The first step of the epoch.
         self.first = Where(rank, 0, 0)
         #: Time (``perf_counter_ns``) when each step was handed out.
         self.handed_out: dict[int, int] = {}

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from rayio.scenario.loader import Loader
     from rayio.scenario.model import Scenario
 
-#: The message if PyTorch is missing.
 MISSING = "loader.kind=torch: PyTorch is not installed here; run pip install 'rayio[torch]', or use loader.kind=actors"
 
 
@@ -44,7 +43,6 @@ class TorchOptions(Section):
     )
 
 
-#: The options' default values.
 DEFAULTS = TorchOptions()
 
 
@@ -52,7 +50,6 @@ class TorchLoader(Kind):
     """PyTorch's DataLoader in each rank's process, over the same samples and files."""
 
     options = TorchOptions
-    #: False: engines place neither readers nor queues.
     has_roles = False
 
     def contradictions(self, scenario: Scenario) -> Iterator[str]:

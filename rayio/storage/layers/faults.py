@@ -206,8 +206,6 @@ class Faults(Layer):
         kinds = [name for name in ("stalls", "errors", "slow_files") if getattr(keys, name)]
         return f"storage.faults: {', '.join(kinds)} as the scenario has them, on_error={keys.on_error}"
 
-    # --- draws by address -------------------------------------------------------------------------------------------
-
     def hit(self, kind: str, rate: float, address: tuple[int, int, int], number: int, attempt: int = 1) -> NDArray[Any]:
         """Return the places of the samples with a fault in an attempt, among a batch's ``number`` samples."""
         rank, epoch, step = address

@@ -26,7 +26,6 @@ from rayio.study.sizing.questions import Question
 from rayio.study.sizing.search import largest
 from rayio.study.sizing.trials import ROUNDING, au_of
 
-#: A function that returns a changed scenario.
 Like = Callable[[Scenario], Scenario]
 
 #: Rank-steps that suffice to find the bottleneck.

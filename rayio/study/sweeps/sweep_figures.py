@@ -21,7 +21,6 @@ PARTS = 60
 MOST_DOTS = 1500
 #: The most rows and columns of a heat map.
 MOST_CELLS = 40
-#: Colours of metrics, as in a report.
 _COLOURS = {"au": "au", "data_wait_share": "data_wait"}
 #: Number of colours of a heat map, from the least to the greatest AU.
 CLASSES = 7

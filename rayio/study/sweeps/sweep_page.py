@@ -18,7 +18,6 @@ from rayio.study.sweeps.sweep_tables import HEAD, cells, conclusions, short_name
 from rayio.study.sweeps.swept import Sweep
 from rayio.units import format_bytes
 
-#: The most points of the page's table.
 LISTED_POINTS = 300
 
 _DEFINITIONS = {

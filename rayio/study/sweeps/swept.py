@@ -24,7 +24,6 @@ class Sweep:
     engine: str
     keys: tuple[str, ...]
     rows: tuple[Row, ...]
-    #: Runs without a row.
     missing: int = 0
 
     @cached_property

@@ -37,7 +37,6 @@ class Collector:
         self._parts = Parts(self.directory)
         #: Time (ns) of the last span received from each actor.
         self._heard: dict[str, int] = {}
-        #: Restarted actors: name, time, and seconds of silence before.
         self._restarts: list[dict[str, Any]] = []
         self._recorder = Recorder()
         #: Recorded spans of each living actor as of its last message, and of the dead.

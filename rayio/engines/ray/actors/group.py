@@ -39,7 +39,6 @@ T = TypeVar("T")
 
 #: Called regularly with the progress, for the live view.
 Watch = Callable[[dict[str, Any]], None]
-#: Seconds between two looks at a run.
 LOOK_SECONDS = 0.5
 #: Seconds for actors to send their spans at the end.
 FLUSH_SECONDS = 10.0

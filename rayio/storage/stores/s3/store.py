@@ -106,8 +106,6 @@ class S3Store:
         """Refuse: objects have no path."""
         raise StorageError(f"{self.full(name)} is no file of this machine")
 
-    # --- requests ---------------------------------------------------------------------------------------------------
-
     def call(self, request: Callable[[], T], name: str, doing: str, traffic: Traffic | None = None) -> T:
         """Make a request, and repeat it while that may help and the budget lasts; failed attempts are recorded.
 
@@ -160,8 +158,6 @@ class S3Store:
             return int(answer.meta["size"]), length
 
         return self.call(request, name, "reading", traffic)
-
-    # --- files ------------------------------------------------------------------------------------------------------
 
     def open(self, name: str, traffic: Traffic) -> BinaryIO:
         """Open an object for reading."""
@@ -270,8 +266,6 @@ class S3Store:
         import obstore
 
         return self.place.url(key) if self.place.is_anonymous else str(obstore.sign(self.client, "PUT", key, SIGNED))
-
-    # --- names ------------------------------------------------------------------------------------------------------
 
     def _listed(self, folder: str) -> Any:
         import obstore
