@@ -109,7 +109,6 @@ class Slices:
         self.flows, self.ends_flow = self.flows[rows], self.ends_flow[rows]
 
     def _lives(self) -> dict[tuple[int, str, str], list[str]]:
-        """Return texts on the lives of each role (node, kind, index), in seconds of the trace."""
         lives: dict[tuple[int, str, str], list[str]] = {}
         for row in np.flatnonzero(self._is("name", "life")).tolist():
             node, attempt = int(self.column["node"][row]), int(self.column["attempt"][row])

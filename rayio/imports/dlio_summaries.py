@@ -187,7 +187,6 @@ def _epochs(
 
 
 def _lengths(epoch: str, stats: object, notes: list[str]) -> tuple[float | None, float | None]:
-    """Return the seconds of an epoch's blocks and of its checkpoints on rank 0."""
     if stats is None:
         return None, None
     if not isinstance(stats, Mapping):

@@ -24,11 +24,8 @@ from rayio.storage.presets import PRESETS
 class Times:
     """Times in place of the scenario's, such as measured ones; None keeps the scenario's."""
 
-    #: Of a training step.
     compute: Draws | None = None
-    #: Of a sample's decoding.
     decode: Draws | None = None
-    #: Of a request to modelled storage, to its first byte.
     first_byte: Draws | None = None
 
 

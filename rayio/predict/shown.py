@@ -72,7 +72,6 @@ def reads_of(spans: pa.Table | Slices) -> observe.Reads:
 
 
 def _together(parts: Sequence[observe.Reads]) -> observe.Reads:
-    """Return the reads of slices as one; slices come by rank, and batches are numbered by it."""
     reads = observe.Reads(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(parts[0])))
     is_sorted = bool((reads.batch[1:] >= reads.batch[:-1]).all())
     return reads if is_sorted else reads.of(np.argsort(reads.batch, kind="stable"))

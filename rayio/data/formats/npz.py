@@ -111,7 +111,6 @@ class Npz:
         return table
 
     def _places(self, layout: Layout, batch: Batch) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
-        """Return the files of the requests, in order, and the offset of each request in its file."""
         runs = Runs.of(batch)
         first = runs.order[runs.starts]
         files, file = np.unique(batch.files[first], return_inverse=True)

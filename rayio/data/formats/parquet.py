@@ -104,7 +104,6 @@ class Parquet(Kind):
         return Requests(address, int(reads.is_first.sum()), nbytes, partial(self._places, layout, batch))
 
     def _places(self, layout: Layout, batch: Batch) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
-        """Return the files of the requests, in order, and the offset of each request in its file."""
         reads = _Reads.of(layout, batch)
         files, file = np.unique(reads.files, return_inverse=True)
         footers_at = reads.sizes - len(MAGIC) - 4 - reads.footers
@@ -240,7 +239,6 @@ class _Rows:
         self.matrix = out.reshape(len(ids), -1) if (batch.nbytes == batch.nbytes[0]).all() else None
 
     def take(self, parquet: Any, stream: Stream, reads: _Reads, unit: int) -> None:
-        """Read and verify a row group, and copy the wanted rows."""
         number, group = int(reads.files[unit]), int(reads.groups[unit])
         members = reads.members[unit]
         place = place_of(self.layout, self.batch, int(members[0]))

@@ -84,7 +84,6 @@ class TfRecord:
         return requests_of(runs, nbytes.shape, _sizes(layout, runs, whole)[:, np.newaxis])
 
     def _places(self, layout: Layout, batch: Batch) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
-        """Return the files of the requests, in order, and the offset of each request in its file."""
         runs = Runs.of(batch, _records_per_read(layout, batch))
         first = runs.order[runs.starts]
         files, file = np.unique(batch.files[first], return_inverse=True)

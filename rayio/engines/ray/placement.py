@@ -111,7 +111,6 @@ def _readers(plan: Plan) -> Iterable[tuple[int, int]]:
 
 
 def _has_roles(plan: Plan) -> bool:
-    """Return True if readers and queues are actors, not part of a loader in each rank's process."""
     return loader_of(plan).has_roles
 
 

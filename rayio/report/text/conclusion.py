@@ -288,7 +288,6 @@ def _refused(throttled: Throttled, verdict: Verdict, *, is_real: bool) -> str:
 
 
 def _predicted(verdict: Verdict, prediction: Prediction) -> str:
-    """Return what a change would bring, and the bottleneck after it."""
     names = {"compute": "compute", "straggler": "waiting for the slowest rank of each step"}
     after = names.get(prediction.then, f"`{shown(prediction.then)}`")
     au = f"AU {100 * (verdict.au or 0.0):.0f} → {100 * (prediction.au or 0.0):.0f} %"

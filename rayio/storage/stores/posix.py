@@ -132,8 +132,6 @@ class PosixFile(CountedFile):
 
 
 class _Writing(io.RawIOBase):
-    """A file being written; each call is one request to the operating system."""
-
     def __init__(self, raw: BinaryIO | DirectWriter, timed: Timed) -> None:
         self._raw = raw
         self._timed = timed

@@ -128,7 +128,6 @@ class _Searching:
         self.spent = 0.0
 
     def _identity(self) -> dict[str, Any]:
-        """Return what all points share; a search for another target resumes in the same directory."""
         content: dict[str, Any] = self.question.base.model_dump(mode="json")
         *sections, last = self.question.over.split(".")
         holder = content

@@ -111,7 +111,6 @@ class ReaderCalls:
         return not any((loan.rank, loan.worker) == (rank, worker) for loan in self._out)
 
     def _end(self, rank: int, workers: int) -> None:
-        """Forget a rank's readers beyond ``workers``, which are about to end."""
         for who in [who for who in self.lines if who[0] == rank and who[1] >= workers]:
             self._gone[who] = self.lines.pop(who)
             del self._read[who]
