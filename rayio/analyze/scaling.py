@@ -63,7 +63,7 @@ def scaling(spans: pa.Table | Slices, run: RunInSlices) -> Scaling | None:
     total = float(paid.until(np.array([float(end)]))[0])
     begins = dict(zip(lives.rank.tolist(), lives.begin.tolist(), strict=True))
     firsts = [pool.first_batch(change.rank, change.end, change.after - change.before) for change in changes]
-    nodes_then = np.diff(pool.until(edges))
+    nodes_then = np.diff(_until(edges, pool.requested, pool.ends))
     first: dict[int, int] = {}  # a restarted queue records its first readers again
     for change in changes:
         first.setdefault(change.rank, change.start)
@@ -154,11 +154,9 @@ class _Readers:
         self.step: Ints = np.array([step for _, step in moments], np.int64)
 
     def until(self, edges: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return reader × ns before each of some moments."""
         return np.array([float((np.clip(edge - self.moment, 0, None) * self.step).sum()) for edge in edges])
 
     def counts(self, begin: int, end: int) -> list[int]:
-        """Return every number of readers from one moment until before another."""
         order = np.argsort(self.moment, kind="stable")
         moment, number = self.moment[order], np.cumsum(self.step[order])
         is_last = np.append(np.diff(moment) > 0, True)
@@ -167,5 +165,4 @@ class _Readers:
 
 
 def _until(edges: NDArray[np.float64], start: Ints, end: Ints) -> NDArray[np.float64]:
-    """Return the sum of intervals before each of some moments (ns)."""
     return np.array([float(np.clip(edge - start, 0, end - start).sum()) for edge in edges])

@@ -266,7 +266,6 @@ def _in_time(group: Ints, start: Ints, epoch: Ints, step: Ints, phase: NDArray[n
 
 
 def _spent(are_mine: NDArray[np.bool_], lasted: Ints, first: Ints) -> Ints:
-    """Return the length of some of the spans by segment; ``first`` has the first row of each."""
     if (number := np.count_nonzero(are_mine)) > len(are_mine) >> 4:
         sums: Ints = np.add.reduceat(np.where(are_mine, lasted, 0), first)
         return sums

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rayio.analyze.metrics import by_rank, shares
+from rayio.analyze.metrics import shares
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stages import OF_LOADER, STAGES, UNSAID
 from rayio.analyze.stalls import CAUSES, Attribution, Charged, causes_with, slowest_pauses, to_the_end
 from rayio.analyze.timeline import Ints
 from rayio.analyze.window import FEWEST_STEPS, MOST, Noted, Window, filling, find_window, first_step_share
 from rayio.records.explained import LossRow, Verdict
+from rayio.trace.order import sums_by
 
 #: Share of step time above which waiting for data makes a run input-bound, and any loss is a bottleneck.
 BINDS = 0.05
@@ -146,7 +147,6 @@ class _Sums:
 
     @classmethod
     def of(cls, charged: Charged, window: Window | None, shape: RunShape, *, all_count: bool = False) -> _Sums:
-        """Return the sums of the whole steps in the window, or of all."""
         sums, slowest = cls(len(charged.lives.rank)), slowest_pauses(charged.steps)
         for part in charged.by_slice():
             sums.add(to_the_end(part, window, shape, slowest), window, shape, all_count=all_count)
@@ -158,14 +158,14 @@ class _Sums:
         if window is not None and not all_count:
             inside = window.whole(steps)
         life, waits = steps.life[inside], steps.parts["data_wait"][inside]
-        self.lasted += by_rank(steps.duration[inside], life, ranks)
-        self.computed += by_rank(steps.parts["compute"][inside], life, ranks)
-        self.waited += by_rank(waits, life, ranks)
+        self.lasted += sums_by(life, steps.duration[inside], ranks)
+        self.computed += sums_by(life, steps.parts["compute"][inside], ranks)
+        self.waited += sums_by(life, waits, ranks)
         self.counted += np.bincount(life, minlength=ranks)
         self.steps += len(life)
         self.at_first += int(waits[steps.step[inside] == 0].sum())
         for name, ns in charged.lost.items():
-            lost = by_rank(ns[inside], life, ranks)
+            lost = sums_by(life, ns[inside], ranks)
             self.lost[name] = self.lost[name] + lost if name in self.lost else lost
         for name, ns in charged.lost_by_sync.items():
             self.by_sync[name] = self.by_sync.get(name, 0) + int(ns[inside].sum())

@@ -98,7 +98,6 @@ class Waits:
         np.maximum.at(self._last, rank, place)
 
     def _wanted(self, spans: pa.Table) -> NDArray[np.bool_]:
-        """Return which spans a later wait may go back to."""
         rank, over = integers(spans, "rank"), integers(spans, "start_ns") + integers(spans, "duration_ns")
         place = _place(integers(spans, "epoch"), integers(spans, "step"))
         last = np.append(self._last, -1)[np.where(rank < len(self._last), rank, -1)]

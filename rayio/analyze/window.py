@@ -106,7 +106,6 @@ def find_window(lives: Lives, steps: StepsInSlices, shape: RunShape) -> Noted:
 
 
 def _edges(steps: Steps) -> tuple[Ints, Ints]:
-    """Return where the steps of each rank begin, and their last ones."""
     first = np.flatnonzero(np.diff(steps.life, prepend=-1))
     return first, np.append(first[1:], steps.number)[: len(first)] - 1
 

@@ -237,5 +237,4 @@ def _seconds(seconds: float) -> float:
 
 
 def _rate(seconds_per_byte: float) -> float | None:
-    """Return bytes per second; None where a byte takes too little time to measure."""
     return 1 / seconds_per_byte if seconds_per_byte * RATE.most >= 1 else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio import seeds
+from rayio.analyze.arrays import concatenated
 from rayio.analyze.delays import columns_of, delayed
 from rayio.analyze.intervals import Lookup, pick
 from rayio.analyze.part import COLUMNS, KINDS, Part, Places, WorkDone
@@ -234,7 +235,6 @@ def addressed(
 
 
 def _writes(saves: pa.Table) -> Floats:
-    """Return the seconds of checkpoint files, each with a mean fsync."""
     name, length = texts(saves, "name", ("write", "fsync")), integers(saves, "duration_ns")
     is_writer = (texts(saves, "role", ("checkpoint_writer",)) == 0) & (integers(saves, "lane") == 0)
     writes, syncs = length[is_writer & (name == 0)] / 1e9, length[is_writer & (name == 1)] / 1e9
@@ -256,9 +256,7 @@ def _costs(slices: Slices, charged: Attribution, scenario: Scenario, saves: pa.T
             )
         )
     measured = costs_of(
-        observe.Batches(
-            *(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(observe.Batches))
-        ),
+        concatenated(parts),
         charged.steps,
         window.begin if window else 0,
         payload=False,

@@ -70,7 +70,6 @@ def supply(
 
 
 def _of_batch(requests: list[Requests], read: Trained) -> Asked:
-    """Return the mean request of a batch of training."""
     planned = mean_of(requests)
     if not read.batches:
         return planned
@@ -78,7 +77,6 @@ def _of_batch(requests: list[Requests], read: Trained) -> Asked:
 
 
 def _of_memory(batch: Asked) -> float:
-    """Return the time of a batch that is all in a cache."""
     return batch.requests * MEMORY.first_byte_median + batch.nbytes / MEMORY.connection_bandwidth
 
 

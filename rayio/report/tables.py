@@ -16,16 +16,11 @@ from rayio.report.axes import number
 from rayio.report.charts import bar
 from rayio.report.definitions import term
 from rayio.report.text.summary import meaning_of, measured_times
-from rayio.report.text.terms import WORK_OF_STAGES, can_do, rate
+from rayio.report.text.terms import WORK_OF_STAGES, can_do, rate, seconds
 from rayio.units import format_bytes, format_seconds, format_share
 
 #: A tag of HTML.
 _TAG = re.compile(r"<[^>]*>")
-
-
-def seconds(value: float | None) -> str:
-    """Return a time; "unknown" for None."""
-    return "unknown" if value is None else format_seconds(value)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], name: str = "") -> str:
@@ -55,10 +50,6 @@ def reader_changes(scaling: Scaling) -> str:
     ]
     listed = f"{len(rows)} of {scaling.num_changes} changes" if scaling.num_changes > len(rows) else "changes"
     return f"<details><summary>{listed}</summary>{table(['at', 'rank', 'readers', 'took', 'why'], rows)}</details>"
-
-
-def _steps(count: int) -> str:
-    return f"{count:,} step{'s' * (count != 1)}"
 
 
 def hosts(listed: Sequence[Host]) -> str:
@@ -115,11 +106,12 @@ def waterfall(verdict: Verdict) -> str:
             f'<span class="what">{escape(meaning)}</span></div>'
         )
         begin += share
+    steps = f"{verdict.steps:,} step{'s' * (verdict.steps != 1)}"
     total = f'<div class="fall sum"><span class="name">{term("loss", "sum")}</span>{bar(0, 0, "other")}'
     return (
         '<div class="waterfall">' + "".join(lines) + total
         + f'<span class="n">{format_share(begin)}</span><span class="n">{format_seconds(verdict.seconds)}</span>'
-        f'<span class="what">{_steps(verdict.steps)} of all ranks</span></div></div>'
+        f'<span class="what">{steps} of all ranks</span></div></div>'
     )  # fmt: skip
 
 

@@ -171,7 +171,6 @@ class _Seen:
 
     @classmethod
     def together(cls, parts: Sequence[_Seen]) -> _Seen:
-        """Return the tracks of all parts: the first ones."""
         every = [track for part in parts for track in part.tracks]
         order = np.array(sorted(range(len(every)), key=lambda at: _sorting(*every[at]))[:MOST_TRACKS], np.int64)
         place = np.full(len(every), -1)
@@ -287,7 +286,6 @@ def _indices(spans: pa.Table, chosen: Ints) -> tuple[Ints, list[str]]:
 
 
 def _sorting(code: int, index: str) -> tuple[int, ...]:
-    """Return the order of tracks: by rank, a rank before its workers; writers come last."""
     role = [*ROLES][code // 2]
     numbers = [int(part) if part.isdigit() else 1 << 20 for part in index.split("-")]
     return (role == "checkpoint_writer", numbers[0], code, *numbers[1:])

@@ -142,7 +142,6 @@ def _nothing(verdict: Verdict) -> str:
 
 
 def _lead(verdict: Verdict, capacity: Capacity, ranks: Sequence[WaitedFor], *, is_refused: bool) -> str:
-    """Return what bound the run, and by how much."""
     bound = verdict.bound or ""
     if is_refused or short_storage(verdict, capacity) is not None:
         bound = "storage"
@@ -210,7 +209,6 @@ def _larger(verdict: Verdict) -> str:
 
 
 def _supply(verdict: Verdict, capacity: Capacity, *, is_refused: bool) -> str:
-    """Compare what storage and workers can deliver with what the ranks need."""
     worker = next((row for row in capacity.stages if row.stage == "worker"), None)
     if worker is None or capacity.demand is None:
         limit = capacity.storage  # without spans of readers it is known of the plan
@@ -242,7 +240,6 @@ def _supply(verdict: Verdict, capacity: Capacity, *, is_refused: bool) -> str:
 
 
 def _cores(capacity: Capacity) -> str:
-    """Return what the cores give, and what the ranks need."""
     row = next((row for row in capacity.stages if row.stage == "processors"), None)
     if row is None:
         return ""
@@ -275,7 +272,6 @@ def _as_served(capacity: Capacity, can: float, need: float, who: str) -> str:
 
 
 def _refused(throttled: Throttled, verdict: Verdict, *, is_real: bool) -> str:
-    """Return how many requests storage refused, what retries took, and of real storage what helps."""
     refused, share = throttled.refused, throttled.data_wait_share
     requests = f"{refused:,} of {refused + throttled.served:,} requests ({in_words(throttled.answers)})"
     text = f"Storage refused {requests}; retries took {_percent(throttled.read_share)} of read time"
@@ -290,7 +286,6 @@ def _refused(throttled: Throttled, verdict: Verdict, *, is_real: bool) -> str:
 
 
 def _predicted(verdict: Verdict, prediction: Prediction) -> str:
-    """Return what a change would bring, and the bottleneck after it."""
     names = {"compute": "compute", "straggler": "waiting for the slowest rank of each step"}
     after = names.get(prediction.then, f"`{shown(prediction.then)}`")
     au = f"AU {100 * (verdict.au or 0.0):.0f} → {100 * (prediction.au or 0.0):.0f} %"
