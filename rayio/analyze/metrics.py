@@ -29,7 +29,6 @@ LISTED_RANKS = 64
 STEP_TIMES = ("step_time", "data_wait", "compute", "sync")
 WORK_TIMES = ("read", "decode", "write", "fsync")
 
-#: Phases that may follow a step.
 PAUSES = ("checkpoint", "evaluate")
 
 #: Rare work: its percentiles cover the whole run.

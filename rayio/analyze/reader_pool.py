@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _NOBODY: Ints = np.zeros(0, np.int64)
-#: Spans of a reader's work.
 _WORK = ("read", "decode")
 
 

@@ -22,7 +22,6 @@ from rayio.trace.slices import Slices
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Columns of spans that refusals are counted from.
 _COLUMNS = ("name", "role", "index", "start_ns", "duration_ns", "requests", "attributes")
 
 

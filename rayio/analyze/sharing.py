@@ -27,7 +27,6 @@ class Others(NamedTuple):
     files: float = 0.0
 
 
-#: Neither checkpoints nor evaluations use it.
 ALONE = Others()
 
 

@@ -109,7 +109,6 @@ class Losses:
 
     def __init__(self, timed: Timelines, *, payload: bool = False) -> None:
         self.timed = timed
-        #: The lives of the ranks, and their steps.
         self.lives, self.steps = timed.lives, timed
         self.columns = (*COLUMNS, *columns_of(timed.slices.names))
         self.payload = payload

@@ -21,7 +21,6 @@ BINDS = 0.05
 #: Bottlenecks of a run that waits for batches: reading and decoding them, or loader overhead.
 OF_DATA = ("input", "loader")
 
-#: Causes that are storage's.
 OF_STORAGE = ("open", "read", "retry")
 
 #: Bottlenecks by cause; the stages of a batch make a run input-bound.
@@ -62,10 +61,10 @@ def judge(charged: Charged, shape: RunShape, target_au: float | None = None, mea
     no bottleneck, unless they keep a run from its ``target_au``. ``measured`` is the window, where known.
     """
     window, notes = measured or find_window(charged.lives, charged.steps, shape)
-    total = _Sums.of(charged, window, shape)
+    total = _Sums(charged, window, shape)
     if not total.steps and charged.steps.number:
         notes = [*notes, f"all {charged.steps.number} completed steps are counted, warm-up too"]
-        total = _Sums.of(charged, window, shape, all_count=True)
+        total = _Sums(charged, window, shape, all_count=True)
     notes = [*notes]
     if charged.steps.number and not total.counted.all():
         notes.append("a rank has no step that counts: shares are those of all ranks together, not means over ranks")
@@ -138,21 +137,17 @@ def waits_for_storage(verdict: Verdict) -> bool:
 class _Sums:
     """Sums by rank over the steps that count: their length, compute, waits and losses (ns), and their samples."""
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, charged: Charged, window: Window | None, shape: RunShape, *, all_count: bool = False) -> None:
+        ranks, slowest = len(charged.lives.rank), slowest_pauses(charged.steps)
         self.lasted, self.computed, self.waited, self.counted = (np.zeros(ranks, np.int64) for _ in range(4))
         self.lost: dict[str, Ints] = {}
         self.by_sync: dict[str, int] = {}
         #: The number of steps that count, the waits of epochs' first ones, the samples that arrived in the window.
         self.steps = self.at_first = self.samples = 0
-
-    @classmethod
-    def of(cls, charged: Charged, window: Window | None, shape: RunShape, *, all_count: bool = False) -> _Sums:
-        sums, slowest = cls(len(charged.lives.rank)), slowest_pauses(charged.steps)
         for part in charged.by_slice():
-            sums.add(to_the_end(part, window, shape, slowest), window, shape, all_count=all_count)
-        return sums
+            self._add(to_the_end(part, window, shape, slowest), window, shape, all_count=all_count)
 
-    def add(self, charged: Attribution, window: Window | None, shape: RunShape, *, all_count: bool) -> None:
+    def _add(self, charged: Attribution, window: Window | None, shape: RunShape, *, all_count: bool) -> None:
         steps, lives, ranks = charged.steps, charged.lives, len(charged.lives.rank)
         inside = np.full(steps.number, all_count)
         if window is not None and not all_count:

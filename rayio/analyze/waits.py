@@ -28,7 +28,6 @@ BACK_SECONDS, KEPT_SECONDS = 10.0, 120.0
 #: Most spans that are charged together; beyond that, some ranks stand for all.
 MOST_ROWS = 1 << 16
 
-#: Spans that stages and steps are computed from.
 _NAMES = (
     "startup", "data_wait", "compute", "sync", "checkpoint", "evaluate", "life", "lease", "transfer", "memory_bound",
     "open", "read", "retry", "decode", "put", "overshoot", "lost", "delay",
@@ -41,7 +40,6 @@ class Waits:
     def __init__(self, *, payload: bool, most_rows: int = MOST_ROWS) -> None:
         self.payload = payload
         self.most_rows = most_rows
-        #: Nanoseconds by stage.
         self.ns = Counter[str](dict.fromkeys(STAGES, 0))
         self._new: list[pa.Table] = []
         self._held: pa.Table | None = None

@@ -32,7 +32,6 @@ from rayio.storage.model import REQUESTS_PER_STEP_BITS
 class Retimed(Change):
     """A change of recorded times."""
 
-    #: Returns the replay with other times.
     times: Callable[[Replay, Base], Replay]
 
 

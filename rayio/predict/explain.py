@@ -60,7 +60,6 @@ class Seen:
     def __init__(self, timed: Timelines, scenario: Scenario, info: Mapping[str, Any], readers: int) -> None:
         lives, shape = timed.lives, RunShape.of(scenario)
         self.timed, self.readers = timed, readers
-        #: The measured part of the run.
         self.window = find_window(lives, timed, shape)
         self.losses = Losses(timed, payload=info.get("payload") == "real")
         self.capacities = Capacities(lives, timed, shape, readers, self.window)

@@ -19,15 +19,12 @@ from rayio.trace.span import SPANS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Stages of a batch in its reader, in their order.
 STAGES = ("read", "decode")
 
 
-#: Columns of spans that reads need.
 OF_READS = (
     "name", "role", "index", "node", "lane", "batch", "start_ns", "duration_ns", "bytes", "requests", "status",
 )  # fmt: skip
-#: Columns of spans that batches need.
 OF_BATCHES = (*OF_READS, "rank", "epoch", "link")
 
 

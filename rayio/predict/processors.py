@@ -25,7 +25,6 @@ ALIKE = 1.2
 SLICE = 0.004
 #: The part of a step's end that counts as work.
 OF_STEP = 0.5
-#: The least batches of a run to learn from.
 FEWEST_BATCHES = 10
 
 

@@ -45,10 +45,8 @@ Floats = NDArray[np.float64]
 
 #: Most rank-steps of one simulation; of longer runs the beginning is simulated.
 MOST_RANK_STEPS = 10_000
-#: Fewest steps of a simulation.
 FEWEST_STEPS = 12
 
-#: Bytes per second without a limit.
 UNLIMITED = 1e18
 #: Storage without any time except recorded ones.
 UNLIMITED_STORAGE = StorageParameters(first_byte=NO_TIME, connection_bandwidth=UNLIMITED, bandwidth=UNLIMITED)

@@ -16,7 +16,6 @@ from rayio.storage.stores.opening import with_option
 from rayio.trace.run_directory import RunDirectory
 from rayio.units import parse_seconds
 
-#: Name of the page in a run directory.
 NAME = "report.html"
 
 

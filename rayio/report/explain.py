@@ -20,9 +20,7 @@ from rayio.scenario.origin import origin_of
 from rayio.schema.fields import show
 from rayio.trace.run_directory import RunDirectory
 
-#: Ranks that are listed, those that others waited for most.
 WORST = 8
-#: Actors that died and are named.
 MOST_DEATHS = 8
 
 

@@ -23,7 +23,6 @@ Floats = NDArray[np.float64]
 
 #: Bins of a figure over time; a bin is never shorter than two steps, unless there would be fewer than the least.
 MOST_BINS, LEAST_BINS = 120, 8
-#: Bars of the distribution of step times.
 BARS = 48
 #: Rows of the heat map; of more ranks, neighbours share a row and the highest of them is shown.
 ROWS = 64
@@ -186,7 +185,6 @@ class HeatMap:
     ranks: list[tuple[int, int]]
     #: Time of a step without the wait for other ranks, over that of the (lower) median rank in the same bin.
     pace: Floats
-    #: Shares of the rank's time.
     data_wait: Floats
     sync: Floats
 

@@ -19,7 +19,6 @@ from rayio.report.text.summary import meaning_of, measured_times
 from rayio.report.text.terms import WORK_OF_STAGES, can_do, rate, seconds
 from rayio.units import format_bytes, format_seconds, format_share
 
-#: A tag of HTML.
 _TAG = re.compile(r"<[^>]*>")
 
 
@@ -57,7 +56,8 @@ def hosts(listed: Sequence[Host]) -> str:
     if not listed:
         return ""
     hardware = [
-        [escape(host.name), escape(host.kernel), _known(host.cores), _bytes(host.memory_bytes),
+        [escape(host.name), escape(host.kernel), "unknown" if host.cores is None else f"{host.cores:,}",
+         _bytes(host.memory_bytes),
          _bytes(host.memory_limit_bytes) if host.memory_limit_bytes else "",
          escape(", ".join(f"{link.name}{_speed(link.bits_per_second)}" for link in host.interfaces))]
         for host in listed
@@ -74,10 +74,6 @@ def hosts(listed: Sequence[Host]) -> str:
         "<h3>hosts</h3>" + table(head, hardware, "worded")
         + ("<h3>file systems</h3>" + table(below, mounts, "worded") if mounts else "")
     )  # fmt: skip
-
-
-def _known(value: int | None) -> str:
-    return "unknown" if value is None else f"{value:,}"
 
 
 def _bytes(value: int | None) -> str:

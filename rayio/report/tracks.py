@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 #: Roles on the timeline, in the order of their tracks, and the names of the tracks.
 ROLES = {"rank": "rank", "reader": "reader", "queue": "queue", "checkpoint_writer": "writer"}
 
-#: Kinds of slices: a track shows one at a time.
 KINDS = (
     *PHASES, "restart", "read", "decode", "put", "overshoot", "memory_bound", "write", "fsync", "lost",
     "eval_data_wait", "eval_compute", "snapshot", "checkpoint_wait",
@@ -37,13 +36,10 @@ KINDS = (
 MOST_RANKS, MOST_TRACKS = 8, 40
 #: Most slices of all tracks together: of a whole run, and of a window of a longer one.
 MOST_SLICES, WINDOW_SLICES = 24_000, 4_000
-#: Name of the requested window.
 ASKED = "as asked for"
 #: Phases that interrupt a rank's training.
 _PAUSES = ("checkpoint", "evaluate")
-#: Bins of a long run.
 COARSE = 300
-#: Steps that a suggested window shows.
 SHOWN_STEPS = 8
 
 

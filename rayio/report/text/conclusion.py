@@ -23,7 +23,6 @@ from rayio.records.origin import CHARGED
 from rayio.report.text.terms import PLENTY, counted, in_words, rate
 from rayio.units import format_bytes, format_rate, format_seconds
 
-#: Ranks that a sentence names.
 NAMED = 3
 
 #: Share of step time that shows in percentages without decimals.

@@ -12,11 +12,9 @@ from rayio.report.text.terms import counted
 from rayio.schema.fields import show
 from rayio.units import format_bytes, format_rate
 
-#: The key whose values are accelerators of one node.
 RANKS = "cluster.ranks_per_node"
 #: Begins a note where a run does not give a model that predicts it.
 UNKNOWN = "No prediction"
-#: Characters of a whole bar of the curve.
 BAR = 20
 
 
