@@ -144,7 +144,7 @@ def step_seconds(wanted: dict[str, Any], root: str, reader: str, engine: str) ->
 def predicted(wanted: dict[str, Any], root: str, reading: float, step: float) -> float:
     """Simulate it with the costs of PyTorch's loader, on the cores of this machine: what its processes do is work."""
     costs = TORCH.costs.model_dump() | {"step": step}
-    costs["cpu"] = {"sample": reading, "reader": costs["put"], "rank": costs["receive"], "step": step,
+    costs["cpu"] = {"sample": reading, "rank": costs["receive"], "step": step,
                     "slice": SLICE, "contention": CONTENTION}  # fmt: skip
     cores = wanted["cluster"] | {"cores": os.cpu_count()}
     return statistics.median(

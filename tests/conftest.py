@@ -137,7 +137,7 @@ def local_ray() -> Iterator[None]:
             warnings.simplefilter("ignore")  # Ray's own
             # What else is installed on the workers: the package with kinds that tests/test_kinds.py uses there.
             others = [installed(Path(home, "toy"), TOY / "pyproject.toml"), str(TOY)]
-            workers.setenv("PYTHONPATH", os.pathsep.join(filter(None, [installed(Path(home)), *others, path])))
+            workers.setenv("PYTHONPATH", os.pathsep.join(filter(None, [*others, path])))
             start_own(  # nor one that adds nodes
                 [*UNHEARD, "start_monitor"],
                 log_to_driver=False, logging_level=logging.ERROR, object_store_memory=400 << 20,

@@ -12,14 +12,14 @@ import pytest
 from rayio.kinds import REGISTRIES
 
 
-def installed(folder: Path, package: Path = Path(__file__).parents[1] / "pyproject.toml") -> str:
+def installed(folder: Path, package: Path) -> str:
     """Make a folder in which Python finds the entry points of a pyproject.toml, however old what is installed is."""
     project = tomllib.loads(package.read_text())["project"]
     name, version = project["name"], project["version"]
     metadata = folder / "site" / f"{name.replace('-', '_')}-{version}.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    points = project.get("entry-points", {}).items()
+    points = project["entry-points"].items()
     said = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in those.items()) for group, those in points]
     (metadata / "entry_points.txt").write_text("\n".join(said))
     return str(metadata.parent)

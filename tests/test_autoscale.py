@@ -357,4 +357,4 @@ def test_what_stages_can_do_is_that_of_the_readers_that_there_were(tmp_path: Pat
     found = explain(done.path)
     (worker,) = (row for row in found.capacity.stages if row.stage == "worker")
     assert worker.parallelism == round(mean)
-    assert any(f"those that there were on average ({mean:.1f})" in note for note in found.notes)
+    assert any(f"count their average number ({mean:.1f})" in note for note in found.notes)

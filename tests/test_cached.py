@@ -599,7 +599,7 @@ def test_packed_nodes_on_ray_have_caches_of_their_own_and_fetch_what_a_simulatio
     assert ended.result.ledger is not None
     assert ended.result.ledger.even
     (packed,) = (note for note in ended.result.notes if "are emulated on" in note)
-    assert packed.endswith("storage device (storage.model) and cache (storage.cache) only in the model")
+    assert packed.endswith("storage device (storage.model) and cache (storage.cache)")
     explained = explain(ended.path, simulate=False)
     assert explained.fetched == told
 

@@ -20,11 +20,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from test_export_otlp import QUICK, both, requests
 
 from rayio.errors import ExportError
-from rayio.export.collectors import tls
 from rayio.export.collectors.pauses import Patience
 from rayio.export.collectors.sending import send_all
 from rayio.export.collectors.settings import Settings
-from rayio.export.collectors.transport import connect
+from rayio.export.collectors.transport import BROKEN_HINT, TLS_HINT, connect
 from rayio.export.live_export import LiveExport
 
 trustme: Any = pytest.importorskip("trustme")
@@ -177,37 +176,29 @@ SERVED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 OWN = {"CERTIFICATE": "authority.pem"}
 STRANGE = {"CLIENT_CERTIFICATE": "strange-client.pem", "CLIENT_KEY": "strange-client.key"}
-#: What is served (None: plain), whether the client speaks plain, its variables, and parts of what it is told.
-WRONG: dict[str, tuple[str | None, bool, dict[str, str], list[str]]] = {
-    "a stranger's authority": (
-        "good", False, {"CERTIFICATE": "stranger.pem"},
-        ["OTEL_EXPORTER_OTLP_CERTIFICATE={papers}/stranger.pem; give the file of its authority"],
-    ),
-    "no authority": ("good", False, {}, ["set OTEL_EXPORTER_OTLP_CERTIFICATE to the authority's file"]),
-    "expired": ("expired", False, OWN, ["TLS: the server's certificate has expired; renew it on the server"]),
-    "too early": ("early", False, OWN, ["the server's certificate is not valid yet; compare the clocks"]),
-    "another host": ("elsewhere", False, OWN, ["the server's certificate is not valid for 127.0.0.1; use a name"]),
-    "a plain server": (None, False, OWN, ["TLS: the server does not use it; write http://"]),
-    "a plain client": ("good", True, {}, ["the server requires TLS; write https://"]),
-    "no client": (
-        "choosy", False, OWN, ["OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY", "set"]
-    ),
-    "a strange client": (
-        "choosy", False, OWN | STRANGE,
-        ["does not accept OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE={papers}/strange-client.pem"],
-    ),
+#: What is served (None: plain), whether the client speaks plain, its variables, and the reason in the message.
+WRONG: dict[str, tuple[str | None, bool, dict[str, str], str]] = {
+    "a stranger's authority": ("good", False, {"CERTIFICATE": "stranger.pem"}, "unable to get local issuer"),
+    "no authority": ("good", False, {}, "unable to get local issuer"),
+    "expired": ("expired", False, OWN, "certificate has expired"),
+    "too early": ("early", False, OWN, "certificate is not yet valid"),
+    "another host": ("elsewhere", False, OWN, "not valid for '127.0.0.1'|Hostname Verification Check failed"),
+    "a plain server": (None, False, OWN, "(?i)wrong.version.number"),
+    "a plain client": ("good", True, {}, BROKEN_HINT),
+    # Whether the server's alert arrives before the connection breaks is a matter of time.
+    "no client": ("choosy", False, OWN, f"certificate required|{BROKEN_HINT}"),
+    "a strange client": ("choosy", False, OWN | STRANGE, f"unknown ca|{BROKEN_HINT}"),
 }  # fmt: skip
 
 
 @both
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_cannot_be_trusted_is_one_line_and_not_tried_again(
+def test_tls_that_cannot_work_is_one_line_with_a_hint_and_not_tried_again(
     protocol: str, wrong: str, papers: Papers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr(Patience, "pause", lambda *_: 0.001)
-    served, is_plain, variables, parts = WRONG[wrong]
-    expected = [part.format(papers=papers.folder) for part in parts]
+    served, is_plain, variables, expected = WRONG[wrong]
     say(monkeypatch, **{name: papers.path(value) for name, value in variables.items()})
     table = training()
     directory = stored(tmp_path / "run", table)
@@ -216,30 +207,19 @@ def test_what_cannot_be_trusted_is_one_line_and_not_tried_again(
         url = re.sub("^(https?://)?", "http://" if is_plain else "https://", collector.url)
         code, _, err = told(capsys, "export", tmp_path / "run", f"--{protocol}", url, "--select", "all")
         assert (code, err.count("\n")) == (2, 1)
-        assert all(part in err for part in expected), err
+        assert re.search(expected, err), err
+        assert (TLS_HINT in err) == (BROKEN_HINT not in err), err
         assert f"{len(table)} of {len(table)} spans were not exported to" in err
         again = shlex.split(err.partition("the run still has all spans: ")[2])
         assert again == ["rayio", "export", str(tmp_path / "run"), f"--{protocol}", url, "--select", "all"]
         live = LiveExport(directory, "rayio-test", connect(url, grpc=protocol == "grpc"), QUICK)
         live.start()
         said = live.finish(len(table))
-    assert all(part in said for part in expected)
+    assert re.search(expected, said)
     assert f"{len(table)} of {len(table)} spans were not exported to" in said
-    # A server of gRPC's own hangs up without a word on clients that it does not know: that may be for another reason.
-    assert live.sent.retries == (QUICK.tries - 1 if protocol == "grpc" and served == "choosy" else 0)
+    # A connection that only broke may have done so for another reason.
+    assert live.sent.retries == (QUICK.tries - 1 if BROKEN_HINT in said else 0)
     assert not collector.spans
-
-
-def test_a_server_of_tls_that_only_hung_up_is_asked_again(papers: Papers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tls, "LOOK_SECONDS", 0.2)
-    say(monkeypatch, CERTIFICATE=papers.path("authority.pem"))
-    table = training()
-    with http(["close", "break", (503, {}, b"")], papers.shown()) as collector:
-        way = connect(collector.url, grpc=False)
-        sent = send_all(way, requests(table), Patience(tries=4, first_seconds=0.001))
-        way.close()
-    assert (sent.is_whole, sent.retries, collector.tries) == (True, 3, 4)
-    assert arrived(collector, table)
 
 
 def test_grpc_writes_nothing_to_standard_error_by_itself(

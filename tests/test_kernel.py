@@ -391,7 +391,10 @@ def test_what_a_punctual_role_waits_awake_is_no_work_of_its() -> None:
     stopwatch, whole = Stopwatch("rank", punctual=punctual), Stopwatch("rank")
     stopwatch.begin()
     whole.begin()
-    punctual.sleep_until(time.perf_counter_ns() + 20_000_000)
+    for _ in range(200):  # a busy machine may take the processor away in the middle of a sleep
+        punctual.sleep_until(time.perf_counter_ns() + 20_000_000)
+        if punctual.awake_ns > 5_000_000:
+            break
     mine, every = stopwatch.read(), whole.read()
     assert mine is not None
     assert every is not None

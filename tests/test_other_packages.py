@@ -119,7 +119,7 @@ def test_a_kind_by_the_name_of_one_of_ours_is_said_to_be_unused(toy: Path, monke
     points = '[project.entry-points."rayio.format"]\nnpz = "rayio_toy.format:ToyFormat"\n'
     (toy / "same.toml").write_text(f'[project]\nname = "rayio-same"\nversion = "0.5"\n{points}')
     monkeypatch.syspath_prepend(installed(toy / "same", toy / "same.toml"))
-    note = "format 'npz' is rayio's own; that of package rayio-same 0.5 is not used: its authors must name it otherwise"
+    note = "format 'npz' is rayio's own; the one of package rayio-same 0.5 is not used: its authors must rename it"
     ours = rayio.simulate("toys.yaml", ["dataset.format=npz"], out="ours")
     assert note in ours.result.notes
     assert note not in rayio.simulate("toys.yaml", out="theirs").result.notes

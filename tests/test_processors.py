@@ -96,7 +96,7 @@ def test_a_process_does_its_jobs_one_after_the_other_on_however_many_cores() -> 
     assert all(earlier < later for earlier, later in pairwise(times))
 
 
-#: Every part of a batch takes CPU time: 2 × 5 + 3 + 2 + 2 + 1 = 18 ms a batch.
+#: Every part of a batch takes CPU time: 2 × 5 + 2 + 4 + 2 = 18 ms a batch.
 BUSY: dict[str, Any] = {
     "cluster__ranks_per_node": 2,
     "dataset__num_files": 240,
@@ -106,8 +106,8 @@ BUSY: dict[str, Any] = {
     "train__compute": "4 ms",
     "storage__model": "memory",
     "costs": {
-        "lease": "2 ms", "put": "1 ms", "take": "3 ms",
-        "cpu": {"sample": "5 ms", "queue": "3 ms", "rank": "2 ms", "reader": "2 ms", "node": "1 ms"},
+        "lease": "2 ms", "put": "2 ms", "take": "3 ms",
+        "cpu": {"sample": "5 ms", "queue": "4 ms", "rank": "2 ms"},
     },
 }  # fmt: skip
 
@@ -159,7 +159,7 @@ def test_where_cores_are_free_costs_are_what_they_say() -> None:
     """CPU time is a part of the times that costs name, and not on top of them."""
     told = {"lease": "4 ms", "put": "3 ms", "take": "6 ms"}
     relaxed = BUSY | {"cluster__ranks_per_node": 1, "loader__num_workers": 1, "train__compute": "1 ms"}
-    cpu = {"queue": "4 ms", "rank": "2 ms", "reader": "3 ms"}
+    cpu = {"queue": "4 ms", "rank": "2 ms"}
     plain = seconds_per_step(scenario(**relaxed | {"costs": told}))
     assert seconds_per_step(scenario(**relaxed | {"costs": told | {"cpu": cpu}}, cluster__cores=64)) == pytest.approx(
         plain, rel=1e-6
@@ -250,8 +250,7 @@ def test_runs_of_different_sizes_tell_batches_from_bytes(sizes: tuple[float, ...
     assert not notes
     assert found.format == "npz"
     expected = {
-        "sample": 1e-3, "bandwidth": 2e9, "reader": 2e-3, "reader_bandwidth": 1e9, "queue": 3e-3, "rank": 1e-3,
-        "rank_bandwidth": 4e9, "node": 1e-3,
+        "sample": 1e-3, "bandwidth": 1 / (1 / 2e9 + 1 / 4e9), "queue": 4e-3, "rank": 1e-3,
     }  # fmt: skip
     for name, value in expected.items():
         assert getattr(found, name) == pytest.approx(value, rel=1e-3), name
@@ -260,9 +259,8 @@ def test_runs_of_different_sizes_tell_batches_from_bytes(sizes: tuple[float, ...
 def test_runs_of_one_size_do_not_and_say_so() -> None:
     found, notes = learned_from(4e6)
     assert found.bandwidth is None
-    assert found.reader_bandwidth is None
     assert found.sample * 4 == pytest.approx(4e-3 + 2e-3)
-    assert found.reader == pytest.approx(2e-3 + 4e-3)
+    assert found.rank == pytest.approx(1e-3 + 1e-3)
     assert len(notes) == 1
     assert "samples of another size" in notes[0]
 
@@ -298,11 +296,10 @@ def test_the_kernel_says_what_a_process_has_worked() -> None:
 
 #: What is to be found again: the costs of a run whose two ranks keep both cores of their node busy.
 TRUTH: dict[str, Any] = {
-    "lease": "4 ms", "put": "1 ms", "take": "6 ms", "step": "300 us",
+    "lease": "2 ms", "put": "3 ms", "take": "6 ms", "step": "300 us",
     "cpu": {
-        "slice": "4 ms", "contention": 1.2, "step": "300 us", "format": "npz", "sample": "500 us",
-        "bandwidth": "2 GB/s", "queue": "4 ms", "rank": "2 ms", "reader": "3 ms",
-        "node": "1 ms",
+        "slice": "4 ms", "contention": 1.2, "step": "300 us", "format": "npz", "sample": "1 ms",
+        "bandwidth": "2 GB/s", "queue": "2 ms", "rank": "1 ms",
     },
 }  # fmt: skip
 
@@ -328,10 +325,10 @@ def recorded(wanted: Scenario) -> Learnable:
         "samples_samples": 16.0 * batches, "samples_bytes": 4 * nbytes * batches, "bytes_bytes": nbytes**2 * batches,
         "samples_seconds": 4 * read * batches, "bytes_seconds": nbytes * read * batches,
     }  # fmt: skip
-    roles = {"reader": read + cpu.reader, "queue": cpu.queue, "rank": cpu.rank + cpu.step}
+    roles = {"reader": read + wanted.charges.put, "queue": cpu.queue, "rank": cpu.rank + cpu.step}
     said = {
         "roles": {role: each * batches for role, each in roles.items()},
-        "nodes": cpu.node * batches,
+        "nodes": 0.0,
         "reads": reads,
     }
     info = {"engine": "ray", "rayio": "0", "modelled_storage": False, "payload": "real", "cpus": 2, "cpu_seconds": said}

@@ -210,7 +210,7 @@ def test_it_is_explained_with_the_window_of_now_and_the_difference_is_said(tmp_p
     found = explain(OLD, simulate=False)
     spans = rayio.Run.open(OLD).directory.spans()
     assert found["verdict"]["au"] == pytest.approx(measure(RunArrays.of_spans(spans), RunShape(2, 2, 1, 2, 12)).au)
-    assert any("result.json is of version 1" in note for note in found["notes"])
+    assert any("result.json has version 1" in note for note in found["notes"])
 
 
 # --- types ----------------------------------------------------------------------------------------------------------

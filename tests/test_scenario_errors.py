@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayio.errors import ScenarioError
+from rayio.predict.explain import scenario_of
 from rayio.scenario.load import build, load
+from rayio.trace.run_directory import RunDirectory
 
 NEEDED = "name: x\ndataset: {path: d, num_files: 64, sample_bytes: 1 MB}\ntrain: {compute: 1 ms}\n"
 
@@ -188,7 +190,25 @@ def test_a_key_that_was_removed_is_refused_but_for_the_default_that_run_director
     assert line == (
         "unet3d-small.yaml: override: trace.tasks=true: is removed: leave it out; spans of Ray tasks are not kept"
     )
-    assert build({**yaml.safe_load(NEEDED), "trace": {"tasks": False}}) == build(yaml.safe_load(NEEDED))
+    line = complaint("unet3d-small", "costs.cpu={queue: 1 ms, node: 1 ms}")
+    assert line.endswith("costs.cpu.node=1 ms: is removed: add it to costs.cpu.queue, or calibrate again")
+    defaults = {"trace": {"tasks": False}, "costs": {"cpu": {"reader": "0 s", "node": 0, "rank_bandwidth": "none"}}}
+    plain = yaml.safe_load(NEEDED)
+    assert build(plain | defaults) == build(plain | {"costs": {}})
+
+
+def test_removed_costs_of_a_run_directory_are_counted_where_calibration_counts_them_now(tmp_path: Path) -> None:
+    cpu = {"queue": "1 ms", "node": "500 us", "reader": "2 ms", "bandwidth": "4 GB/s", "rank_bandwidth": "4 GB/s"}
+    data = yaml.safe_load(NEEDED) | {"costs": {"put": "3 ms", "cpu": cpu}}
+    directory = RunDirectory.create(tmp_path / "run", {})
+    directory.write_scenario(yaml.safe_dump(data))
+    found = scenario_of(directory).charges
+    assert (found.put, found.cpu.queue, found.cpu.bandwidth) == pytest.approx((3e-3, 1.5e-3, 2e9))
+    directory.write_scenario(yaml.safe_dump(data | {"costs": {"cpu": {"node": "soon"}}}))
+    with pytest.raises(ScenarioError, match=r"costs\.cpu: 'soon': not a number with a unit; .* it is damaged"):
+        scenario_of(directory)
+    directory.write_scenario(yaml.safe_dump(data))
+    assert "costs.cpu.reader=2 ms: is removed: costs.put has it" in complaint(str(tmp_path / "run" / "scenario.yaml"))
 
 
 def test_what_version_01_wrote_into_its_run_directories_is_still_read() -> None:

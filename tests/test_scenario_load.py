@@ -85,8 +85,7 @@ costs:
   {lease: 1 ms, put: 3 ms, put_bandwidth: 4 GB/s, take: 2 ms, receive: 1 us, transfer_latency: 5 us,
    transfer_bandwidth: 2 GB/s, barrier: 4 ms, step: 20 us, checkpoint: 6 ms, checkpoint_less: 1 ms,
    checkpoint_more: 2 ms, error: 0.05, source: counted,
-   cpu: {format: npz, sample: 1 us, bandwidth: 1 GB/s, reader: 2 us, reader_bandwidth: 2 GB/s, queue: 3 us, rank: 4 us,
-         rank_bandwidth: 3 GB/s, node: 5 us, node_bandwidth: 4 GB/s, background: 6 ms}}
+   cpu: {format: npz, sample: 1 us, bandwidth: 1 GB/s, queue: 3 us, rank: 4 us, background: 6 ms}}
 """
 
 

@@ -452,5 +452,5 @@ def test_an_evaluation_dataset_that_is_another_is_told_by_its_own_keys(home: Pat
         return rayio.generate(scenario(dataset__path="data", **evaluated), root=home)
 
     generated(4)
-    with pytest.raises(DataError, match=r"has dataset.eval.num_files = 4, .* says 8; choose another dataset.eval.path"):
+    with pytest.raises(DataError, match=r"has dataset.eval.num_files = 4, .* has 8; choose another dataset.eval.path"):
         generated(8)

@@ -78,7 +78,7 @@ def test_what_a_queue_that_was_killed_had_is_not_used_again_and_ends_with_those_
     gc.collect()
     assert buffers.fd(old) is None
     assert buffers.num_free == 0, "memory that others may look at was taken back"
-    with pytest.raises(RunError, match="nobody has handed over"):
+    with pytest.raises(RunError, match="did not receive"):
         there.look(buffers.piece(new))
 
 

@@ -1,4 +1,4 @@
-"""What batches ask of storage, worked out from the plan: some of them, spread evenly over ranks and steps."""
+"""The planned requests of a sample of batches, spread evenly over ranks and steps."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rayio.storage.limits import Asked
 if TYPE_CHECKING:
     from rayio.scenario.model import Scenario
 
-#: Batches that are looked at, about how many samples, and requests after which no more is.
+#: Batches considered, approximate limit of their samples, and of their requests.
 BATCHES, SAMPLES, REQUESTS = 16, 1 << 18, 1 << 20
 
 
 def planned_requests(scenario: Scenario) -> list[Requests]:
     """Return the requests of some batches of the first epoch, as their readers will issue them.
 
-    A reader that keeps something of its files keeps here what the batch before has left.
+    A reader that keeps files open keeps them here from the batch before.
     """
     sampler = Sampler.from_scenario(scenario).cached_for(1, memory_bytes=1 << 16)
     ranks, steps = derive.world_size(scenario), derive.rank_steps(scenario)[0]
@@ -30,28 +30,28 @@ def planned_requests(scenario: Scenario) -> list[Requests]:
     files = Files(FORMATS[scenario.dataset.format], sampler.layout, loader.file_access_options)
     number = min(every, max(1, min(BATCHES, SAMPLES // loader.batch_size)))
     chosen = [divmod((2 * n + 1) * every // (2 * number), steps) for n in range(number)]
-    found: list[Requests] = []
+    planned: list[Requests] = []
     for rank, step in chosen:
         requests, kept = access.requests(files, sampler.batch(0, rank, step), None)
         if kept is not None and step >= before:
             _, kept = access.requests(files, sampler.batch(0, rank, step - before), None)
             requests, _ = access.requests(files, sampler.batch(0, rank, step), kept)
-        found.append(requests)
-        if sum(len(one.nbytes) for one in found) > REQUESTS:
+        planned.append(requests)
+        if sum(len(earlier.nbytes) for earlier in planned) > REQUESTS:
             break
-    return found
+    return planned
 
 
 def mean_of(requests: list[Requests]) -> Asked:
-    """What a batch asks for in the mean."""
+    """Return the mean requests of a batch."""
     number = max(len(requests), 1)
     return Asked(
-        sum(one.total_bytes for one in requests) / number,
-        sum(len(one.nbytes) for one in requests) / number,
-        sum(one.num_opens for one in requests) / number,
+        sum(batch.total_bytes for batch in requests) / number,
+        sum(len(batch.nbytes) for batch in requests) / number,
+        sum(batch.num_opens for batch in requests) / number,
     )
 
 
 def requests_per_sample(scenario: Scenario) -> float:
-    """Read requests of a batch over its samples, in the mean."""
+    """Return the mean number of read requests of a batch per sample."""
     return mean_of(planned_requests(scenario)).requests / scenario.loader.batch_size

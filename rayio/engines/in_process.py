@@ -1,8 +1,8 @@
-"""All roles of a plan in one process: what queues, readers, barrier and writers are where no message has to travel.
+"""All roles of a plan in one process: queues, readers, barrier and writers without messages.
 
 The local and the virtual engine are this on two kernels. ``costs`` (a lease, a put, a take, a transfer, a barrier) are
-what the messages of the Ray engine take: on the virtual clock they pass here, so that a prediction includes them.
-Where nothing of a read is left to be found out there, foreseen.py takes the place of a rank's queue and readers.
+the durations of the Ray engine's messages: on the virtual clock they pass here, so predictions include them. If the end
+of each read is known as it begins, foreseen.py replaces a rank's queue and readers.
 """
 
 from __future__ import annotations
@@ -36,35 +36,35 @@ from rayio.storage.layers.layer import Layer
 from rayio.storage.model import Device, LocalArbiter
 from rayio.trace.recorder import Recorder
 
-#: Messages that take no time, besides what the engine's own take.
+#: No costs of messages besides the engine's own.
 FREE = Costs()
 
 
 class LocalQueue:
-    """A rank's end of a queue in the same process. Taking a batch keeps the rank for ``receive_ns``, ready or not.
+    """A rank's end of a queue in the same process. Taking a batch, ready or not, takes ``receive_ns``.
 
-    That is work of the rank's ``process``, where it has one.
+    That is work of the rank's ``process``, if given.
     """
 
-    __slots__ = ("_told", "consumed", "process", "queue", "receive_ns")
+    __slots__ = ("_request", "consumed", "process", "queue", "receive_ns")
 
     def __init__(self, queue: PrefetchQueue, receive_ns: int = 0, process: Process | None = None) -> None:
         self.queue = queue
         self.receive_ns = receive_ns
         self.process = process
         self.consumed = Consumed()
-        #: What the queue was told last: it is the next request as well, as long as the epoch lasts.
-        self._told: Take | None = None
+        #: The last request; it is also the next one until the epoch ends.
+        self._request: Take | None = None
 
     async def get(self, at: Where) -> Delivery:
-        """Take the next batch; the window moves at once."""
-        if self.consumed.open(at) or self._told is None:
-            self._told = self.consumed.take(1, at.attempt)
-            self.queue.rank_advanced(self._told)
-        asked = 0 if self.queue.scaler is None else self.queue.env.kernel.now()
-        (delivery,) = self.queue.at_hand(self._told) or await self.queue.take(self._told)
-        if asked and self.consumed.has_any:
-            self.consumed.waited += self.queue.env.kernel.now() - asked
+        """Return the next batch; the window moves at once."""
+        if self.consumed.open(at) or self._request is None:
+            self._request = self.consumed.take(1, at.attempt)
+            self.queue.rank_advanced(self._request)
+        since = 0 if self.queue.scaler is None else self.queue.env.kernel.now()
+        (delivery,) = self.queue.at_hand(self._request) or await self.queue.take(self._request)
+        if since and self.consumed.has_any:
+            self.consumed.waited += self.queue.env.kernel.now() - since
         if self.receive_ns:
             if self.process is None:
                 kernel = self.queue.env.kernel
@@ -72,13 +72,13 @@ class LocalQueue:
             else:
                 await self.process.work(self.receive_ns / 1e9)
         self.consumed.add(delivery.step)
-        self._told = self.consumed.take(1, at.attempt)
-        self.queue.rank_advanced(self._told)
+        self._request = self.consumed.take(1, at.attempt)
+        self.queue.rank_advanced(self._request)
         return delivery
 
 
 class Workers:
-    """The readers of one rank: each reads one lease at a time, in the order in which it got them."""
+    """The readers of one rank: each reads one lease at a time, in order of arrival."""
 
     __slots__ = ("_names", "_waiting", "costs", "cpu", "envs", "is_free", "loading")
 
@@ -86,16 +86,16 @@ class Workers:
         self.envs = envs
         self.loading = loading
         self.costs = costs
-        #: What messages take of processors; None where those are as many as there is work.
+        #: CPU work of messages; None with unlimited CPUs.
         self.cpu = cpu
-        #: Whether a lease costs nothing but the read.
+        #: True if a lease costs only the read.
         self.is_free = cpu is None and not costs.of_loader and not any(env.route for env in envs)
         self._names = [f"{env.name} to be free" for env in envs]
-        #: By worker: None when it is free, else who waits for it, in order.
+        #: By worker: None if free, else its waiters in order.
         self._waiting: list[list[Future] | None] = [None] * len(envs)
 
     async def submit(self, lease: Lease) -> list[Delivery]:
-        """Have a lease read once its worker has read those before."""
+        """Read a lease once its worker is free."""
         worker = lease.worker
         env = self.envs[worker]
         if not self.is_free:
@@ -120,7 +120,6 @@ class Workers:
             put = self.costs.put + taken(nbytes, copied)
             if self.cpu is not None and env.cores is not None:
                 await env.compute("put", env.cores, put, at)
-                self.cpu.put(env.cores, nbytes, put)
             elif put or self.costs.take:
                 await env.sleep("put", put, at)
         finally:
@@ -135,13 +134,13 @@ class Workers:
         elif moving:
             await env.sleep("transfer", moving, at, lane=1)
         if self.cpu is not None:
-            await self.cpu.delivered(nbytes, self.costs.take, self.costs.receive)
+            await self.cpu.delivered(self.costs.take, self.costs.receive)
         elif self.costs.take:
             await self._pass(env, self.costs.take)
         return batches
 
     def _release(self, worker: int) -> None:
-        """Let a worker take the next lease that waits for it and was not given up."""
+        """Admit the next waiting lease of a worker that is not cancelled."""
         waiting = self._waiting[worker]
         while waiting:
             turn = waiting.pop(0)
@@ -156,7 +155,7 @@ class Workers:
 
 
 class LocalBarrier:
-    """A rank's end of a barrier in the same process; its answer takes ``delay_ns``."""
+    """A rank's end of a barrier in the same process; answers take ``delay_ns``."""
 
     __slots__ = ("barrier", "delay_ns")
 
@@ -179,7 +178,7 @@ class LocalBarrier:
 
 
 class LocalWriter:
-    """A rank's end of a checkpoint writer in the same process: one shard at a time, answered ``delay_ns`` later."""
+    """A rank's end of a checkpoint writer in the same process: one shard at a time, answered after ``delay_ns``."""
 
     def __init__(self, env: Env, delay_ns: int) -> None:
         self.env = env
@@ -187,7 +186,7 @@ class LocalWriter:
         self._last: Future | None = None
 
     async def write(self, shard: Shard, at: Where) -> Served[None]:
-        """Have a shard written after those before it."""
+        """Write a shard after earlier ones."""
         before = self._last
         mine = self._last = self.env.kernel.future(f"{self.env.name} to be free")
         if before is not None:
@@ -204,8 +203,8 @@ class LocalWriter:
 class InProcess:
     """All roles of a plan in this process, and the ports between them. Real storage is under ``root``.
 
-    With ``cores`` of each node the work that ``costs.cpu`` says is done on them. ``clock`` is the kernel,
-    where that is a clock that jumps: then less happens for what its roles do alike.
+    With ``cores`` of each node the work of ``costs.cpu`` runs on them. ``clock`` is the kernel if it is virtual: then
+    fewer events serve roles that act alike.
     """
 
     def __init__(
@@ -224,7 +223,7 @@ class InProcess:
         self.cores = cores
         self.kernel = kernel
         self.costs = costs
-        #: What each rank has consumed so far.
+        #: Each rank's consumption so far.
         self.tallies = tallies
         late = costs.step if cores is None else max(0.0, costs.step - costs.cpu.step)
         self.wiring = Wiring(
@@ -232,11 +231,11 @@ class InProcess:
             loader=loader, cores=cores,
         )  # fmt: skip
         self._devices = [Device(plan.device) for _ in range(plan.num_devices)] if plan.modelled else []
-        #: What users of layers share: by layer, and by node (of all nodes: -1).
+        #: State shared by users of layers, by layer and node (-1: all nodes).
         self._shared: dict[tuple[str, int], Any] = {}
         delay_ns, after_ns = round(costs.barrier * 1e9), round(plan.sync_seconds * 1e9) + round(late * 1e9)
         answer = at_once
-        if clock is not None and not delay_ns:  # ranks sleep from their answer to the end of the step: in one go
+        if clock is not None and not delay_ns:  # ranks sleep from their answer to the end of the step at once
 
             def answer(future: Future, latest: int) -> None:
                 clock.answer_at(cast("VirtualFuture", future), latest, latest + after_ns)
@@ -244,19 +243,19 @@ class InProcess:
         self._barrier = LocalBarrier(Barrier(kernel, plan.parties, plan.meets, answer), delay_ns)
         self._writers: dict[int, LocalWriter] = {}
         pool = plan.cluster.reader_pool
-        #: The nodes that come and go; None where none do.
+        #: Nodes that come and go, or None.
         self._pool = None if pool is None else NodePool(kernel, pool, plan.cluster.all_nodes, recorder, self._gone)
-        #: Makes the world of a reader on a node that came for it.
+        #: Returns the environment of a reader on a pool node.
         self._worlds = cache(self.wiring.reader)
-        #: The readers of each rank, which its two queues share.
+        #: The readers of each rank, shared by its two queues.
         self._workers: dict[int, Workers] = {}
         self._clock = clock
-        #: Readers, by rank, of reads whose end is known as they begin; and the queues that have them.
+        #: Readers by rank whose reads have a known end; and their queues.
         self._readers: dict[int, Readers] = {}
         self._foreseen: list[ForeseenQueue] = []
 
     async def run(self) -> None:
-        """Live every rank's life to its end."""
+        """Run every rank's life to its end."""
         saves = self.plan.checkpointing
         delay_ns = 0 if saves is None else round(self.costs.of_checkpoint(sum(saves.sizes)) * 1e9)
         for number in range(self.plan.num_writers):
@@ -282,13 +281,13 @@ class InProcess:
         return state
 
     def _gone(self, node: int) -> None:
-        """Have a node that comes under this number another time begin with nothing."""
+        """Forget the shared state of a node; a new node of this number begins afresh."""
         for (_, number), state in self._shared.items():
             if number == node:
                 state.clear()
 
     def queue(self, spec: QueueSpec, *, evaluating: bool) -> QueuePort:
-        """See ``rayio.model.wiring.RankPorts``; a rank's readers are made with its first queue."""
+        """See ``rayio.model.wiring.RankPorts``; a rank's readers are created with its first queue."""
         workers = self._workers.get(spec.rank)
         if workers is None:
             readers = [self.wiring.reader(spec.rank, worker) for worker in range(spec.num_workers)]
@@ -313,12 +312,12 @@ class InProcess:
         return LocalQueue(queue, round(self.costs.receive * 1e9), None if workers.cpu is None else workers.cpu.rank)
 
     def _is_foreseen(self, spec: QueueSpec) -> bool:
-        """Whether it is known when a queue's reads end as they begin, and that nobody asks what was done meanwhile."""
+        """Return True if the ends of a queue's reads are known as they begin, and nobody observes them meanwhile."""
         is_plain = not self.plan.trace.is_itemised and all(layer.is_foreseen for layer in self.plan.layers)
         return is_plain and spec.is_in_turn and spec.in_order
 
     def _staff(self, spec: QueueSpec, scaling: Autoscaled, workers: Workers) -> InProcessStaff:
-        """Make what has the readers of a rank come and go."""
+        """Return the staff that scales a rank's readers."""
         if self._pool is None:
             return InProcessStaff(self.kernel, scaling.start)
 

@@ -1,1 +1,1 @@
-"""The model: roles, the brains they talk to, and the two in-process engines. Nothing here knows Ray."""
+"""The model: roles and the state machines that they use. Nothing here depends on Ray."""

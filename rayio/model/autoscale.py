@@ -1,15 +1,14 @@
-"""How many readers a rank should have: a pure function of what its queue saw (``loader.num_workers: {min, max}``).
+"""The number of a rank's readers: a pure function of observations of its queue (``loader.num_workers: {min, max}``).
 
-Two laws say how many. A rank that waits a share w of its time gets 1 - w of the batches that it could take; where
-readers are what it waits for, and batches come in proportion to them, W / (1 - w) of them are enough. A rank that does
-not wait has all the batches that it takes read meanwhile: by Little's law the mean number of batches being read is how
-many readers are reading at once, and all others are spare. So the first law adds readers, to the right number at once
-(no more than twice as many, for a rank that got next to nothing), and the second one takes them away.
+Two laws apply. A rank that waits a share w of its time gets 1 - w of the batches that it could take; if readers are the
+bottleneck and batches are proportional to them, W / (1 - w) readers are enough. A rank that does not wait has all its
+batches read meanwhile: by Little's law the mean number of batches being read is the number of busy readers, and the
+others are spare. The first law adds readers, at once to the right number (at most twice as many, for a rank that got
+almost nothing); the second removes them.
 
-What keeps the number still: one look alone adds nothing; nothing is decided before all batches that were begun with
-another number of readers are consumed; readers go only after ``calm``, and then only as many as were spare all that
-time; and what turned out wrong (readers who came in vain, readers who were missed once they had gone) is tried again
-after twice as long.
+The number stays stable: a single look adds nothing; no decision precedes the consumption of all batches begun with
+another number; readers leave only after ``calm``, and only those that were spare all that time; and a wrong decision
+(readers that did not help, or that were missed later) is tried again after twice the time.
 """
 
 from __future__ import annotations
@@ -19,28 +18,28 @@ from typing import NamedTuple
 
 from rayio.scenario.workers import Autoscaled
 
-#: Readers that are added must bring at least this part of the batches that they would if nothing else was a limit.
+#: Added readers must bring at least this part of the batches that they would without another bottleneck.
 WORTH = 0.25
-#: Judged is what was added once there are so many times as many: less than that is lost in the noise of reading.
+#: Additions are judged once there are this many times as many readers: smaller ones are lost in noise.
 JUDGED = 1.5
-#: Looks in a row in which a rank that had enough readers must wait too long: one slow read is no load.
+#: Consecutive looks in which a rank that had enough readers must wait too long: one slow read is no trend.
 SURE = 2
-#: Most times that ``calm`` is doubled.
+#: Largest number of doublings of ``calm``.
 MOST_DOUBLINGS = 5
 
 
 class Look(NamedTuple):
-    """What a rank's queue saw over a time in which the number of its readers did not change; times in seconds."""
+    """Observations of a rank's queue while its number of readers was constant; times in seconds."""
 
-    #: When it ended.
+    #: The end of the look.
     now: float
     seconds: float
     workers: int
-    #: Batches that were read and not yet consumed, on average.
+    #: Mean number of batches read and not yet consumed.
     ready: float
-    #: Batches that were being read, or waiting for their reader, on average.
+    #: Mean number of batches being read or waiting for their reader.
     reading: float
-    #: How long the rank waited for batches.
+    #: Time that the rank waited for batches.
     waited: float
     #: Batches that it took.
     taken: int
@@ -57,7 +56,7 @@ class Look(NamedTuple):
 
 
 class Added(NamedTuple):
-    """Readers that were added and are not judged yet: from how many, to how many, and the rate of batches before."""
+    """Added readers that are not judged yet: numbers before and after, and the rate of batches before."""
 
     before: int
     after: int
@@ -65,37 +64,37 @@ class Added(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What is remembered from one look to the next."""
+    """State from one look to the next."""
 
-    #: Looks in a row in which the rank waited too long; the first one ever is believed at once.
+    #: Consecutive looks in which the rank waited too long; the very first one decides alone.
     short: int = 1
-    #: When each look ended since the last change, and how many readers it would have taken.
+    #: Ends of the looks since the last change, with the readers needed in each.
     needs: tuple[tuple[float, int], ...] = ()
-    #: Since when there are enough readers; None where there are not.
+    #: Time since when there are enough readers; None if there are not.
     enough_since: float | None = None
     added: Added | None = None
-    #: No reader is added before this time, and how often that was in vain before.
+    #: Time before which no reader is added, and the number of vain additions before.
     add_from: float = 0.0
     in_vain: int = 0
-    #: When readers last went, and how often they were missed afterwards.
+    #: Time when readers last left, and how often they were missed afterwards.
     went: float | None = None
     missed: int = 0
 
 
 class Wanted(NamedTuple):
-    """How many readers a rank should have, and why it is another number than before."""
+    """The number of readers that a rank should have, and the reason of a change."""
 
     workers: int
     why: str = ""
 
 
 def decide(scaling: Autoscaled, memory: Memory, look: Look) -> tuple[Wanted, Memory]:
-    """Say how many readers a rank should have after a look, and what to remember."""
+    """Return the number of readers after a look, and the new state."""
     return _short(scaling, memory, look) if look.share > scaling.wait else _enough(scaling, memory, look)
 
 
 def need(scaling: Autoscaled, look: Look) -> int:
-    """The readers that a look says are needed, within the bounds: by the first law, or by the second."""
+    """Return the readers needed by a look, within the bounds: by the first or the second law."""
     if look.share > scaling.wait:
         enough = look.workers / (1 - look.share) if look.share < 1 else math.inf
         wanted = max(look.workers + 1, min(2 * look.workers, _whole(enough)))
@@ -105,12 +104,12 @@ def need(scaling: Autoscaled, look: Look) -> int:
 
 
 def refused(scaling: Autoscaled, memory: Memory, now: float) -> Memory:
-    """What to remember where readers were wanted and did not come: nothing is tried again for a while."""
+    """Return the state after requested readers did not arrive: no further attempt for a while."""
     return _in_vain(scaling, memory, now)
 
 
 def _short(scaling: Autoscaled, memory: Memory, look: Look) -> tuple[Wanted, Memory]:
-    """The rank waits: more readers, unless those before came in vain."""
+    """Decide for a rank that waits: more readers, unless the last ones did not help."""
     memory = memory._replace(needs=(), enough_since=None, short=memory.short + 1)
     if memory.short < SURE:
         return Wanted(look.workers), memory
@@ -137,12 +136,12 @@ def _short(scaling: Autoscaled, memory: Memory, look: Look) -> tuple[Wanted, Mem
 
 
 def _enough(scaling: Autoscaled, memory: Memory, look: Look) -> tuple[Wanted, Memory]:
-    """The rank does not wait: fewer readers, if fewer would have done for long enough."""
+    """Decide for a rank that does not wait: fewer readers, if fewer were enough for long."""
     calm = _calm(scaling, memory.missed)
     if memory.went is not None and look.now - memory.went >= calm:
         memory = memory._replace(went=None, missed=0)
     since = look.now - look.seconds if memory.enough_since is None else memory.enough_since
-    kept = tuple(one for one in memory.needs if one[0] > look.now - calm)
+    kept = tuple(need for need in memory.needs if need[0] > look.now - calm)
     needs = (*kept, (look.now, need(scaling, look)))
     memory = memory._replace(short=0, needs=needs, enough_since=since, added=None, in_vain=0)
     wanted = max(number for _, number in needs)
@@ -162,5 +161,5 @@ def _calm(scaling: Autoscaled, doublings: int) -> float:
 
 
 def _whole(number: float) -> int:
-    """Round up, but for what is not more than a rounding error."""
+    """Return the number rounded up, except for rounding errors."""
     return math.ceil(number - 1e-6) if math.isfinite(number) else 1 << 30

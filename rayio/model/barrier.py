@@ -1,7 +1,7 @@
-"""The announced barrier: ranks say beforehand when they will be done, and learn when the last of them will be.
+"""The announced barrier: ranks announce their deadlines beforehand, and learn the latest one.
 
-Compute is a known sleep, so nobody needs to wait for a message after it: the arrival is sent when the compute begins
-and carries its deadline; the answer, the latest deadline of all, is there before the compute ends.
+Compute is a sleep of known length, so no rank waits for a message after it: the arrival is sent when the compute begins
+and carries its deadline; the answer, the latest deadline of all, arrives before the compute ends.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ def _everybody(rank: int, epoch: int, step: int) -> bool:
 
 
 class BarrierState:
-    """Who is awaited at which step. Arrivals are keyed by rank, so a repeated one never counts twice.
+    """The awaited ranks by step. Arrivals are keyed by rank, so a repeated one never counts twice.
 
-    ``parties(epoch, step)`` is how many ranks meet there; ``meets(rank, epoch, step)`` says whether a rank is one of
-    them, for ranks may run out of steps before an epoch is over.
+    ``parties(epoch, step)`` is the number of ranks that meet there; ``meets(rank, epoch, step)`` is True for these
+    ranks, because ranks may run out of steps before an epoch ends.
     """
 
     def __init__(self, parties: Callable[[int, int], int], meets: Callable[[int, int, int], bool] = _everybody) -> None:
@@ -31,19 +31,19 @@ class BarrierState:
         self.meets = meets
         self.attempt = 0
         self.deadlines: dict[Step, dict[int, int]] = {}
-        #: How many ranks meet at each of these steps.
+        #: Number of ranks that meet at each of these steps.
         self._awaited: dict[Step, int] = {}
-        #: Latest deadline of the steps released lately, for arrivals that are repeated after a lost answer.
+        #: Latest deadline of recently released steps, for arrivals repeated after a lost answer.
         self.released: dict[Step, int] = {}
 
     def arrive(self, rank: int, epoch: int, step: int, attempt: int, deadline: int) -> dict[Step, int]:
-        """Note an arrival; give every step that it releases with the latest deadline of its parties.
+        """Record an arrival; return every step that it releases with the latest deadline of its parties.
 
-        A rank can only be at a step when all earlier ones where it meets others were released; so whoever still waits
-        there (this brain was restarted and forgot) is released too.
+        A rank can only be at a step if all earlier ones where it meets others were released; so ranks that still wait
+        there (this state was lost in a restart) are released too.
 
         Raises:
-            StaleAttemptError: the message is of an older attempt.
+            StaleAttemptError: the message belongs to an older attempt.
         """
         if attempt < self.attempt:
             raise StaleAttemptError(
@@ -70,9 +70,9 @@ class BarrierState:
         if not done:
             return {}
         out = {}
-        for one in done:
-            out[one] = max(self.deadlines.pop(one).values())
-            del self._awaited[one]
+        for step_done in done:
+            out[step_done] = max(self.deadlines.pop(step_done).values())
+            del self._awaited[step_done]
         self.released.update(out)
         while len(self.released) > 4:
             del self.released[min(self.released)]
@@ -80,12 +80,12 @@ class BarrierState:
 
 
 def at_once(future: Future, latest: int) -> None:
-    """Wake who waits."""
+    """Wake the waiters."""
     future.set_result(latest)
 
 
 class Barrier:
-    """The waiting around a :class:`BarrierState`, for any kernel; ``answer`` tells who waits the latest deadline."""
+    """The waiting around a :class:`BarrierState`, for any kernel; ``answer`` passes the latest deadline to waiters."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Barrier:
         self._waiting: dict[Step, Future] = {}
 
     def announce(self, rank: int, epoch: int, step: int, attempt: int, deadline: int) -> Future:
-        """Say that ``rank`` will be done at ``deadline`` (ns); the future gives the latest deadline of this step."""
+        """Announce that ``rank`` ends its step at ``deadline`` (ns); the future has the step's latest deadline."""
         released = self.state.arrive(rank, epoch, step, attempt, deadline)
         here = (epoch, step)
         for key, latest in released.items():

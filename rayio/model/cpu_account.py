@@ -1,4 +1,4 @@
-"""What a run took of processors, by role: what its processes say of themselves as they end, summed up for run.json."""
+"""CPU time of a run by role, as its processes report it at their end, summed for run.json."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rayio.machine.timers import Punctual
 
 @dataclass(slots=True)
 class ReadCpu:
-    """CPU seconds of reads beside what they read: the sums that a line through them is laid by (least squares)."""
+    """CPU seconds of reads with their samples and bytes: sums for a least-squares line."""
 
     batches: int = 0
     samples: float = 0.0
@@ -27,7 +27,7 @@ class ReadCpu:
     bytes_seconds: float = 0.0
 
     def add(self, num_samples: int, nbytes: int, seconds: float) -> None:
-        """Count a batch: its samples, their bytes, and the CPU seconds that reading them took."""
+        """Add a batch: its samples, their bytes, and the CPU seconds of reading them."""
         samples, size = float(num_samples), float(nbytes)
         self.batches += 1
         self.samples += samples
@@ -40,17 +40,17 @@ class ReadCpu:
         self.bytes_seconds += size * seconds
 
     def join(self, other: ReadCpu) -> None:
-        """Count what another has counted."""
+        """Add the sums of another one."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class ProcessCpu(NamedTuple):
-    """What a process took of processors between its being ready and its end; and the engine's own on its node."""
+    """CPU time of a process from ready to end, and of Ray's process on its node."""
 
     role: str
     seconds: float
-    #: How long that was.
+    #: Wall time of the process.
     wall_seconds: float
     node: str
     node_seconds: float | None
@@ -58,10 +58,10 @@ class ProcessCpu(NamedTuple):
 
 
 class Stopwatch:
-    """Measures the CPU time of this process from its first work on.
+    """A measurement of this process's CPU time from its first work on.
 
-    Where a node is named, that of its parent too: on Ray the node's raylet. What a ``punctual`` role waits awake
-    is no work.
+    With a node's name it includes the parent's, on Ray the node's raylet. The spinning of a ``punctual`` role is
+    excluded.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Stopwatch:
         self._since: tuple[float, float, float | None] | None = None
 
     def begin(self) -> None:
-        """Begin with a call of work; only the first one counts."""
+        """Start with the first call of work; later calls have no effect."""
         if self._since is None:
             self._since = self._now()
 
@@ -83,7 +83,7 @@ class Stopwatch:
         return time.process_time() - awake, time.monotonic(), cpu_seconds_of(os.getppid()) if self.node else None
 
     def read(self) -> ProcessCpu | None:
-        """What was taken since it began; None where there was no work."""
+        """Return the CPU time since the start; None without work."""
         if self._since is None:
             return None
         (seconds, wall, parent), (seconds0, wall0, parent0) = self._now(), self._since
@@ -93,7 +93,7 @@ class Stopwatch:
 
 @dataclass(slots=True)
 class CpuAccount:
-    """The CPU seconds of a run by role, of its nodes' own processes, and of its reads."""
+    """The CPU seconds of a run by role, of Ray's processes on its nodes, and of its reads."""
 
     by_role: dict[str, float] = field(default_factory=dict)
     by_node: dict[str, float] = field(default_factory=dict)
@@ -102,18 +102,18 @@ class CpuAccount:
 
     @classmethod
     def of(cls, processes: Iterable[ProcessCpu]) -> CpuAccount:
-        """Sum up what processes say."""
+        """Return the sum over processes."""
         account = cls()
-        for one in processes:
-            account.by_role[one.role] = account.by_role.get(one.role, 0.0) + one.seconds
-            if one.node_seconds is not None:  # every process of a node says it: the one that saw most of it counts
-                account.by_node[one.node] = max(account.by_node.get(one.node, 0.0), one.node_seconds)
-            account.wall_seconds = max(account.wall_seconds, one.wall_seconds)
-            account.reads.join(one.reads)
+        for process in processes:
+            account.by_role[process.role] = account.by_role.get(process.role, 0.0) + process.seconds
+            if process.node_seconds is not None:  # every process of a node reports it: the largest one counts
+                account.by_node[process.node] = max(account.by_node.get(process.node, 0.0), process.node_seconds)
+            account.wall_seconds = max(account.wall_seconds, process.wall_seconds)
+            account.reads.join(process.reads)
         return account
 
     def as_json(self) -> dict[str, Any]:
-        """What run.json says, in seconds."""
+        """Return the entry of run.json, in seconds."""
         return {
             "wall_seconds": self.wall_seconds,
             "roles": dict(sorted(self.by_role.items())),

@@ -1,4 +1,4 @@
-"""What carries out a plan: the engines by name, and what a session can rely on of each of them."""
+"""Engines, which carry out a plan: their registry and their contract with a session."""
 
 from __future__ import annotations
 
@@ -19,48 +19,48 @@ from rayio.trace.run_directory import RunDirectory
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Called about once a second while the roles live, with running sums over their spans (``rayio.trace.progress``), and
-#: the seconds since they began; None on a clock that jumps.
+#: Called about once a second during a run, with running sums over its spans (``rayio.trace.progress``) and the seconds
+#: since its start; None on the virtual clock.
 Watch = Callable[[Mapping[str, Any], float | None], None]
 
 
 @dataclass(frozen=True)
 class Site:
-    """Where a run takes place, and who is told how it goes."""
+    """The place of a run, and its live record."""
 
-    #: What ids are derived from (``rayio.trace.ids``).
+    #: Base of derived ids (``rayio.trace.ids``).
     run_id: str
-    #: Address from which the scenario's relative paths start.
+    #: Base address of the scenario's relative paths.
     root: str
-    #: Where spans go while the run goes.
+    #: Directory of the spans.
     directory: RunDirectory
     reporter: Reporter = SILENT
-    #: The cluster to use, for engines that need one; None leaves the choice to them.
+    #: The cluster, for engines that need one; None leaves the choice to them.
     address: str | None = None
-    #: What is known of the run before it begins, for who is told how it goes; None where nobody is.
+    #: The live record before the run begins; None without a live view.
     live: Live | None = None
 
 
 @dataclass
 class Outcome:
-    """What a run has left behind so far. It can be read at any time, however the run ended."""
+    """The outcome of a run so far, readable at any time, even after errors."""
 
-    #: What each rank consumed, by rank.
+    #: Consumption by rank.
     tallies: list[Tally]
-    #: Spans that the roles recorded, as far as they could be asked.
+    #: Spans recorded by roles that answered.
     recorded: int = 0
-    #: Spans of this process that could not be stored.
+    #: Unwritten spans of this process.
     unstored: pa.Table | None = None
-    #: What run.json says of this engine's part.
+    #: The engine's entries of run.json.
     info: dict[str, Any] = field(default_factory=dict)
-    #: What the result's notes say of it.
+    #: The engine's notes for the result.
     notes: list[str] = field(default_factory=list)
-    #: The hosts of readers, ranks and writers before the roles lived, and those that could be asked afterwards.
+    #: Hosts of readers, ranks and writers before the run, and those that answered afterwards.
     before: list[Sighting] = field(default_factory=list)
     after: list[Sighting] = field(default_factory=list)
 
     def meet(self, sightings: Iterable[Sighting], plan: Plan, site: Site) -> None:
-        """Note the hosts, and say before anything is read what the run would not measure there."""
+        """Record the hosts, and note in advance what the run cannot measure there."""
         self.before = each_once(sightings)
         hosts = [sighting.host for sighting in self.before]
         self.info["hosts"] = [host.as_json() for host in hosts]
@@ -70,22 +70,22 @@ class Outcome:
 
     @classmethod
     def of(cls, plan: Plan) -> Outcome:
-        """Start with ranks that have consumed nothing."""
+        """Return an outcome without consumption."""
         return cls(plan.tallies())
 
 
 class Engine(Protocol):
     """One run of one plan: opened by calling the class, then prepared, run and closed, in this order.
 
-    Whatever goes wrong is raised, and only raised; ``outcome`` has what was achieved until then.
+    Every error is raised; ``outcome`` has the results until then.
 
     >>> engine_named("virtual").is_virtual, engine_named("local").is_virtual
     (True, False)
     """
 
-    #: Whether its clock jumps to the next timer; its storage is then always a model.
+    #: True on the virtual clock; storage is then always modelled.
     is_virtual: ClassVar[bool]
-    #: From ``prepare`` on with what ``loader.max_bytes_in_flight: auto`` comes to here.
+    #: From ``prepare`` on with the value of ``loader.max_bytes_in_flight: auto``.
     plan: Plan
     outcome: Outcome
 
@@ -93,17 +93,17 @@ class Engine(Protocol):
 
     @classmethod
     def lasting(cls) -> AbstractContextManager[None]:
-        """A block in which runs share what takes long to start, such as a local Ray: a sweep's, one after the other."""
+        """Return a context in which runs share what starts slowly, such as a local Ray, one after the other."""
 
     def prepare(self) -> None:
-        """Reach what the roles will live on, and make sure that they fit; no role exists yet.
+        """Connect to the resources and check that the roles fit; no role exists yet.
 
         Raises:
-            ClusterError: out of reach, too small, or of another version.
+            ClusterError: unreachable, too small, or of another version.
         """
 
     def run(self, watch: Watch) -> None:
-        """Live every role's life to its end.
+        """Run every role to its end.
 
         Raises:
             RayioError: a role failed, or could not be started.
@@ -111,14 +111,14 @@ class Engine(Protocol):
         """
 
     def close(self) -> None:
-        """Gather what was recorded, as far as roles still answer, and end all that was started; always to be called.
+        """Collect spans from roles that answer, and end all that was started; always to be called.
 
         Raises:
             StorageError: spans could not be written.
         """
 
 
-#: An engine, or where to find it: nobody who runs on one loads the others.
+#: An engine class or its location; engines are imported only when used.
 ENGINES: Registry[str | type[Engine]] = Registry(
     "engine",
     {
@@ -130,10 +130,10 @@ ENGINES: Registry[str | type[Engine]] = Registry(
 
 
 def engine_named(name: str) -> type[Engine]:
-    """Find an engine.
+    """Return an engine class.
 
     Raises:
-        ScenarioError: there is none of that name.
+        ScenarioError: no such engine.
     """
-    found = ENGINES[name]
-    return cast("type[Engine]", pkgutil.resolve_name(found)) if isinstance(found, str) else found
+    engine = ENGINES[name]
+    return cast("type[Engine]", pkgutil.resolve_name(engine)) if isinstance(engine, str) else engine

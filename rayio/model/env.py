@@ -1,4 +1,4 @@
-"""What a role may do. Time, queues, storage and barriers reach a role only through here, and so does every span."""
+"""The environment of a role: its only access to time, queues, storage, barriers and spans."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from rayio.trace.span import SPANS
 
 T = TypeVar("T")
 
-#: Nothing more to say.
+#: No further attributes.
 NOTHING: Mapping[str, float] = {}
 
 
 class Shard(NamedTuple):
-    """One file of a checkpoint: which writer writes it, and how."""
+    """A file of a checkpoint, with its writer and parameters."""
 
     path: str
     num_bytes: int
@@ -42,25 +42,25 @@ class QueuePort(Protocol):
     """A rank's end of its prefetch queue."""
 
     async def get(self, at: Where) -> Delivery:
-        """The next batch of this epoch; from its return on, that batch counts as consumed."""
+        """Return the next batch of this epoch, which then counts as consumed."""
 
 
 class BarrierPort(Protocol):
     """A rank's end of the barrier."""
 
     def announce(self, at: Where, deadline: int) -> Awaitable[int]:
-        """Say when this rank will be done with this step (ns); the answer is when the last rank will be."""
+        """Announce when this rank ends its step (ns); the answer is when the last rank does."""
 
 
 class WriterPort(Protocol):
     """A rank's end of a checkpoint writer."""
 
     async def write(self, shard: Shard, at: Where) -> Served[None]:
-        """Have a shard written; it is durable when this returns."""
+        """Write a shard; it is durable on return."""
 
 
 class Env:
-    """One role's world: its clock, its name in the trace, and the ports that its engine gave it."""
+    """A role's environment: its clock, its name in the trace, and ports from its engine."""
 
     __slots__ = (
         "_behind",
@@ -110,57 +110,57 @@ class Env:
     ) -> None:
         self.kernel = kernel
         self.recorder = narrowed(recorder, role, level)
-        #: How finely this role's work is recorded (``rayio.trace.levels``).
+        #: Trace level of this role (``rayio.trace.levels``).
         self.level = level
         self.role = role
         self.name = f"{role}-{index}"
         self.storage = storage
         self.queue = queue
         self.barrier = barrier
-        #: By number.
+        #: Checkpoint writers by number.
         self.writers = writers or {}
-        #: Whether spans of other libraries (``rayio.trace.otel.provider``) have to be told what they belong to.
+        #: True if spans of other libraries (``rayio.trace.otel.provider``) need this role's place.
         self.is_capturing = is_capturing
-        #: Whether somebody may ask what this role is doing: nobody does where time does not pass by itself.
+        #: True if the role's activity may be queried; False on the virtual clock.
         self.is_watched = is_watched
-        #: What it is doing: the span that this will be, since when, where, and until when, if that is known.
+        #: The current activity: its span's name, start, place and planned end, if known.
         self.doing: tuple[str, int, Where, int | None] | None = None
-        #: The file that it opened last for that, and when.
+        #: The last opened file of the activity, and the time.
         self.file, self.heard = "", 0
-        #: When this role's life began (ns): on Ray, when its actor did.
+        #: Start of this role's life (ns); on Ray, of its actor.
         self.born = kernel.now() if born is None else born
-        #: What taking a batch holds this rank for beyond what it takes by itself (ns).
+        #: Time (ns) that taking a batch holds this rank beyond the model's.
         self.held_ns = 0
-        #: How late this rank's steps end (ns): what a real engine's do by themselves.
+        #: Delay of the ends of this rank's steps (ns), as on a real engine.
         self.late_ns = 0
-        #: The part of it that is work (CPU seconds), and this role's process, which does it; None without one.
+        #: The CPU work in it (s), and this role's process; None without one.
         self.late_work = 0.0
         self.process: Process | None = None
-        #: What this role's work is done on, where that is modelled.
+        #: Modelled cores of this role's work, or None.
         self.cores: Cores | None = None
-        #: What a reader's batches pass on their way to its rank, where that is on another node.
+        #: Ways of a reader's batches to its rank on another node.
         self.route: tuple[Way, ...] = ()
-        #: What a reader keeps of the files of each dataset between two batches (``rayio.model.loading.Kept``).
+        #: State that a reader keeps of each dataset's files between batches (``rayio.model.loading.Kept``).
         self.kept: dict[bool, Any] = {}
-        #: What went wrong as a checkpoint was written behind training.
+        #: Error of a checkpoint written in the background.
         self.failure: Exception | None = None
-        #: The checkpoint that is being written behind.
+        #: The checkpoint being written in the background.
         self._behind: Awaitable[None] | None = None
         self._writer = recorder.register(role, index, node)
-        #: Records what happened between two times (ns). Spans are recorded here and nowhere else.
+        #: Records a span between two times (ns). Roles record spans only here.
         self.span: Add = self.recorder.adder(self._writer)
 
     def scaled(
         self, start: int, end: int, at: Where, before: int, after: int, why: str, more: Mapping[str, float] = NOTHING
     ) -> None:
-        """Record that a rank had more readers, or fewer: between when that was wanted and when it was so (ns)."""
-        told = {"from": before, "to": after, "why": why, **more}
-        said = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+        """Record a change of a rank's number of readers, from its request to its completion (ns)."""
+        fields = {"from": before, "to": after, "why": why, **more}
+        attributes = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
         lane = SPANS["scale"].lanes[self.role]
-        self.recorder.add_wide(Wide(self._writer, "scale", start, end, lane, at, 0, "ok", 0, said))
+        self.recorder.add_wide(Wide(self._writer, "scale", start, end, lane, at, 0, "ok", 0, attributes))
 
     def standing(self) -> Iterator[Standing]:
-        """What this role is doing, if it is doing anything."""
+        """Yield this role's current activity, if any."""
         if (doing := self.doing) is not None:
             name, since, at, until = doing
             file = self.file if name in ("read", "write") else ""
@@ -168,14 +168,13 @@ class Env:
 
     @staticmethod
     def where(rank: int = -1, epoch: int = -1, step: int = -1, attempt: int = 0) -> Where:
-        """Name a place in the run."""
+        """Return a place in the run."""
         return Where(rank, epoch, step, attempt)
 
     async def sleep(self, name: str, seconds: float, at: Where, *, lane: int = 0, nbytes: int = 0) -> int:
-        """Emulate work that takes ``seconds``; give its requested end (ns).
+        """Emulate work that takes ``seconds``; return its requested end (ns).
 
-        The span is as long as requested. What the sleep overshoots gets a span of its own, so that it never counts as
-        work done.
+        The span has the requested duration. The excess of the sleep gets a separate span, so it never counts as work.
         """
         start = self.kernel.now()
         end = start + round(seconds * 1e9)
@@ -190,7 +189,7 @@ class Env:
         return end
 
     async def compute(self, name: str, cores: Cores, seconds: float, at: Where, *, lane: int = 0) -> None:
-        """Emulate work of so many CPU seconds, which takes longer where others work on the same cores."""
+        """Emulate work of ``seconds`` of CPU, which takes longer if other work shares the cores."""
         start = self.kernel.now()
         before, self.doing = self.doing, (name, start, at, None)
         await cores.work(seconds)
@@ -198,7 +197,7 @@ class Env:
         self.span(name, start, self.kernel.now(), at, lane=lane)
 
     async def work(self, name: str, function: Callable[[], int], at: Where, *, lane: int = 0) -> None:
-        """Really do something, in a thread of its own; the span has the bytes that ``function`` gives."""
+        """Call ``function`` in a thread; the span has the bytes that it returns."""
         start = self.kernel.now()
         before, self.doing = self.doing, (name, start, at, None)
         nbytes = await self.kernel.threaded(function)
@@ -206,7 +205,7 @@ class Env:
         self.span(name, start, self.kernel.now(), at, lane=lane, nbytes=nbytes)
 
     async def send(self, batches: Sequence[Delivery], at: Where, since: int) -> None:
-        """Return when a reader's batches, which set out at ``since``, have come to their rank's node."""
+        """Wait until a reader's batches, sent at ``since`` (ns), arrive at their rank's node."""
         if not self.route:
             return
         now, ends = self.kernel.now(), []
@@ -232,9 +231,9 @@ class Env:
     ) -> Served[T | None]:
         """Read one batch from storage.
 
-        At level ``io`` every request has a span, at level ``sample`` every sample that ``samples`` names. A sample
-        lasts from the first to the last request to its file in this batch; samples of one file share that time by
-        their bytes, for only the format's library knows when it was done with each.
+        At level ``io`` every request has a span, at level ``sample`` every sample of ``samples``. A sample lasts from
+        the first to the last request to its file in this batch; samples of one file share that time by their bytes,
+        because only the format's library knows when each is done.
         """
         assert self.storage is not None
         start = self.kernel.now()
@@ -255,7 +254,7 @@ class Env:
         return served
 
     def _noting(self, load: Callable[[Opener], T]) -> Callable[[Opener], T]:
-        """Have it noted which file is opened, for whoever asks."""
+        """Return ``load`` such that the currently opened file is recorded, for stall reports."""
         self.file = ""
 
         def noted(opener: Opener) -> T:
@@ -268,7 +267,7 @@ class Env:
         return noted
 
     async def write(self, shard: Shard, at: Where) -> Served[None]:
-        """Write one shard of a checkpoint to storage."""
+        """Write a shard of a checkpoint to storage."""
         assert self.storage is not None
         start = self.kernel.now()
         before, self.doing, self.file = self.doing, ("write", start, at, None), shard.path
@@ -282,42 +281,43 @@ class Env:
         end = self.kernel.now()
         written = max(start, end - served.sync_ns)
         self.span("write", start, written, at, nbytes=served.nbytes, requests=served.requests)
-        if end > written:  # a file is forced to the device once it is whole
+        if end > written:  # the file is forced to the device once it is complete
             self.span("fsync", written, end, at)
         self._requests(served, at)
         return served
 
     def _requests(self, served: Served[Any], at: Where, samples: Callable[[], Samples] | None = None) -> None:
-        """Record what a call to storage consisted of, and what held it up."""
-        if served.retried is None and served.issued is None and not served.delays:  # of most there is nothing
+        """Record the requests and delays of a call to storage."""
+        if served.retried is None and served.issued is None and not served.delays:  # nothing to record, usually
             return
         for many in parts_of(served, self._writer, at, self.level, samples):
             self.recorder.add_many(many)
 
     def _record_failed(self, error: Exception, at: Where) -> None:
-        """Record what was tried before a call to storage was given up."""
+        """Record the failed attempts of a call to storage."""
         if isinstance(error, RayioError) and isinstance(error.retried, Issued):
             self.recorder.add_many(failed(self._writer, at, error.retried))
             error.retried = None
 
     async def take(self, at: Where, name: str = "data_wait", lane: int = 0) -> Delivery:
-        """Wait for the next batch: the rank's ``data_wait``, linked to the batch it got."""
+        """Wait for the next batch: the rank's ``data_wait``, linked to its batch."""
         assert self.queue is not None
-        asked = self.kernel.now()
-        self.doing = (name, asked, at, None)
+        since = self.kernel.now()
+        self.doing = (name, since, at, None)
         delivery = await self.queue.get(at)
         if self.held_ns:
             await self.kernel.sleep_until(self.kernel.now() + self.held_ns)
         self.doing = None
         link = self.recorder.batch_id(at.rank, at.epoch, delivery.step)
-        self.span(name, asked, self.kernel.now(), at, lane, delivery.nbytes, 0, link)
+        self.span(name, since, self.kernel.now(), at, lane, delivery.nbytes, 0, link)
         return delivery
 
     async def compute_and_synchronise(self, seconds: float, sync_seconds: float, at: Where) -> None:
         """Compute for ``seconds``, then meet the other ranks and spend ``sync_seconds`` together (the all-reduce).
 
-        The barrier hears of this rank's deadline before the compute begins. ``sync`` runs from this rank's deadline
-        to the latest one plus the all-reduce; what messages and sleeps add to that is ``overshoot``: it is ours.
+        The barrier receives this rank's deadline before the compute begins. ``sync`` runs from this rank's deadline to
+        the latest one plus the all-reduce; the excess of messages and sleeps is the emulator's overhead, in a separate
+        span.
         """
         start = self.kernel.now()
         mine = start + round(seconds * 1e9)
@@ -340,7 +340,7 @@ class Env:
             span("overshoot", end, woken, at)
 
     async def checkpoint(self, shards: Sequence[Shard], at: Where) -> None:
-        """Have every shard written, in parallel, and wait until all are durable: the rank's ``checkpoint``."""
+        """Write every shard in parallel and wait until all are durable: the rank's ``checkpoint``."""
         start = self.kernel.now()
         self.doing = ("checkpoint", start, at, None)
         served = await self.kernel.gather(*(self.writers[shard.writer].write(shard, at) for shard in shards))
@@ -349,10 +349,10 @@ class Env:
         self.span("checkpoint", start, self.kernel.now(), at, nbytes=nbytes, requests=requests)
 
     async def checkpoint_behind(self, shards: Sequence[Shard], seconds: float, at: Where) -> None:
-        """Copy the state, which takes ``seconds``, and have the copy written while the rank goes on.
+        """Copy the state, which takes ``seconds``, and write the copy while the rank continues.
 
-        Only one copy is kept: while the checkpoint before is not durable, the rank waits for it first. ``checkpoint``
-        is what holds the rank: that wait, and the copying.
+        There is only one copy: while the previous checkpoint is not durable, the rank waits for it first.
+        ``checkpoint`` is the time that holds the rank: that wait, and the copy.
         """
         start = self.kernel.now()
         await self._written(at)
@@ -362,7 +362,7 @@ class Env:
         self._behind = self.kernel.spawn(self._write_behind(shards, at), f"{self.name} writes behind")
 
     async def checkpoints_durable(self, at: Where) -> None:
-        """Wait for the checkpoint that is still written behind; how long that is counts as ``checkpoint``."""
+        """Wait for the checkpoint that is written in the background; the wait counts as ``checkpoint``."""
         if self._behind is None:
             self.raise_failure()
             return
@@ -372,12 +372,12 @@ class Env:
             self.span("checkpoint", start, end, at)
 
     def raise_failure(self) -> None:
-        """Raise what went wrong as a checkpoint was written behind this rank's back."""
+        """Raise the error of a checkpoint written in the background."""
         if self.failure is not None:
             raise self.failure
 
     async def _written(self, at: Where) -> None:
-        """Wait until nothing is written behind any more: ``checkpoint_wait``."""
+        """Wait until no background write remains: ``checkpoint_wait``."""
         if self._behind is not None:
             start = self.kernel.now()
             before, self.doing = self.doing, ("checkpoint_wait", start, at, None)
@@ -390,7 +390,7 @@ class Env:
     async def _write_behind(self, shards: Sequence[Shard], at: Where) -> None:
         try:
             await self.kernel.gather(*(self.writers[shard.writer].write(shard, at) for shard in shards))
-        except Exception as error:  # raised where the rank looks next: it may not be waiting for this
+        except Exception as error:  # raised when the rank next checks: it may not be waiting now
             self.failure = error
         finally:
             self._behind = None

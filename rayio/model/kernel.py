@@ -1,7 +1,7 @@
-"""What time and concurrency are made of: one small interface, on the wall clock here, on a virtual one in virtual.py.
+"""Kernels: time and concurrency behind one small interface, here on the wall clock, elsewhere on a virtual one.
 
-Roles reach it only through their :class:`~rayio.model.env.Env`. Times are integer nanoseconds, so that intervals
-add up exactly.
+Roles use it only through their :class:`~rayio.model.env.Env`. Times are integer nanoseconds, so intervals add up
+exactly.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from rayio.model.threads import Threads
 
 T = TypeVar("T")
 
-#: What a role hands to the side: a coroutine that nobody has started yet.
+#: A coroutine that is not started yet.
 Coro = Coroutine[Any, Any, T]
 
-#: asyncio wakes a sleeper up to a millisecond late; the last stretch before a deadline is slept exactly instead.
+#: asyncio wakes a sleeper up to a millisecond late; the rest before a deadline is slept exactly instead.
 EXACT_NS = 2_000_000
-#: Seconds that calls which are under way when all is over get to end.
+#: Seconds for running calls to end when the run is over.
 LEAVE_SECONDS = 2.0
 
 
 class Future(Protocol):
-    """A value to come, awaited by any number of roles."""
+    """A future, awaited by any number of roles."""
 
     def set_result(self, value: Any, /) -> None:
         """Set the value; every waiter continues."""
@@ -36,41 +36,41 @@ class Future(Protocol):
         """Set an error; every waiter raises it."""
 
     def done(self) -> bool:
-        """Say whether the value or the error is there."""
+        """Return True if the value or the error is set."""
 
     def __await__(self) -> Any:
         """Wait for it."""
 
 
 class Kernel(Protocol):
-    """One clock and the roles that live by it."""
+    """A clock and the roles that use it."""
 
     def now(self) -> int:
-        """The time in nanoseconds: since the Unix epoch on a wall clock, since the start on a virtual one."""
+        """Return the time in nanoseconds: since the Unix epoch on a wall clock, since the start on a virtual one."""
 
     def sleep_until(self, deadline: int) -> Awaitable[None]:
-        """Return at ``deadline``, or at once when that has passed."""
+        """Return at ``deadline`` (ns), at once if it has passed."""
 
     def future(self, label: str) -> Future:
-        """Make a future; ``label`` says in a deadlock report what its waiters wait for."""
+        """Return a future; ``label`` names it in deadlock reports."""
 
     def spawn(self, work: Coro[T], name: str) -> Awaitable[T]:
-        """Start ``work`` beside the caller."""
+        """Start ``work`` concurrently with the caller."""
 
     async def gather(self, *work: Coro[T]) -> list[T]:
-        """Run all of them together; the first error ends the others and is raised."""
+        """Run coroutines concurrently; the first error ends the others and is raised."""
 
     async def threaded(self, function: Callable[[], T]) -> T:
-        """Run a blocking function without stopping the clock of the other roles."""
+        """Run a blocking function without stopping the other roles."""
 
 
 class WallKernel:
-    """A kernel over asyncio's running loop and the wall clock.
+    """A kernel on asyncio's running loop and the wall clock.
 
-    ``anchor`` is added to ``perf_counter_ns``; processes of one host that share an anchor share a clock. A role that
-    is ``alone`` in its process sleeps exactly; roles that share one must not block each other and wake up to 1 ms late.
-    One that is ``punctual`` too waits for the last of it awake, some 0.1 ms of a processor for each sleep.
-    With no ``threads``, blocking calls stop the loop: for a role that has nothing else to do meanwhile.
+    ``anchor`` is added to ``perf_counter_ns``; processes of a host with equal anchors share a clock. A role that is
+    ``alone`` in its process sleeps exactly; roles that share a process must not block each other and wake up to 1 ms
+    late. With ``punctual`` it also spins at the end, about 0.1 ms of CPU per sleep. With no ``threads``, blocking calls
+    stop the loop: for a role without concurrent work.
     """
 
     def __init__(
@@ -78,20 +78,20 @@ class WallKernel:
     ) -> None:
         self.anchor = time.time_ns() - time.perf_counter_ns() if anchor is None else anchor
         self.alone = alone
-        #: None for a role that is not.
+        #: None unless alone and punctual.
         self.punctual = timers.Punctual() if alone and punctual else None
         self.threads = threads
         self.pool = Threads(max(1, threads), "rayio-io")
-        #: Set when nobody waits for this kernel's threads any more: what they would wait for, they leave.
+        #: Set when this kernel's threads are no longer awaited: their waits end.
         self.ending = threading.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def now(self) -> int:
-        """Read the wall clock, in nanoseconds since the Unix epoch; it never steps back."""
+        """Return the wall clock in nanoseconds since the Unix epoch; it never steps back."""
         return self.anchor + time.perf_counter_ns()
 
     async def sleep_until(self, deadline: int) -> None:
-        """Sleep through asyncio to 2 ms before the deadline, then exactly (when alone) or through asyncio again."""
+        """Sleep by asyncio until 2 ms before the deadline, then exactly (if alone) or by asyncio again."""
         ahead = deadline - self.now()
         if not self.alone:
             if ahead > 0:
@@ -105,18 +105,18 @@ class WallKernel:
             timers.sleep(ahead / 1e9)
 
     def future(self, label: str) -> Future:
-        """Make an asyncio future."""
+        """Return an asyncio future."""
         return asyncio.get_running_loop().create_future()
 
     def spawn(self, work: Coro[T], name: str) -> asyncio.Task[T]:
-        """Start an asyncio task and hold it until it ends."""
+        """Start an asyncio task and keep a reference until it ends."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def gather(self, *work: Coro[T]) -> list[T]:
-        """Run all together; cancel the others at the first error."""
+        """Run coroutines concurrently; the first error cancels the others."""
         tasks = [asyncio.ensure_future(w) for w in work]
         try:
             return list(await asyncio.gather(*tasks))
@@ -127,13 +127,13 @@ class WallKernel:
             raise
 
     async def threaded(self, function: Callable[[], T]) -> T:
-        """Run ``function`` in this kernel's own thread pool, or in place where there is none."""
+        """Run ``function`` in this kernel's thread pool, or in place without one."""
         if not self.threads:
             return function()
         return await asyncio.get_running_loop().run_in_executor(self.pool, function)
 
     async def cancel(self) -> None:
-        """End what was spawned and is still running, and the threads."""
+        """Cancel running tasks, and end the threads."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -144,7 +144,7 @@ class WallKernel:
 
 
 class BlockingKernel(WallKernel):
-    """A kernel for a process, or a thread, that has nothing to do but one role's work: every wait stops it."""
+    """A kernel for a process or thread with only one role: every wait blocks it."""
 
     def __init__(self, anchor: int | None = None) -> None:
         super().__init__(anchor, alone=True, threads=0)
@@ -155,7 +155,7 @@ class BlockingKernel(WallKernel):
             timers.sleep(ahead / 1e9)
 
     def carry_out(self, work: Coro[T]) -> T:
-        """Do work to its end and return its result: as nothing is awaited elsewhere, it needs no loop."""
+        """Run a coroutine and return its result; it needs no loop, because nothing else is awaited."""
         try:
             work.send(None)
         except StopIteration as stop:

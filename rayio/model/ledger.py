@@ -1,8 +1,8 @@
-"""The books of a run: what was planned and what arrived. They must be even at the end.
+"""The ledger of a run: planned against delivered samples, which must agree at the end.
 
 Digests are about content, not messages: the reader sums, modulo 2**64, a hash of (epoch, rank, step, sample id) over
-the ids that it found *in the bytes*; the plan sums the same over the ids it meant. A lost, repeated or foreign sample
-shows, whatever the order of arrival.
+the ids read *from the bytes*; the plan sums the same over the planned ids. A lost, repeated or foreign sample changes
+the sum, whatever the order of arrival.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ WORD = (1 << 64) - 1
 
 @dataclass(slots=True)
 class Tally:
-    """What one rank has in its hands so far, or what the plan meant it to have."""
+    """The consumption of one rank so far, or its plan."""
 
     rank: int
     steps: int = 0
     samples: int = 0
     nbytes: int = 0
     digest: int = 0
-    #: Those of ``steps`` and ``samples`` that were for evaluations.
+    #: The part of ``steps`` and ``samples`` in evaluations.
     evaluation_steps: int = 0
     evaluation_samples: int = 0
-    #: The attempt whose batches these are.
+    #: The attempt of these batches.
     attempt: int = 0
-    #: Where the bytes of the batches came from; None of modelled storage without a cache.
+    #: Source of the bytes; None for modelled storage without a cache.
     moved: Moved | None = field(default=None, compare=False)
-    #: Samples that were given up after errors; they are not in ``samples``, but in the digest.
+    #: Samples skipped after errors; not in ``samples``, but in the digest.
     skipped: int = 0
 
     @property
     def name(self) -> str:
-        """The rank in words, and the attempt where it is not the first."""
+        """The rank in words, with the attempt unless it is the first."""
         return f"rank {self.rank}" + (f", attempt {self.attempt}" if self.attempt else "")
 
     def add(self, delivery: Delivery, *, evaluating: bool = False) -> None:
-        """Book one delivered batch."""
+        """Add one delivered batch."""
         self.steps += 1
         self.samples += delivery.num_samples
         if evaluating:
@@ -57,33 +57,33 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Planned against delivered, over all ranks."""
+    """Planned against delivered samples, over all ranks."""
 
     planned_steps: int
     planned_samples: int
     delivered_steps: int
     delivered_samples: int
     delivered_bytes: int
-    #: Samples that were given up after errors, as the scenario asked for: planned = delivered + skipped.
+    #: Samples skipped after errors, as the scenario allows: planned = delivered + skipped.
     skipped_samples: int = 0
-    #: One line per rank whose books are not even.
+    #: One line per rank with a difference.
     differences: tuple[str, ...] = ()
 
     @property
     def even(self) -> bool:
-        """Whether every planned sample was delivered or skipped once, on every rank."""
+        """True if every planned sample was delivered or skipped once, on every rank."""
         return not self.differences
 
     def as_dict(self) -> dict[str, Any]:
-        """The ledger as it stands in result.json."""
-        told = {**asdict(self), "differences": list(self.differences[:16]), "even": self.even}
+        """Return the ledger's entry of result.json."""
+        entry = {**asdict(self), "differences": list(self.differences[:16]), "even": self.even}
         if not self.skipped_samples:
-            del told["skipped_samples"]
-        return told
+            del entry["skipped_samples"]
+        return entry
 
 
 def close(planned: Iterable[Tally], delivered: Iterable[Tally]) -> Ledger:
-    """Compare the books of every rank in every attempt, and sum them."""
+    """Compare plan and consumption of every rank in every attempt, and sum them."""
     got = {(tally.rank, tally.attempt): tally for tally in delivered}
     plan = {(tally.rank, tally.attempt): tally for tally in planned}
     differences = []

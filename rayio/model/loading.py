@@ -1,4 +1,4 @@
-"""What a reader needs to know of the batches of one rank: which samples, which requests, how much decoding."""
+"""The batches of a rank for its readers: samples, requests and decoding."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from rayio.seeds import Draws
 from rayio.storage.base import Divisible, Moved, Opener, Requests, RequestTable
 from rayio.storage.itemise import Samples
 
-#: What real storage gives for a batch: its bytes, one sample after the other, and the ids found in them.
+#: The result of a real read: the bytes of the samples, one after the other, and the ids in them.
 Loaded = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
-#: What a reader keeps of each dataset between two batches (see ``Access``), by whether it is that of evaluations.
+#: State that a reader keeps of each dataset between batches (see ``Access``), by whether it is the evaluation's.
 Kept = dict[bool, Any]
 
 
-#: Free buffers kept for the batches to come: at most so many, and so many bytes.
+#: Limits of free buffers kept for later batches: their number, and their bytes.
 MAX_BUFFERS, MAX_BUFFER_BYTES = 32, 128 << 20
 
 
 class Buffers:
-    """Memory to read batches into. Whoever is done with a batch gives its memory back, and it is lent again.
+    """Reusable memory for batches. Finished batches give their memory back, and it is lent again.
 
-    Memory that never comes back is forgotten here, and freed like any other. Fresh memory costs a page fault per
-    4 KiB, which takes longer than reading as much from the page cache.
+    Memory that is not given back is freed normally. Fresh memory costs a page fault per 4 KiB, which takes longer than
+    a read of 4 KiB from the page cache.
     """
 
     def __init__(self) -> None:
@@ -54,16 +54,16 @@ class Buffers:
         self._free: list[NDArray[np.uint8]] = []
 
     def __reduce__(self) -> tuple[type[Buffers], tuple[()]]:
-        """Pickle as new: memory stays where it is."""
+        """Pickle as empty."""
         return Buffers, ()
 
     @property
     def num_free(self) -> int:
-        """Buffers that wait to be lent again."""
+        """Number of free buffers."""
         return len(self._free)
 
     def lend(self, nbytes: int) -> NDArray[np.uint8]:
-        """A buffer of ``nbytes`` with anything in it, which nobody else has until it is given back."""
+        """Return an uninitialised buffer of ``nbytes`` for exclusive use until it is given back."""
         with self._lock:
             for place, free in enumerate(self._free):
                 if nbytes <= len(free) <= 2 * nbytes:
@@ -71,7 +71,7 @@ class Buffers:
         return np.empty(nbytes, np.uint8)[:]
 
     def give_back(self, buffer: NDArray[np.uint8]) -> None:
-        """Take back what :meth:`lend` gave; nobody may look at it, or at a view of it, after that."""
+        """Take back a lent buffer; it and its views must not be used after that."""
         whole = buffer.base
         assert isinstance(whole, np.ndarray)
         with self._lock:
@@ -80,15 +80,15 @@ class Buffers:
                 self._free.pop(0)
 
 
-#: Real storage counts what it was asked for; only a model is told what it would be asked for.
+#: Real storage counts its requests; only a model gets planned ones.
 NOTHING = np.empty(0, np.int64)
 
 
 class Loading:
-    """The batches of one rank, computed on demand and never stored. ``modelled`` says that storage is a model.
+    """The batches of one rank, computed on demand. ``modelled`` means modelled storage.
 
-    ``itemised`` says that each request is recorded, and so has to say where it goes; ``cached``, that a modelled cache
-    is in front of the storage; ``named``, that a layer asks for the files of each batch.
+    ``itemised``: each request is recorded, with its place; ``cached``: a modelled cache is in front of the storage;
+    ``named``: a layer needs the files of each batch.
     """
 
     def __init__(
@@ -110,43 +110,43 @@ class Loading:
     ) -> None:
         self.samplers = samplers
         self.format = form
-        #: How files are walked.
+        #: The file access.
         self.access = access
         self.access_options = access_options
         self.seed = seed
         self.decode = decode
-        #: Seconds of decoding for each sample, where they are all the same.
+        #: Decode time of each sample (s), if all are equal.
         self.decode_each: float | None = decode.value if isinstance(decode, Constant) and rate is None else None
-        #: Bytes per second that decoding takes in place of ``decode``, where it is work and there are no bytes.
+        #: Bytes per second of decoding in place of ``decode``, for decode work on modelled storage.
         self.rate = rate
-        #: What is really done to the bytes, in place of sleeping.
+        #: Real decode work in place of a sleep.
         self.decoding = decoding
-        #: Whether the bytes that were read travel to the rank, or only their number.
+        #: True if bytes travel to the rank, not only their number.
         self.payload = payload
         self.modelled = modelled
         self.itemised = itemised
-        #: Whether a modelled cache may have some of a batch's samples.
+        #: True if a modelled cache may have some of a batch's samples.
         self.cached = cached
-        #: Whether a layer of storage must be told the files of each batch.
+        #: True if a layer of storage needs the files of each batch.
         self.named = named
         self.buffers = Buffers()
-        #: What reading takes of processors.
+        #: CPU time of reads.
         self.read_cpu = ReadCpu()
 
     @property
     def is_work(self) -> bool:
-        """Whether decoding is work of a processor, and no sleep."""
+        """True if decoding is CPU work, not a sleep."""
         return self.rate is not None
 
     def of(self, at: Where, kept: Kept | None = None) -> Load:
-        """Describe one batch before it is read; what its reader has ``kept`` is lost until :meth:`Load.keep`."""
+        """Return a batch to be read; the reader's state ``kept`` is lost until :meth:`Load.keep`."""
         rank, epoch, step, _ = at
         sampler = self.samplers.of(epoch)
         block, row = sampler.block(epoch, rank, step)
         return Load(self, at, sampler, block, row, kept.pop(epoch >= self.samplers.first, None) if kept else None)
 
     def decode_seconds(self, at: Where, block: Block, row: int) -> float:
-        """Sum the decoding times of a batch's samples, each drawn at the address of its place in the epoch."""
+        """Return the sum of a batch's decode times, each drawn at the address of the sample's place in the epoch."""
         if self.rate is not None:
             return block.step_bytes[row] / self.rate
         if block.decode_seconds is None:
@@ -162,26 +162,26 @@ class Ahead(NamedTuple):
 
     requests: RequestTable
     decode_seconds: list[float]
-    #: What there will be, without where it came from.
+    #: The deliveries, without the source of their bytes.
     deliveries: list[Delivery]
 
 
 @dataclass(slots=True)
 class Load:
-    """One batch to be read: a row of the block in which the sampler worked it out."""
+    """A batch to be read: a row of the sampler's block."""
 
     loading: Loading
     at: Where
     sampler: Sampler
     block: Block
     row: int
-    #: What the reader keeps of the files before it reads this batch, and after.
+    #: The reader's state of the files before this batch, and after.
     before: Any = None
     after: Any = None
 
     @property
     def files(self) -> Files:
-        """The files that the batch is read from."""
+        """The batch's files."""
         return Files(self.loading.format, self.sampler.layout, self.loading.access_options)
 
     @property
@@ -193,77 +193,77 @@ class Load:
 
     @property
     def requests(self) -> Requests:
-        """The requests that reading this batch will issue; none where files are really read, which issues them."""
+        """The requests of reading this batch; empty with real files, where the read issues them."""
         loading, (rank, epoch, step, _) = self.loading, self.at
         if not loading.modelled:
-            asked = Requests((rank, epoch, step), 0, NOTHING, num_samples=self.block.batch_size)
-            return asked._replace(files=self.samples) if loading.named else asked
+            planned = Requests((rank, epoch, step), 0, NOTHING, num_samples=self.block.batch_size)
+            return planned._replace(files=self.samples) if loading.named else planned
         table = self._table
         if table is None:
-            asked, self.after = loading.access.requests(self.files, self.batch, self.before)
-            asked = asked._replace(num_samples=self.block.batch_size)
+            planned, self.after = loading.access.requests(self.files, self.batch, self.before)
+            planned = planned._replace(num_samples=self.block.batch_size)
         else:
-            asked = table.row(self.row, (rank, epoch, step), self.block.batch_size)
+            planned = table.row(self.row, (rank, epoch, step), self.block.batch_size)
         if loading.named:
-            asked = asked._replace(files=self.samples)
-        return self._divisible(asked) if loading.cached else asked
+            planned = planned._replace(files=self.samples)
+        return self._divisible(planned) if loading.cached else planned
 
     @property
     def _table(self) -> RequestTable | None:
-        """The requests of every step of the block; None where there is no short way to them."""
+        """The requests of every step of the block; None if there is no fast way."""
         block, loading = self.block, self.loading
         if block.requests is None and not loading.itemised:
             block.requests = loading.access.request_table(self.files, block.files, block.index, block.nbytes)
         return block.requests
 
     def ahead(self, most: int, kept: Sequence[Kept]) -> Ahead:
-        """This batch and those of the steps after it, as far as they are at hand, of modelled storage without cache.
+        """Return this batch and those of later steps in the block, for modelled storage without cache.
 
-        Workers have the steps in turn; ``kept`` is what each of them keeps, which becomes what it keeps after them.
+        Workers take turns; ``kept`` is the state of each, which is updated.
         """
         loading, block, row, (rank, epoch, first, attempt) = self.loading, self.block, self.row, self.at
         number = min(most, len(block.step_bytes) - row)
         if (table := self._table) is not None:
             table = table.rows(row, number)
         else:
-            asked = []
+            planned = []
             for step in range(first, first + number):
                 load = loading.of(Where(rank, epoch, step, attempt), mine := kept[step % len(kept)])
-                asked.append(load.requests)
+                planned.append(load.requests)
                 load.keep(mine)
-            table = RequestTable.of(asked)
+            table = RequestTable.of(planned)
         decoding = [self.decode_seconds] * number
         if loading.decode_each is None:
             decoding = [loading.decode_seconds(self.at, block, row + n) for n in range(number)]
         self.sampler.digest_in(block, row, epoch, rank, first)
         assert block.digests is not None
-        made = zip(block.step_bytes[row : row + number], block.digests[row : row + number], strict=True)
+        sums = zip(block.step_bytes[row : row + number], block.digests[row : row + number], strict=True)
         deliveries = [
             Delivery(epoch, step, step % len(kept), block.batch_size, nbytes, digest, None, attempt)
-            for step, (nbytes, digest) in enumerate(made, first)
+            for step, (nbytes, digest) in enumerate(sums, first)
         ]
         return Ahead(table, decoding, deliveries)
 
-    def _divisible(self, asked: Requests) -> Requests:
-        """Say which samples requests are for, one by one; an evaluation's are others, and have keys below 0."""
+    def _divisible(self, planned: Requests) -> Requests:
+        """Return requests divided by sample; evaluation samples have keys below 0."""
         batch, is_training = self.batch, self.at.epoch < self.loading.samplers.first
         keys = batch.samples if is_training else ~batch.samples
         samples = Divisible(keys.tolist(), batch.nbytes.tolist(), partial(self._requests_of, batch))
-        return asked._replace(samples=samples)
+        return planned._replace(samples=samples)
 
     def _requests_of(self, batch: Batch, places: NDArray[np.intp]) -> Requests:
-        """The requests of some of a batch's samples."""
+        """Return the requests of some of a batch's samples."""
         chosen = {name: getattr(batch, name)[places] for name in ("samples", "files", "index", "nbytes")}
-        asked, _ = self.loading.access.requests(self.files, replace(batch, **chosen), self.before)
-        return asked._replace(num_samples=len(places), files=self.samples if self.loading.named else None)
+        planned, _ = self.loading.access.requests(self.files, replace(batch, **chosen), self.before)
+        return planned._replace(num_samples=len(places), files=self.samples if self.loading.named else None)
 
     def keep(self, kept: Kept) -> None:
-        """Have the reader keep what reading this batch has left."""
+        """Update the reader's state after this batch."""
         if self.after is not None:
             kept[self.at.epoch >= self.loading.samplers.first] = self.after
 
     def samples(self) -> Samples:
-        """The samples by their files, for the trace."""
+        """Return the samples by file, for the trace."""
         batch = self.batch
         files, place = np.unique(batch.files, return_inverse=True)
         path = self.sampler.layout.path
@@ -271,14 +271,14 @@ class Load:
 
     @property
     def decode_seconds(self) -> float:
-        """How long decoding takes, in seconds."""
+        """Return the decode time in seconds."""
         each, block = self.loading.decode_each, self.block
         if each is not None:
             return each * block.batch_size
         return self.loading.decode_seconds(self.at, block, self.row)
 
     def from_files(self, opener: Opener) -> Loaded:
-        """Read and check the batch; the samples lie in one buffer, collated as read."""
+        """Read and verify the batch; samples are in one buffer, collated as read."""
         nbytes = self.block.step_bytes[self.row]
         buffer, began = self.loading.buffers.lend(nbytes), time.thread_time_ns()
         ids, self.after = self.loading.access.read(self.files, opener, self.batch, buffer, self.before)
@@ -286,14 +286,14 @@ class Load:
         return buffer, ids
 
     def decode(self, loaded: Loaded) -> int:
-        """Do what decoding asks for to what was read, however long it takes; give the bytes that came out of it."""
+        """Decode the batch for real; return the bytes of output."""
         assert self.loading.decoding is not None
         return self.loading.decoding(loaded[0], self.block.nbytes[self.row])
 
     def delivery(self, loaded: Loaded | None, worker: int, moved: Moved | None = None, skipped: int = 0) -> Delivery:
-        """Wrap up what was read and where it came from; so many samples were ``skipped``, and are in the digest.
+        """Return the delivery of a read batch with the source of its bytes; the digest includes ``skipped`` samples.
 
-        A model has no bytes: there the plan's own digest stands in.
+        A model has no bytes: there the plan's digest is used.
         """
         rank, epoch, step, attempt = self.at
         block = self.block

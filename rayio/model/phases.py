@@ -1,7 +1,7 @@
-"""Training and evaluation side by side: what a role has two of, told apart by the number of the epoch.
+"""Training and evaluation: pairs of things, selected by the number of the epoch.
 
-Evaluations are numbered on from the training epochs: with E epochs, evaluation n is epoch E + n in every message, span
-and draw. So nothing that travels needs a mark of its own, and no batch number stands for two batches.
+Evaluations are numbered after the training epochs: with E epochs, evaluation n is epoch E + n in every message, span
+and draw. So messages need no further mark, and batch numbers are unique.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Phased(Generic[T]):
-    """One thing for training and one for evaluation, which begins with epoch number ``first``."""
+    """A pair for training and for evaluation; evaluation begins with epoch number ``first``."""
 
     def __init__(self, training: T, evaluation: T, first: int) -> None:
         self.training = training
@@ -26,15 +26,15 @@ class Phased(Generic[T]):
         self.first = first
 
     def of(self, epoch: int) -> T:
-        """The phase that an epoch belongs to."""
+        """Return the phase of an epoch."""
         return self.training if epoch < self.first else self.evaluation
 
 
 class PhasedQueue(Phased[QueuePort]):
-    """A rank's ends of its two queues, as one."""
+    """A rank's ends of its two queues."""
 
     async def get(self, at: Where) -> Delivery:
-        """The next batch of the phase that asks."""
+        """Return the next batch of the caller's phase."""
         return await self.of(at.epoch).get(at)
 
 
@@ -46,5 +46,5 @@ class PhasedStorage(Phased[Storage]):
         return await self.of(requests.address[1]).read(requests, load)
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
-        """Write into the folder of the training dataset; no role does."""
+        """Write to the folder of the training dataset; unused."""
         return await self.training.write(path, num_bytes, request_bytes, fsync=fsync)

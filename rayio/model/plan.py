@@ -1,7 +1,7 @@
-"""The plan: which roles there are, where they live, and what each is built from.
+"""The plan: the roles of a run, their nodes and their parameters.
 
-A plan is parameters, never lists: it pickles to a few kilobytes whatever the dataset and the number of ranks, and any
-actor can be restarted with the plan and its own name. It knows no scenario: ``planning.py`` makes it of one.
+It has no lists: it pickles to a few kilobytes for any dataset and number of ranks, and any actor can be restarted from
+the plan and its name. It does not know scenarios; ``planning.py`` makes it from one.
 """
 
 from __future__ import annotations
@@ -39,52 +39,51 @@ from rayio.storage.layers.layer import Layer
 from rayio.storage.model import DeviceSpec
 from rayio.storage.stores.opening import Settings, Store
 
-#: Share of a node's memory for batches (Ray's object store, or free memory) that a run's windows may take unless the
-#: scenario says otherwise.
+#: Default share of a node's memory for batches (Ray's object store, or free memory) that a run's windows may take.
 IN_FLIGHT_SHARE = 0.3
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that the roles of a run are built from, as parameters; ``rayio.model.planning.plan_of`` makes it."""
+    """The parameters of all roles of a run; ``rayio.model.planning.plan_of`` makes it."""
 
     seed: int
-    #: Whether storage is a model (always on the virtual engine).
+    #: True with modelled storage (always on the virtual engine).
     modelled: bool
     cluster: Cluster
     loader: LoaderSpec
-    #: The dataset's format, by name.
+    #: Name of the dataset's format.
     format: str
     training_phase: Phase
-    #: Expected bytes of the samples of its dataset.
+    #: Expected bytes of all samples.
     dataset_bytes: float
-    #: Steps that every rank has in an epoch, and how many ranks have one more where they differ.
+    #: Steps of every rank in an epoch, and the number of ranks with one more.
     steps_of_all: int
     larger_shares: int
-    #: Whether ranks meet after each step, and how long they stay together once all are there, in seconds.
+    #: True if ranks meet after each step; then the seconds of the all-reduce.
     has_barrier: bool
     sync_seconds: float
     stragglers: Stragglers | None
-    #: The evaluations of the run; None when there are none.
+    #: The evaluations; None without.
     evaluation: EvaluationPhase | None
-    #: The checkpoints of the run; None when there are none.
+    #: The checkpoints; None without.
     checkpointing: Checkpointing | None
-    #: The modelled storage system, and what its first-byte latencies are drawn from.
+    #: The modelled storage system, and the distribution of its first-byte latencies.
     storage: StorageParameters
     first_byte: Draws
-    #: How real storage is reached.
+    #: Settings of real storage.
     stores: Settings
     trace: Trace
-    #: What the messages of the Ray engine take, for the virtual clock to charge.
+    #: Costs of the Ray engine's messages, which the virtual clock adds.
     costs: Costs
-    #: What taking a batch holds a rank for on a wall clock beyond what it takes by itself, in seconds: our readers then
-    #: stand for another loader.
+    #: Seconds that taking a batch holds a rank on a wall clock beyond the real time, if rayio's readers model another
+    #: loader.
     held_seconds: float = 0.0
-    #: What ``loader.max_bytes_in_flight: auto`` comes to on this engine, per node; None is no bound.
+    #: The value of ``loader.max_bytes_in_flight: auto`` per node on this engine; None is no bound.
     auto_bytes_in_flight: int | None = None
-    #: What stands between readers and their bytes, the innermost first.
+    #: Layers between readers and storage, the innermost first.
     layers: tuple[Layer, ...] = ()
-    #: Where the run begins. Steps before it are not taken, nor are the checkpoints and evaluations that follow them.
+    #: The start of the run. Earlier steps are skipped, with their checkpoints and evaluations.
     start: Start = BEGINNING
 
     @property
@@ -94,21 +93,21 @@ class Plan:
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
-        """Steps in each epoch of every rank, or without ``drop_last`` of those that have the most."""
+        """Steps in each epoch of every rank; without ``drop_last``, of the ranks with the most."""
         return (self._sampler.num_steps,) * self.training_phase.epochs
 
     def steps_of(self, rank: int) -> tuple[int, ...]:
-        """The steps of one rank in each epoch."""
+        """Return the steps of one rank in each epoch."""
         return tuple(self._sampler.steps(epoch, rank) for epoch in range(self.training_phase.epochs))
 
     @property
     def payload(self) -> bool:
-        """Whether batches carry their bytes."""
+        """True if batches carry their bytes."""
         return self.loader.payload
 
     @property
     def is_queued_in_rank(self) -> bool:
-        """Whether prefetch queues live in the processes of their ranks."""
+        """True if prefetch queues are in the processes of their ranks."""
         return self.loader.queue == "in_rank" and self.loader.num_workers > 0
 
     @property
@@ -118,20 +117,20 @@ class Plan:
         return self.auto_bytes_in_flight if chosen == "auto" else chosen
 
     def __getstate__(self) -> dict[str, Any]:
-        """The parameters alone: what is worked out from them is worked out again where it is needed."""
+        """Return the parameters alone; derived values are computed again where needed."""
         return {field.name: self.__dict__[field.name] for field in fields(self)}
 
     # --- where roles live -------------------------------------------------------------------------------------------
 
     def node_of_rank(self, rank: int) -> int:
-        """The node of a rank, of its queue and of its barrier call."""
+        """Return the node of a rank, its queue and its barrier call."""
         return rank // self.cluster.ranks_per_node
 
     def node_of_reader(self, rank: int, worker: int) -> int:
-        """The node of a reader: beside its rank, or the next in turn over all nodes, or over those of readers.
+        """Return the node of a reader: its rank's, or the next in turn over all nodes, or over those of readers.
 
-        Readers that share a process stay together. Where nodes differ in cores, each has its share of the turns. Of a
-        reader that waits for a node to come it is the first one that may.
+        Readers that share a process stay together. If nodes differ in cores, turns are proportional to cores. A reader
+        that waits for a pool node has the first possible one.
         """
         if self.is_pooled(worker):
             return self.cluster.all_nodes
@@ -141,7 +140,7 @@ class Plan:
         return self._turns[turn % len(self._turns)]
 
     def is_pooled(self, worker: int) -> bool:
-        """Whether a rank's worker of this number lives on a node that comes and goes."""
+        """Return True if a rank's worker of this number is on a pool node."""
         scaling = self.loader.scaling
         return self.cluster.has_pool and scaling is not None and worker >= scaling.min
 
@@ -150,13 +149,13 @@ class Plan:
         return self.cluster.turns()
 
     def node_of_writer(self, writer: int) -> int:
-        """The node of a checkpoint writer: beside the rank it serves, dedicated ones in turn over all nodes."""
+        """Return the node of a checkpoint writer: its rank's; dedicated ones are in turn over all nodes."""
         if self.checkpointing is None:
-            raise ValueError("there are no checkpoints, so no writer has a node")
+            raise ValueError("without checkpoints there are no writers")
         return self.checkpointing.writers.node(writer, self.checkpointing.topology)
 
     def readers(self) -> Iterator[tuple[int, int]]:
-        """The (rank, worker) of every reader."""
+        """Yield the (rank, worker) of every reader."""
         for rank in range(self.world_size):
             for worker in range(self.loader.num_workers):
                 yield rank, worker
@@ -167,13 +166,13 @@ class Plan:
         return 0 if self.checkpointing is None else len(self.checkpointing.sizes)
 
     def writers_of(self, ranks: Iterable[int]) -> Iterable[int]:
-        """The numbers of the writers that some ranks send shards to."""
+        """Return the numbers of the writers of some ranks' shards."""
         if (saved := self.checkpointing) is None:
             return ()
         return sorted({writer for rank in ranks for writer in saved.writers.of_rank(rank, saved.topology)})
 
     def parties(self, epoch: int, step: int) -> int:
-        """The number of ranks that meet at a step: those that have not run out of steps."""
+        """Return the number of ranks that meet at a step: those with steps left."""
         if epoch >= self.training_phase.epochs:
             return 0
         if step < self.steps_of_all:
@@ -181,7 +180,7 @@ class Plan:
         return self.larger_shares if step < self._sampler.num_steps else 0
 
     def meets(self, rank: int, epoch: int, step: int) -> bool:
-        """Say whether a rank is one of those that meet at a step."""
+        """Return True if a rank meets others at a step."""
         return step < self._sampler.steps(epoch, rank)
 
     # --- what roles are built from ----------------------------------------------------------------------------------
@@ -201,34 +200,34 @@ class Plan:
         return FORMATS[self.format]
 
     def sampler(self, num_ranks: int = 1) -> Sampler:
-        """Make the function from (epoch, rank, step) to training samples, with a cache for so many ranks."""
+        """Return the sampler of training, with a cache for ``num_ranks`` ranks."""
         return self._sampler.cached_for(num_ranks)
 
     def samplers(self, num_ranks: int = 1) -> Phased[Sampler]:
-        """Make the functions from (epoch, rank, step) to samples of training and of evaluation."""
+        """Return the samplers of training and of evaluation."""
         training = self.sampler(num_ranks)
         held_out = training if self.evaluation is None else self.evaluation.sampler.cached_for(num_ranks)
         return Phased(training, held_out, len(self.steps))
 
     def is_evaluation(self, epoch: int) -> bool:
-        """Say whether an epoch's number is that of an evaluation."""
+        """Return True if an epoch's number is an evaluation's."""
         return epoch >= len(self.steps)
 
     def evaluation_steps_of(self, rank: int) -> tuple[int, ...]:
-        """The steps of one rank in each evaluation, by epoch number: those of training come first, as zeros."""
+        """Return the steps of one rank in each evaluation, by epoch number, after zeros for the training epochs."""
         if self.evaluation is None:
             return ()
         return (0,) * len(self.steps) + (self.evaluation.sampler.steps(0, rank),) * self.evaluation.epochs
 
     def data_storage(self, make: Callable[[str], Storage]) -> Storage:
-        """A reader's storage, of folders that ``make`` opens: the dataset's, and with it the evaluation's."""
+        """Return a reader's storage of the dataset's folder and the evaluation's; ``make`` opens a folder."""
         training = make(self.training_phase.path)
         if self.evaluation is None or self.modelled:
             return training
         return PhasedStorage(training, make(self.evaluation.path), len(self.steps))
 
     def loading(self, num_ranks: int = 1) -> Loading:
-        """Make what readers and queues of ``num_ranks`` ranks are built from."""
+        """Return the loading of ``num_ranks`` ranks, for readers and queues."""
         decode = self.loader.decode
         work = decode if isinstance(decode, Work) else None
         if work is not None and not self.modelled:
@@ -250,7 +249,7 @@ class Plan:
         )
 
     def queue(self, rank: int, *, evaluating: bool = False) -> QueueSpec:
-        """Make what a rank's queue is built from; evaluation has another, and where both hold batches, half of each."""
+        """Return the parameters of a rank's queue; evaluation has another: each half of the window if both are open."""
         loader, bound = self.loader, self.max_bytes_in_flight
         shared_by = self.cluster.ranks_per_node
         if self.evaluation is not None and self.evaluation.is_amid_epochs:
@@ -268,7 +267,7 @@ class Plan:
         )
 
     def training(self, rank: int) -> Training:
-        """Make what a rank is built from."""
+        """Return the parameters of a rank's training."""
         phase, held_out, evaluating = self.training_phase, self.evaluation, None
         if held_out is not None:
             evaluating = Training(rank, self.evaluation_steps_of(rank), held_out.compute, seed=held_out.seed)
@@ -294,7 +293,7 @@ class Plan:
 
     @cached_property
     def device(self) -> DeviceSpec:
-        """What the modelled storage system can do."""
+        """The rates of the modelled storage system."""
         chosen = self.storage
         return DeviceSpec(
             chosen.connection_bandwidth, chosen.bandwidth, chosen.requests_per_second, chosen.opens_per_second,
@@ -302,21 +301,21 @@ class Plan:
         )  # fmt: skip
 
     def device_of_node(self, node: int) -> int:
-        """The number of the device that a node uses: its own, or the one that the cluster shares."""
+        """Return the number of a node's device: its own, or the cluster's."""
         return self.state_of_node(node) if self.storage.scope == "node" else 0
 
     @property
     def is_divided(self) -> bool:
-        """Whether a layer looks at the samples of a batch one by one."""
+        """True if a layer needs the samples of a batch separately."""
         return any(layer.needs_samples for layer in self.layers)
 
     def state_of_node(self, node: int) -> int:
-        """The number of what a node has by itself; of nodes that come beyond those that readers fill, some share it."""
+        """Return the number of a node's state; pool nodes beyond those that readers fill share some."""
         beyond = node - self.cluster.all_nodes
         return node if beyond < 0 else node - beyond + beyond % self.num_pooled
 
     def shared_by(self, layer: Layer) -> Sequence[int]:
-        """The numbers of the shared states of a layer: of all nodes that read, those that come and go last; or one."""
+        """Return the numbers of a layer's shared states: of all nodes with readers, pool nodes last; or one."""
         if layer.sharing != "node":
             return (0,) if layer.sharing else ()
         first = self.cluster.all_nodes
@@ -324,7 +323,7 @@ class Plan:
 
     @cached_property
     def num_pooled(self) -> int:
-        """Nodes that come and go, as many as readers can fill; one that comes beyond them shares a device."""
+        """Number of pool nodes that readers can fill; further ones share a device."""
         pool, loader = self.cluster.reader_pool, self.loader
         least = loader.num_workers if loader.scaling is None else loader.scaling.min
         return 0 if pool is None else pool.filled_by((loader.num_workers - least) * self.world_size)
@@ -334,24 +333,24 @@ class Plan:
         """Number of modelled devices."""
         return self.device_of_node(self.cluster.all_nodes + self.num_pooled - 1) + 1
 
-    # --- the books --------------------------------------------------------------------------------------------------
+    # --- the ledger -------------------------------------------------------------------------------------------------
 
     def tallies(self) -> list[Tally]:
-        """Make an empty tally of this attempt for each rank."""
+        """Return an empty tally of this attempt for each rank."""
         return [Tally(rank, attempt=self.start.attempt) for rank in range(self.world_size)]
 
     def planned_numbers(self) -> list[Tally]:
-        """Work out how many steps and samples every rank is meant to consume, evaluations among them."""
+        """Return the planned numbers of steps and samples of every rank, with evaluations."""
         tallies = self.tallies()
         for tally in tallies:
             for sampler, epochs, first in self._planned_epochs(tally.rank):
-                steps, samples = sampler.left(0, tally.rank, first)  # every epoch has as many
+                steps, samples = sampler.left(0, tally.rank, first)  # equal in every epoch
                 tally.steps += len(epochs) * steps
                 tally.samples += len(epochs) * samples
         return tallies
 
     def _planned_epochs(self, rank: int) -> Iterator[tuple[Sampler, range, int]]:
-        """Yield the epochs that a rank has from the start on, evaluations among them, and the first step of each."""
+        """Yield a rank's epochs from the start on, with evaluations: sampler, epochs, and first step."""
         start, epochs = self.start, len(self.steps)
         if start.step:
             yield self._sampler, range(start.epoch, min(start.epoch + 1, epochs)), start.step
@@ -362,7 +361,7 @@ class Plan:
             yield self.evaluation.sampler, range(epochs + past, epochs + self.evaluation.epochs), 0
 
     def planned(self) -> list[Tally]:
-        """Work out what every rank is meant to consume, down to the digest of its sample ids."""
+        """Return the planned consumption of every rank, with the digest of its sample ids."""
         tallies = self.tallies()
         for tally in tallies:
             for sampler, epochs, first in self._planned_epochs(tally.rank):

@@ -1,4 +1,4 @@
-"""What a plan is made of, beside what sections of the scenario already are: what is read, and how batches are made."""
+"""Parts of a plan beyond sections of the scenario: what is read, and how batches are made."""
 
 from __future__ import annotations
 
@@ -15,54 +15,54 @@ from rayio.seeds import Draws
 
 @dataclass(frozen=True)
 class Phase:
-    """Training, or all evaluations together: what is read, how often, and how long its steps compute."""
+    """Training, or all evaluations: what is read, how often, and the compute time of its steps."""
 
     #: Folder of the dataset.
     path: str
-    #: Which rank reads what of it.
+    #: The samples of each rank and step.
     sampler: Sampler
-    #: Times that it is read, at most ``train.steps`` steps of it.
+    #: Number of passes, each of at most ``train.steps`` steps.
     epochs: int
-    #: What its compute times are drawn from, below this seed.
+    #: Distribution of compute times, and its seed.
     compute: Draws
     seed: int
 
 
 @dataclass(frozen=True)
 class EvaluationPhase(Phase):
-    """All evaluations together, each an epoch; when they are due, in steps of training."""
+    """All evaluations, each an epoch, and the training steps after which they are due."""
 
     schedule: Schedule
-    #: Whether one may come amid an epoch of training, when both queues of a rank hold batches.
+    #: True if one may come within an epoch of training, when both queues of a rank hold batches.
     is_amid_epochs: bool
 
 
 @dataclass(frozen=True)
 class LoaderSpec:
-    """How each rank's batches are made: PyTorch's words, PyTorch's meaning."""
+    """The making of each rank's batches, in PyTorch's terms."""
 
     kind: str
-    #: What the kind has been told beside its name.
+    #: The options of the kind.
     options: Section
-    #: Readers of a rank: as many as there are, or can be.
+    #: Readers of a rank, or the largest number of them.
     num_workers: int
-    #: What decides how many there are; None where it is always as many.
+    #: Parameters of scaling; None for a constant number of readers.
     scaling: Autoscaled | None
     prefetch_factor: int
     worker: Literal["process", "thread"]
     io_depth: int
     assignment: Literal["static", "dynamic"]
     in_order: bool
-    #: How files are walked, by name, and the options of that.
+    #: Name of the file access, and its options.
     file_access: str
     file_access_options: Section
-    #: Whether the prefetch queue of each rank is an actor, or lives in its rank's process.
+    #: An actor for each rank's prefetch queue, or its rank's process.
     queue: Literal["actor", "in_rank"]
-    #: Times that decoding a sample takes, or what is really done to it.
+    #: Decode times of samples, or real work.
     decode: Draws | Work
-    #: Whether batches carry their bytes.
+    #: True if batches carry their bytes.
     payload: bool
-    #: Bound on the bytes that the queues of one node may have leased or ready; auto is the engine's to say.
+    #: Bound on the bytes that the queues of one node may have leased or ready; the engine sets auto.
     max_bytes_in_flight: int | Literal["auto"]
-    #: Expected bytes that the full windows of all ranks of one node hold.
+    #: Expected bytes of the full windows of all ranks of one node.
     node_window_bytes: float

@@ -1,4 +1,4 @@
-"""Scenario -> plan: the one place where a run's parameters are taken out of what a user wrote."""
+"""Scenario -> plan: the only module that derives a run's parameters from a scenario."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rayio.storage.presets import PRESETS
 
 @dataclass(frozen=True)
 class Times:
-    """Times that take the place of those a scenario says, such as what a run measured; None leaves the scenario's."""
+    """Times in place of the scenario's, such as measured ones; None keeps the scenario's."""
 
     #: Of a training step.
     compute: Draws | None = None
@@ -35,10 +35,10 @@ class Times:
 def plan_of(
     scenario: Scenario, modelled: bool, auto_bytes_in_flight: int | None = None, times: Times | None = None
 ) -> Plan:
-    """Plan a scenario's run.
+    """Return the plan of a scenario's run.
 
-    ``modelled`` says that storage is a model. ``auto_bytes_in_flight`` is what ``loader.max_bytes_in_flight: auto``
-    comes to, per node; None is no bound. ``times`` go before those of the scenario.
+    ``modelled`` means modelled storage. ``auto_bytes_in_flight`` is the value of ``loader.max_bytes_in_flight: auto``
+    per node; None is no bound. ``times`` have priority over the scenario's.
 
     >>> plan_of(load("unet3d-small"), modelled=True).steps
     (12, 12, 12, 12, 12)
@@ -78,7 +78,7 @@ def plan_of(
 
 
 def _loader(scenario: Scenario, modelled: bool, times: Times) -> LoaderSpec:
-    """How batches are made: unless said otherwise, they carry their bytes exactly when bytes are really read."""
+    """Return the loader's parameters: by default batches carry bytes if bytes are really read."""
     loader = scenario.loader
     return LoaderSpec(
         kind=loader.kind,
@@ -131,40 +131,39 @@ def _checkpointing(scenario: Scenario) -> Checkpointing | None:
     )
 
 
-#: Our own loader, and the name of what it costs.
+#: rayio's loader, and the name of its costs.
 OUR_LOADER, OURS = "actors", "ray"
 
 
 def _charged(scenario: Scenario) -> Costs:
-    """What the virtual engine charges; nothing is copied of batches that have no bytes."""
+    """Return the costs that the virtual engine adds; batches without bytes are not copied."""
     costs = scenario.charges
     if scenario.loader.payload != "none":
         return costs
-    cpu = costs.cpu.model_copy(update=dict.fromkeys(("reader_bandwidth", "rank_bandwidth", "node_bandwidth")))
-    return costs.model_copy(update={"put_bandwidth": None, "cpu": cpu})
+    return costs.model_copy(update={"put_bandwidth": None})
 
 
 def _held(scenario: Scenario) -> float:
-    """What a ready batch holds its rank for longer than ours do, where ``costs`` names a loader that ours stand for."""
+    """Return the seconds that a batch of the loader named in ``costs`` holds its rank beyond rayio's loader."""
     named = scenario.costs
     if not isinstance(named, str) or scenario.loader.kind != OUR_LOADER:
         return 0.0
     return max(0.0, charged(named).receive - charged(OURS).receive)
 
 
-#: What stands for storage that nobody described, where nothing asks for it.
+#: Placeholder for storage that is never used.
 _NOBODYS = StorageParameters(first_byte=NO_TIME, connection_bandwidth=1.0, bandwidth=1.0)
 
 
 def storage_of(scenario: Scenario) -> StorageParameters:
-    """The modelled storage system: the scenario's own, or what a preset's numbers mean on its cluster.
+    """Return the modelled storage system: the scenario's, or a preset's numbers on its cluster.
 
-    Where it refuses requests above a rate (``storage.throttle``), none waits for one.
+    If it refuses requests above a rate (``storage.throttle``), requests do not wait for a rate.
     """
     model = scenario.storage.model
     if not isinstance(model, str):
         return model
-    if model == UNKNOWN:  # a run that would ask for it is refused before it begins: see checks.check_simulated
+    if model == UNKNOWN:  # such a run is refused before it begins: see checks.check_simulated
         return _NOBODYS
     preset = PRESETS[model]
     parts = len(scenario.cluster.reading_nodes) if preset.shared_cap and preset.scope == "node" else 1

@@ -1,8 +1,7 @@
-"""Nodes that come for readers and go with them (``cluster.reader_pool``), where they are modelled.
+"""Modelled nodes that come for readers and go with them (``cluster.reader_pool``).
 
-A reader that is wanted asks for a slot. It takes a free one, or one of a node that is coming, or has a node come; the
-others wait. A node comes ``start`` after it was asked for, and goes once nobody has had a slot of it for
-``idle_timeout``.
+A reader requests a slot. It gets a free one, or one of a node that starts, or a new node starts; others wait. A node
+arrives ``start`` after its request, and goes when it had no reader for ``idle_timeout``.
 """
 
 from __future__ import annotations
@@ -15,37 +14,37 @@ from rayio.model.kernel import Kernel
 from rayio.scenario.reader_pool import ReaderPool
 from rayio.trace.recorder import Recorder
 
-#: A reader: its rank, and its number there.
+#: A reader: its rank, and its number in the rank.
 Who = tuple[int, int]
-#: Is told the node on which a reader has a slot; None where none came in time.
-Told = Callable[[int | None], None]
+#: Called with the node of a reader's slot; None if no node came in time.
+Granted = Callable[[int | None], None]
 
 
 @dataclass(eq=False)
 class _Request:
-    """A reader that asks for a slot, and the node on which it will have one, as far as that is known."""
+    """A reader that requests a slot, and its future node if known."""
 
     who: Who
-    told: Told
+    granted: Granted
     node: _Node | None = None
 
 
 @dataclass(eq=False)
 class _Node:
-    """A node that comes, or is there; times in ns."""
+    """A node that starts or is present; times in ns."""
 
     number: int
-    asked: int
+    requested: int
     up: int | None = None
     taken: set[Who] = field(default_factory=set)
-    #: Since when nobody has a slot of it.
+    #: Time since when it has no reader.
     idle: int | None = None
 
 
 class NodePool:
     """The nodes of a run that come and go, in one process: numbers from ``first`` on.
 
-    ``gone`` is told the number of each that has gone; another one may have it then.
+    ``gone`` is called with the number of each node that has gone, which may be reused.
     """
 
     def __init__(
@@ -62,34 +61,34 @@ class NodePool:
         self.recorder = recorder
         self.gone = gone
         self._nodes: dict[int, _Node] = {}
-        #: Readers that have asked, at most ``spec.pending``, and those whose turn has not come; in order.
+        #: Readers with a request, at most ``spec.pending``, and the waiting ones; in order.
         self._asking: list[_Request] = []
         self._waiting: deque[_Request] = deque()
-        #: The node of each reader that has a slot.
+        #: The node of each reader with a slot.
         self._homes: dict[Who, _Node] = {}
 
-    def want(self, who: Who, told: Told) -> None:
-        """Ask for a slot for a reader."""
-        request = _Request(who, told)
+    def want(self, who: Who, granted: Granted) -> None:
+        """Request a slot for a reader."""
+        request = _Request(who, granted)
         self._waiting.append(request)
         self.kernel.spawn(self._expire(request), "a node is waited for")
         self._turn()
 
     def free(self, who: Who) -> None:
-        """Give a reader's slot back, if it has one."""
+        """Free a reader's slot, if it has one."""
         node = self._homes.pop(who, None)
         if node is not None:
             self._leave(node, who)
             self._turn()
 
     def close(self) -> None:
-        """Record how long the nodes were there that still are."""
+        """Record the lives of the present nodes."""
         for node in [*self._nodes.values()]:
             self._record(node)
         self._nodes.clear()
 
     def _turn(self) -> None:
-        """Let those ask whose turn it is, and give slots to those that ask."""
+        """Send the next requests, and grant slots."""
         is_moving = True
         while is_moving:
             while self._waiting and len(self._asking) < self.spec.pending:
@@ -105,13 +104,13 @@ class NodePool:
                         is_moving = True
 
     def _room(self) -> _Node | None:
-        """A node with a free slot, those that are there before those that come; a new one, if there may be more."""
+        """Return a node with a free slot, present ones first, or a new one if allowed."""
         spec = self.spec
         free = [node for node in self._nodes.values() if len(node.taken) < spec.slots]
         if free:
             return min(free, key=lambda node: (node.up is None, node.number))
         numbers = range(self.first, self.first + spec.nodes)
-        number = next((one for one in numbers if one not in self._nodes), None)
+        number = next((n for n in numbers if n not in self._nodes), None)
         if number is None:
             return None
         node = self._nodes[number] = _Node(number, self.kernel.now())
@@ -119,9 +118,9 @@ class NodePool:
         return node
 
     async def _come(self, node: _Node) -> None:
-        await self.kernel.sleep_until(node.asked + round(self.spec.start * 1e9))
+        await self.kernel.sleep_until(node.requested + round(self.spec.start * 1e9))
         node.up = self.kernel.now()
-        for request in [one for one in self._asking if one.node is node]:
+        for request in [waiting for waiting in self._asking if waiting.node is node]:
             self._grant(request)
         if not node.taken:
             self._rest(node)
@@ -132,7 +131,7 @@ class NodePool:
         assert node is not None
         self._asking.remove(request)
         self._homes[request.who] = node
-        request.told(node.number)
+        request.granted(node.number)
 
     async def _expire(self, request: _Request) -> None:
         await self.kernel.sleep_until(self.kernel.now() + round(self.spec.deadline * 1e9))
@@ -144,7 +143,7 @@ class NodePool:
                 self._leave(request.node, request.who)
         else:
             return
-        request.told(None)
+        request.granted(None)
         self._turn()
 
     def _leave(self, node: _Node, who: Who) -> None:
@@ -157,7 +156,7 @@ class NodePool:
         self.kernel.spawn(self._go(node, node.idle), "a node is idle")
 
     async def _go(self, node: _Node, since: int) -> None:
-        """Have a node go that nobody has needed since a time."""
+        """End a node that has been idle since a time."""
         await self.kernel.sleep_until(since + round(self.spec.idle_timeout * 1e9))
         if node.idle == since and self._nodes.get(node.number) is node:
             del self._nodes[node.number]
@@ -166,12 +165,12 @@ class NodePool:
             self._turn()
 
     def _record(self, node: _Node) -> None:
-        record_node(self.recorder, node.number, node.asked, node.up, self.kernel.now())
+        record_node(self.recorder, node.number, node.requested, node.up, self.kernel.now())
 
 
-def record_node(recorder: Recorder, number: int, asked: int, up: int | None, gone: int) -> None:
-    """Record a node's life: from when it was asked for until it was there, if it was, and until it had gone (ns)."""
+def record_node(recorder: Recorder, number: int, requested: int, up: int | None, gone: int) -> None:
+    """Record a node's life: times of request, arrival (None: never) and end (ns)."""
     writer = recorder.register("pool", str(number), number)
-    recorder.add(writer, "node_start", asked, gone if up is None else up, 0)
+    recorder.add(writer, "node_start", requested, gone if up is None else up, 0)
     if up is not None:
         recorder.add(writer, "node_up", up, gone, 0)

@@ -1,4 +1,4 @@
-"""The prefetch queue as it lives: a QueueState, and the calls and waits around it. The same on every engine."""
+"""The prefetch queue: a QueueState with its calls and waits, the same on every engine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rayio.model.scaler import Scaler
 from rayio.model.standing import Standing
 from rayio.place import Where
 
-#: Carries a lease to its worker and gives what was read, in the lease's order.
+#: Carries a lease to its worker and returns its batches in order.
 Submit = Callable[[Lease], Awaitable[Sequence[Delivery]]]
 
 
 class PrefetchQueue:
-    """The queue of one rank: it submits the workers' reads, owns what they return, and answers the rank's takes."""
+    """The queue of one rank: it submits reads to workers, owns the batches, and answers the rank's takes."""
 
     __slots__ = (
         "_bound_since",
@@ -38,11 +38,11 @@ class PrefetchQueue:
         self.env = env
         self.state = state
         self.submit = submit
-        #: What has readers come and go; None where there are always as many.
+        #: Scales the readers; None for a constant number.
         self.scaler: Scaler | None = None
-        #: Steps that one lease may hold: more than one only where a read is faster than the call that asks for it.
+        #: Steps per lease; more than one only if a read is faster than its call.
         self.lease_steps = 1
-        #: The attempt in which a read failed, and how.
+        #: The attempt and the error of a failed read.
         self._failure: tuple[int, Exception] | None = None
         #: The waiting take's future, and its number: a newer take or its expiry raises the number and ends the wait.
         self._news: Future | None = None
@@ -50,19 +50,18 @@ class PrefetchQueue:
         self._patience_ends = 0
         self._sweeping = False
         self._bound_since: int | None = None
-        #: The leases that are with workers, and since when they were granted: a worker that has none may go.
+        #: Leases at workers, with the times of their grants: a worker without one may leave.
         self.under_way: dict[Lease, int] = {}
         self._readers = [f"reader-{state.spec.rank}-{worker}" for worker in range(state.spec.num_workers)]
 
     async def take(self, take: Take, patience_ns: int | None = None) -> list[Delivery]:
-        """Learn what was consumed, then give batches as soon as there are any; none when ``patience_ns`` ran out.
+        """Record the consumption, then return batches as soon as there are any; none after ``patience_ns``.
 
-        A newer take of the same rank ends the wait of the older one, which is then answered with nothing, whichever of
-        them comes through first.
+        A newer take of the same rank ends the wait of the older one, which returns nothing, in any order of arrival.
 
         Raises:
             DataError, StorageError: a worker could not read; every later take raises it too.
-            StaleAttemptError: the message is of an older attempt.
+            StaleAttemptError: the message belongs to an older attempt.
         """
         if self.state.is_overtaken(take):
             return []
@@ -78,18 +77,18 @@ class PrefetchQueue:
         while take.want > 0 and ticket == self._ticket:
             if self._failure is not None and self._failure[0] == take.attempt:
                 raise self._failure[1]
-            if found := self.state.deliverable(take):
-                return found
+            if ready := self.state.deliverable(take):
+                return ready
             self._news = self.env.kernel.future(f"a batch of epoch {take.epoch} after {take.consumed} steps")
             await self._news
         return []
 
     def at_hand(self, take: Take) -> list[Delivery]:
-        """The batches that are there for a rank that has said what it consumed; none where :meth:`take` has to wait."""
+        """Return the ready batches for a rank whose consumption is recorded; none if :meth:`take` has to wait."""
         return self.state.deliverable(take) if self._failure is None else []
 
     def rank_advanced(self, take: Take) -> None:
-        """Learn what the rank consumed, and let workers start what the window now permits."""
+        """Record the rank's consumption, and let workers start the steps that the window now permits."""
         if self.scaler is not None:
             self.scaler.count()
         if self.state.rank_advanced(take):
@@ -98,14 +97,14 @@ class PrefetchQueue:
             self.scaler.rank_advanced(take)
 
     async def _sweep(self) -> None:
-        """End the newest take's wait when its patience does; one task does it for all of them."""
+        """End the newest take's wait when its patience ends; one task serves all takes."""
         while self._patience_ends > self.env.kernel.now():
             await self.env.kernel.sleep_until(self._patience_ends)
         self._sweeping = False
         self.dismiss()
 
     def dismiss(self) -> None:
-        """Answer the take that waits, if one does, with nothing."""
+        """Answer a waiting take with nothing."""
         self._ticket += 1
         self._wake()
 
@@ -114,7 +113,7 @@ class PrefetchQueue:
             self._news.set_result(None)
 
     def grant(self) -> None:
-        """Have workers start what the window permits."""
+        """Let workers start the steps that the window permits."""
         kernel = self.env.kernel
         for lease in self.state.grant() if self.lease_steps == 1 else self._joined():
             self.under_way[lease] = granted = kernel.now()
@@ -142,7 +141,7 @@ class PrefetchQueue:
         self._wake()
 
     def standing(self) -> Iterator[Standing]:
-        """The leases that are with workers: a step each."""
+        """Yield the leases at workers, step by step."""
         for lease, granted in list(self.under_way.items()):
             by, name = self._readers[lease.worker], self.env.name
             for step in lease.steps:
@@ -150,13 +149,13 @@ class PrefetchQueue:
                 yield Standing("queue", name, "lease", at, granted, granted, by=by)
 
     def _joined(self) -> list[Lease]:
-        """Hand out leases of several steps; what only just fits the window is waited for, it would be single steps."""
+        """Return leases of several steps; smaller ones wait, because they would become single steps."""
         spec = self.state.spec
         lump = min(self.lease_steps, spec.prefetch_factor // 2) if spec.assignment == "static" else 1
         return _coalesce(self.state.grant(lump), self.lease_steps)
 
     def _note_memory_bound(self) -> None:
-        """Note that the bound on bytes begins to keep the window closed, or record that it did."""
+        """Record the start and the end of times when only the bound on bytes closes the window."""
         now = self.env.kernel.now()
         if self._bound_since is None:
             self._bound_since = now
@@ -167,7 +166,7 @@ class PrefetchQueue:
 
 
 def _coalesce(leases: list[Lease], most: int) -> list[Lease]:
-    """Join leases of the same worker, up to ``most`` steps each, keeping every worker's order."""
+    """Return leases with those of the same worker joined, up to ``most`` steps each, in every worker's order."""
     if most == 1 or len(leases) < 2:
         return leases
     joined: list[Lease] = []

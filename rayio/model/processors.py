@@ -1,8 +1,7 @@
-"""Processors as the virtual clock has them: the jobs of a node share its cores, as a kernel's scheduler has them do.
+"""CPUs on the virtual clock: the jobs of a node share its cores, as under a kernel's scheduler.
 
-A job has one core at most. Where there are more jobs than cores they share them: all alike at every moment (processor
-sharing), or in turns of a time slice, so that a short job waits until a long one has had its slice. A process is one
-job at a time. What sleeps takes no core.
+A job uses one core at most. More jobs than cores share them: all equally at every moment (processor sharing), or in
+time slices, so that a short job waits for a long one's slice. A process runs one job at a time. Sleeps use no core.
 """
 
 from __future__ import annotations
@@ -16,42 +15,42 @@ from typing import TypeVar
 
 from rayio.model.kernel import Future, Kernel
 from rayio.scenario.cluster import Cluster
-from rayio.scenario.costs import CpuCosts, taken
+from rayio.scenario.costs import CpuCosts
 from rayio.storage.base import Opener, Requests, Served, Storage
 
 T = TypeVar("T")
 
-#: A job is done when less than this is left of it (ns): sums of floats are not exact.
+#: A job is done when less than this is left (ns), because sums of floats are not exact.
 ROUNDING_NS = 0.5
 
 
 class Cores:
-    """The cores of one node; a share of one that something else takes all the time is none of ``number``."""
+    """The cores of one node; ``number`` excludes shares that others use permanently."""
 
     __slots__ = ("_done_at", "_jobs", "_number_of_jobs_ever", "_seen_at", "_served", "contention", "kernel", "number")
 
     def __init__(self, kernel: Kernel, number: float, contention: float = 1.0) -> None:
         self.kernel = kernel
         self.number = number
-        #: How many times as long work takes while all cores are busy.
+        #: Factor on the duration of work while all cores are busy.
         self.contention = contention
-        #: What a job that was there from the beginning would have been given (ns), and until when that is known.
+        #: Service of a job present from the beginning (ns), and the time until which it is known.
         self._served, self._seen_at = 0.0, 0
-        #: The jobs under way by when they will be done, on the scale of ``_served``.
+        #: Running jobs by their end on the scale of ``_served``.
         self._jobs: list[tuple[float, int, Future | None]] = []
         self._number_of_jobs_ever = 0
-        #: When the next of them is looked for to be done; 0 when nobody looks.
+        #: Time of the next planned check; 0 without one.
         self._done_at = 0
 
     async def work(self, seconds: float) -> None:
-        """Return when a job of so many CPU seconds has been done."""
+        """Wait for a job of ``seconds`` of CPU."""
         if seconds > 0:
             future = self.kernel.future("a processor")
             self._begin(seconds, future)
             await future
 
     def spend(self, seconds: float) -> None:
-        """Begin a job that nobody waits for."""
+        """Start a job without waiting for it."""
         if seconds > 0:
             self._begin(seconds, None)
 
@@ -62,7 +61,7 @@ class Cores:
         self._look()
 
     def _serve(self) -> None:
-        """Bring what jobs were given up to date."""
+        """Update the service of jobs."""
         now = self.kernel.now()
         if self._jobs:
             self._served += (now - self._seen_at) * self._share
@@ -74,7 +73,7 @@ class Cores:
         return share if len(self._jobs) < self.number else share / self.contention
 
     def _look(self) -> None:
-        """Have somebody look when the first job will be done, unless somebody looks by then."""
+        """Schedule a check at the end of the first job, unless there is one by then."""
         left = max(0.0, self._jobs[0][0] - self._served) / self._share
         when = self._seen_at + int(left) + (left > int(left))
         if not self._done_at or when < self._done_at:
@@ -83,7 +82,7 @@ class Cores:
 
     async def _end(self, when: int) -> None:
         await self.kernel.sleep_until(when)
-        if self._done_at != when:  # somebody looked earlier, and sent for the next look
+        if self._done_at != when:  # an earlier check has scheduled the next one
             return
         self._done_at = 0
         self._serve()
@@ -97,18 +96,18 @@ class Cores:
 
 
 class SlicedCores(Cores):
-    """The cores of one node, on which jobs take turns of ``slice_ns`` each, or more where nobody waits."""
+    """The cores of one node, on which jobs take turns of ``slice_ns`` each, or more if none waits."""
 
     __slots__ = ("_busy", "_slice_ns", "_speed", "_waiting")
 
     def __init__(self, kernel: Kernel, number: float, slice_ns: int, contention: float = 1.0) -> None:
         super().__init__(kernel, number, contention)
         self._slice_ns = slice_ns
-        #: Each of the whole cores does what is left to it of a second in so many.
+        #: Each core is slowed such that they sum to ``number``.
         self._speed = number / math.ceil(number)
-        #: Jobs without a core, in the order of their turns: what is left of each (ns), and who waits for it.
+        #: Jobs without a core, in the order of their turns: remaining time (ns), and waiter.
         self._waiting: deque[tuple[float, Future | None]] = deque()
-        #: Cores that have a job.
+        #: Busy cores.
         self._busy = 0
 
     def _begin(self, seconds: float, future: Future | None) -> None:
@@ -118,7 +117,7 @@ class SlicedCores(Cores):
             self.kernel.spawn(self._turns(), "processor")
 
     async def _turns(self) -> None:
-        """Be a core until no job waits."""
+        """Run jobs on one core until none waits."""
         while self._waiting:
             left, future = self._waiting.popleft()
             while left > ROUNDING_NS:
@@ -136,7 +135,7 @@ class SlicedCores(Cores):
 
 
 class Process:
-    """A process of a node: its jobs are done one after the other, in the order in which they came."""
+    """A process of a node: its jobs run one after the other, in order of arrival."""
 
     __slots__ = ("_last", "cores")
 
@@ -145,7 +144,7 @@ class Process:
         self._last: Future | None = None
 
     async def work(self, seconds: float) -> None:
-        """Return when a job of so many CPU seconds has been done, after those before it."""
+        """Wait for a job of ``seconds`` of CPU, after earlier ones."""
         if seconds <= 0:
             return
         before, mine = self._last, self.cores.kernel.future("its process")
@@ -165,9 +164,9 @@ CoresOf = Callable[[int], Cores]
 
 
 def cores_of(kernel: Kernel, cluster: Cluster, costs: CpuCosts) -> CoresOf | None:
-    """The cores of every node, those that ``cluster`` says; None where they are as many as there is work.
+    """Return the cores of every node by ``cluster``; None for unlimited cores.
 
-    What a node's processes take all the time is not among them; a tenth of one core is left at least.
+    The permanent work of a node's processes is subtracted; a tenth of one core is left at least.
     """
     if cluster.cores is None:
         return None
@@ -191,18 +190,18 @@ class ParsedStorage:
         self.costs = costs
 
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
-        """Have the batch served, then parsed."""
+        """Read the batch, then parse it."""
         served = await self.storage.read(requests, load)
         await self.cores.work(self.costs.parsing(requests.num_samples, served.nbytes))
         return served
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
-        """Have a file written."""
+        """Write a file."""
         return await self.storage.write(path, num_bytes, request_bytes, fsync=fsync)
 
 
 class MessageCpu:
-    """What the batches of one rank take of its node's cores on their way from its readers, in CPU seconds."""
+    """CPU work of one rank's batches on its node, on their way from its readers (s)."""
 
     __slots__ = ("costs", "node", "queue", "rank")
 
@@ -210,25 +209,20 @@ class MessageCpu:
         self.costs = costs
         self.node = node = rank.cores
         self.rank = rank
-        #: The queue's process: its own, or its rank's.
+        #: The queue's process: separate, or its rank's.
         self.queue = self.rank if in_rank else Process(node)
 
     async def leased(self, within: float) -> float:
-        """Have the queue send a lease, which takes ``within`` seconds in all; give those that are left of them."""
+        """Send a lease, which takes ``within`` seconds in all; return the seconds left."""
         work = self.costs.queue / 2
         on_the_way = min(work, within)
         await self.queue.work(on_the_way)
         self.node.spend(work - on_the_way)
         return within - on_the_way
 
-    def put(self, reader: Cores, nbytes: int, seconds: float) -> None:
-        """Do beside a reader what a batch takes beyond the ``seconds`` for which it holds its reader."""
-        reader.spend(self.costs.reader + taken(nbytes, self.costs.reader_bandwidth) - seconds)
-        reader.spend(self.costs.node + taken(nbytes, self.costs.node_bandwidth))
-
-    async def delivered(self, nbytes: int, within: float, received: float) -> None:
-        """Bring a batch to its rank, which takes ``within`` seconds; it will be ``received`` in so many more."""
-        by_queue, by_rank = self.costs.queue / 2, self.costs.rank + taken(nbytes, self.costs.rank_bandwidth) - received
+    async def delivered(self, within: float, received: float) -> None:
+        """Deliver a batch to its rank within ``within`` seconds; receiving takes ``received`` more."""
+        by_queue, by_rank = self.costs.queue / 2, self.costs.rank - received
         first = min(by_queue, within)
         last = max(0.0, min(by_rank, within - first))
         await self.queue.work(first)

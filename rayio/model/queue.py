@@ -1,7 +1,7 @@
-"""The brain of one rank's prefetch queue: which worker reads which step, and what may be handed over when.
+"""The state machine of one rank's prefetch queue: assignment of steps to workers, and order of deliveries.
 
-Pure: it is told what happened (two events, ``rank_advanced`` and ``batch_read``) and says what to do (``grant``,
-``deliverable``). The engines carry that out (see prefetch.py). ``validate`` checks what holds after every event.
+Pure: it has two events, ``rank_advanced`` and ``batch_read``, and two decisions, ``grant`` and ``deliverable``. The
+engines carry these out (see prefetch.py). ``validate`` checks the invariants after every event.
 
 The window is PyTorch's. With W workers and prefetch factor P, step n may be started only when step n - P*W has been
 *consumed*, that is, is in the rank's hands. Out of order, the number of consumed steps takes the place of that step.
@@ -21,7 +21,7 @@ from rayio.storage.base import Moved
 
 @dataclass(frozen=True, slots=True)
 class QueueSpec:
-    """What a queue is built from; a restarted one needs nothing else."""
+    """The parameters of a queue, enough to restart it."""
 
     rank: int
     num_workers: int
@@ -32,34 +32,34 @@ class QueueSpec:
     in_order: bool = True
     #: Bound on bytes granted and not yet consumed; None is no bound.
     max_bytes: int | None = None
-    #: What decides how many workers there are, of which ``num_workers`` are then the most; None where it is always so.
+    #: Parameters of scaling, with at most ``num_workers`` workers; None for a constant number.
     scaling: Autoscaled | None = None
-    #: Whether those beyond the first ones are on nodes that come and go with them.
+    #: True if workers beyond the first ones are on pool nodes.
     has_pool: bool = False
 
     @property
     def is_in_turn(self) -> bool:
-        """Whether steps go to workers in turn, as far as the window permits."""
+        """True if steps go to workers in turn, as far as the window permits."""
         return self.assignment == "static" and self.max_bytes is None and self.scaling is None
 
     @property
     def first_workers(self) -> int:
-        """Workers that there are at the start, and at least."""
+        """Number of workers at the start, which is the least."""
         return self.num_workers if self.scaling is None else self.scaling.min
 
     @property
     def least_window(self) -> int:
-        """The window with the workers that there are at least."""
+        """The window with the least number of workers."""
         return self.first_workers * self.prefetch_factor
 
     @property
     def window(self) -> int:
-        """Steps that may be started and not yet consumed: with all workers that there can be."""
+        """Steps that may be started and not yet consumed, with the largest number of workers."""
         return self.num_workers * self.prefetch_factor
 
 
 class Lease(NamedTuple):
-    """Steps of one epoch that one worker is to read, in this order."""
+    """Steps of one epoch for one worker, in reading order."""
 
     rank: int
     worker: int
@@ -69,9 +69,9 @@ class Lease(NamedTuple):
 
 
 class Take(NamedTuple):
-    """A rank's request, repeated safely: all it has consumed, what it holds unconsumed, and how many it wants.
+    """A rank's request, safe to repeat: its consumption, the steps that it holds, and the number of batches wanted.
 
-    ``consumed`` steps of ``epoch`` are every step below it; ``extra`` are further ones, consumed out of order.
+    ``consumed`` means every step below it; ``extra`` are further steps, consumed out of order.
     """
 
     epoch: int
@@ -80,16 +80,17 @@ class Take(NamedTuple):
     extra: tuple[int, ...] = ()
     holding: tuple[int, ...] = ()
     attempt: int = 0
-    #: How long the rank has waited for batches in all (ns), where the number of workers follows from it; the first
-    #: batch of an epoch, which no worker could have read before, does not count.
+    #: Total waiting time of the rank (ns), if workers scale; without the first batch of each epoch, which no worker
+    #: could
+    #: have read before.
     waited: int = 0
 
 
 @dataclass(slots=True)
 class Delivery:
-    """One batch as it travels: what was read, the digest of the sample ids found in it, and the bytes (or none).
+    """A batch in transit: what was read, the digest of its sample ids, and the bytes (or None).
 
-    Nobody changes one; it is not frozen because a frozen one takes eight times as long to make, for every batch.
+    It must not be changed; frozen dataclasses take eight times as long to create.
     """
 
     epoch: int
@@ -100,31 +101,31 @@ class Delivery:
     digest: int
     payload: Any = None
     attempt: int = 0
-    #: Takes the memory of the payload back; None where none is lent. It stays in the process that read the batch.
+    #: Takes the memory of the payload back; None if none is lent. It stays in the process that read the batch.
     give_back: Callable[[], None] | None = field(default=None, compare=False, repr=False)
-    #: Where the bytes came from; None of modelled storage without a cache.
+    #: Source of the bytes; None for modelled storage without a cache.
     moved: Moved | None = field(default=None, compare=False, repr=False)
-    #: Samples of the batch that were given up after errors; they are not in ``num_samples``.
+    #: Samples skipped after errors; not in ``num_samples``.
     skipped: int = 0
 
     def done(self) -> None:
-        """Say that nobody will look at the payload again: the memory that it lies in is there for batches to come."""
+        """Release the memory of the payload for later batches; the payload must not be used after that."""
         if self.give_back is not None:
             give_back, self.give_back, self.payload = self.give_back, None, None
             give_back()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as a call: what dataclasses do by themselves for slots takes ten times as long, twice per batch."""
+        """Pickle as a call; the default for slots takes ten times as long, twice per batch."""
         fields = (self.epoch, self.step, self.worker, self.num_samples, self.nbytes, self.digest)
         return Delivery, (*fields, self.payload, self.attempt, None, self.moved, self.skipped)
 
 
 class StaleAttemptError(RunError):
-    """A message of an attempt that has been given up."""
+    """A message of an abandoned attempt."""
 
 
 class QueueState:
-    """All that a queue knows. ``step_bytes(epoch, step)`` says how large a batch will be."""
+    """The state of a queue. ``step_bytes(epoch, step)`` returns the bytes of a batch."""
 
     __slots__ = (
         "_free",
@@ -152,11 +153,11 @@ class QueueState:
         self.attempt = 0
         #: Steps of the open epoch.
         self.num_steps = 0
-        #: Every step below it is consumed.
+        #: Every earlier step is consumed.
         self.consumed = 0
-        #: Steps at or above ``consumed`` that are consumed too; empty when in order.
+        #: Further consumed steps; empty in order.
         self.extra: set[int] = set()
-        #: The next step that no worker has.
+        #: The next step without a worker.
         self.next_step = 0
         #: Steps leased and not yet read, by worker.
         self.leased: dict[int, int] = {}
@@ -164,22 +165,22 @@ class QueueState:
         self.ready: dict[int, Delivery] = {}
         #: Bytes of all steps that are leased or ready.
         self.bytes_in_flight = 0
-        #: Whether only the bound on bytes keeps the window closed.
+        #: True if only the bound on bytes closes the window.
         self.memory_bound = False
-        #: Workers that get leases: those of the lowest numbers.
+        #: Number of workers that get leases, the lowest ones.
         self.workers = spec.first_workers
         self._free = set(range(self.workers))
-        #: Whether steps go to workers in turn, as far as the window permits.
+        #: True if steps go to workers in turn, as far as the window permits.
         self._is_in_turn = spec.is_in_turn
         self._sizes: dict[int, int] = {}
 
     def rank_advanced(self, take: Take) -> bool:
-        """Event: the rank says what it has consumed; true where that was news, so that there may be leases to grant.
+        """Event: the rank's consumption; return True if it is new, so that there may be leases to grant.
 
-        The first take of a new epoch or attempt opens that one's window.
+        The first take of a new epoch or attempt opens its window.
 
         Raises:
-            StaleAttemptError: the message is of an older attempt or a finished epoch.
+            StaleAttemptError: the message belongs to an older attempt or a finished epoch.
         """
         epoch, consumed, _, extra, _, attempt, _ = take
         if attempt != self.attempt or epoch != self.epoch:
@@ -195,7 +196,7 @@ class QueueState:
             for step in range(self.consumed, consumed):
                 self._forget(step)
             self.consumed = consumed
-            if consumed > self.next_step:  # batches that a queue before this one, which was killed, had handed over
+            if consumed > self.next_step:  # delivered by a queue that was killed
                 self.next_step = consumed
         for step in extra:
             self._forget(step)
@@ -205,7 +206,7 @@ class QueueState:
         return True
 
     def is_overtaken(self, take: Take) -> bool:
-        """Say whether a take that was sent after this one is here already: what this one waits for is handed over."""
+        """Return True if a newer take has arrived: its consumption includes what this one waits for."""
         epoch, consumed, _, extra, _, attempt, _ = take
         is_current = attempt == self.attempt and epoch == self.epoch
         return is_current and consumed + len(extra) < self.consumed + len(self.extra)
@@ -222,10 +223,9 @@ class QueueState:
         self._free = set(range(self.workers))
 
     def employ(self, workers: int) -> None:
-        """Event: from now on so many workers get leases; what those beyond have been leased, they still read.
+        """Event: the number of workers that get leases from now on; dismissed ones still read theirs.
 
-        Where batches are not the first free one's, each goes to the worker that has the fewest: in turn, but for
-        those who came last.
+        With static assignment each batch goes to the worker with the fewest: in turn, except for new workers.
         """
         busy = set(self.leased.values())
         self._free = {worker for worker in range(workers) if worker not in busy}
@@ -240,8 +240,8 @@ class QueueState:
     def grant(self, lump: int = 1) -> list[Lease]:
         """Lease every step that the window and the bound on bytes permit, one step a lease, in step order.
 
-        With a ``lump``, only as many as make whole lumps for every worker (or all that is left of the epoch), unless
-        nothing is being read: single steps that only just fit the window would cost a call each.
+        With a ``lump``, lease only whole lumps for every worker (or the rest of the epoch), unless nothing is being
+        read: single steps that just fit the window would cost a call each.
         """
         spec, num_steps = self.spec, self.num_steps
         workers = self.workers
@@ -254,7 +254,7 @@ class QueueState:
         granted: list[Lease] = []
         self.memory_bound = False
         while most > 0 and (step := self.next_step) < num_steps:
-            if step in self.extra:  # consumed out of order before this queue was restarted
+            if step in self.extra:  # consumed out of order before a restart
                 self.next_step += 1
                 continue
             worker: int | None
@@ -277,7 +277,7 @@ class QueueState:
         return granted
 
     def _grant_in_turn(self) -> list[Lease]:
-        """Do what :meth:`grant` does, in fewer calls, where nothing but the window decides: mostly so on the clock."""
+        """Return :meth:`grant`, in fewer calls, if only the window decides, as usually on the virtual clock."""
         spec, first, workers, leased = self.spec, self.next_step, self.workers, self.leased
         end = min(self.num_steps, first + workers * spec.prefetch_factor - len(leased) - len(self.ready))
         granted: list[Lease] = []
@@ -289,7 +289,7 @@ class QueueState:
 
     def _bytes_permit(self, step: int, most: int) -> bool:
         size = self.step_bytes(self.epoch, step)
-        # With nothing in flight this is the next step the rank can get: refusing it would stop the run for good.
+        # With nothing in flight this is the rank's next step: refusing it would stop the run for good.
         if self.bytes_in_flight and self.bytes_in_flight + size > most:
             return False
         self._sizes[step] = size
@@ -297,7 +297,7 @@ class QueueState:
         return True
 
     def batch_read(self, delivery: Delivery) -> None:
-        """Event: a worker has read a batch. One that nobody waits for any more (consumed, older attempt) is dropped."""
+        """Event: a worker has read a batch. A late one (consumed, older attempt) is dropped."""
         if delivery.attempt != self.attempt or delivery.epoch != self.epoch:
             return
         if self.leased.pop(delivery.step, None) is not None:
@@ -307,31 +307,31 @@ class QueueState:
             self._free.add(worker)
 
     def deliverable(self, take: Take) -> list[Delivery]:
-        """Up to ``want`` batches that the rank neither consumed nor holds: in step order, or as they became ready.
+        """Return up to ``want`` batches that the rank neither consumed nor holds, in step order or order of arrival.
 
-        In order there is nothing to give before the first of them is ready; what is ready behind a gap comes along.
-        They stay in ``ready`` until consumed, so that a lost answer can be repeated.
+        In order, nothing precedes the first of them; batches ready behind a gap are included. They stay in ``ready``
+        until consumed, so that a lost answer can be repeated.
         """
         _, consumed, want, _, holding, _, _ = take
         if want == 1 and self.spec.in_order and not holding and not self.extra:
             next_one = self.ready.get(consumed)
             return [] if next_one is None else [next_one]
-        held = set(holding)
-        found = [self.ready[s] for s in self.ready if s not in held]
+        in_hand = set(holding)
+        candidates = [self.ready[s] for s in self.ready if s not in in_hand]
         if not self.spec.in_order:
-            return found[:want]
+            return candidates[:want]
         first = consumed
-        while first in held or first in self.extra:
+        while first in in_hand or first in self.extra:
             first += 1
         if first not in self.ready:
             return []
-        return sorted((d for d in found if d.step >= first), key=lambda delivery: delivery.step)[:want]
+        return sorted((d for d in candidates if d.step >= first), key=lambda delivery: delivery.step)[:want]
 
     def validate(self) -> None:
-        """Check what holds after every event, in whatever order events come.
+        """Check the invariants after an event.
 
         Raises:
-            AssertionError: something does not; the message says what, and has the whole state.
+            AssertionError: one is violated; the message names it, with the whole state.
         """
         if broken := "; ".join(self._broken()):
             raise AssertionError(f"{broken}\n{ {name: getattr(self, name) for name in self.__slots__} }")

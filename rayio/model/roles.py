@@ -1,14 +1,14 @@
-"""The whole data path: what each role does, in the order it does it.
+"""The whole data path: the work of each role, in order.
 
 A run is these functions. Every rank calls ``train``: for each step it takes a batch from its prefetch queue, computes
-(a sleep), meets the other ranks, and saves a checkpoint or evaluates when that is due. The queue, whenever its window
-has room, has a reader call ``read_lease`` for the next steps: the reader works out which samples those are, reads their
-files, checks and decodes them, and returns the batch. A checkpoint is cut into shards, and each goes to a writer that
-calls ``write_shard``; an asynchronous one is copied first and written while training goes on. An evaluation takes
-batches of another dataset from a queue of its own, read by the same readers.
+(a sleep), meets the other ranks, and saves a checkpoint or evaluates when that is due. When the queue's window has
+room, a reader calls ``read_lease`` for the next steps: it computes the samples, reads their files, verifies and decodes
+them, and returns the batch. A checkpoint is cut into shards, and each goes to a writer that calls ``write_shard``; an
+asynchronous one is copied first and written while training continues. An evaluation takes batches of another dataset
+from a separate queue, read by the same readers.
 
-The roles know no process, file or clock. They live by an ``Env``; an engine gives it to them: on Ray each role is an
-actor and queues are remote, in the local engine they share one process, on the virtual clock a sleep takes no time.
+The roles know no process, file or clock. An engine gives them an ``Env``: on Ray each role is an actor and queues are
+remote, in the local engine they share one process, on the virtual clock a sleep takes no time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rayio.storage.base import Served
 
 
 async def read_lease(env: Env, loading: Loading, lease: Lease) -> list[Delivery]:
-    """A reader's work: read the steps of one lease, in their order. Repeating it gives the same batches."""
+    """A reader's work: read the steps of one lease, in order. A repeated call returns the same batches."""
     batches = []
     for step in lease.steps:
         at = Where(lease.rank, lease.epoch, step, lease.attempt)
@@ -35,7 +35,7 @@ async def read_lease(env: Env, loading: Loading, lease: Lease) -> list[Delivery]
 
 
 async def load_batch(env: Env, loading: Loading, at: Where, worker: int, lane: int = 0) -> Delivery:
-    """Read and decode one batch. The digest is taken of the sample ids found in the bytes."""
+    """Read and decode one batch. The digest is computed from the sample ids in the bytes."""
     load = loading.of(at, env.kept)
     served = await env.read(load.requests, load.from_files, at, lane=lane, samples=load.samples)
     load.keep(env.kept)
@@ -61,7 +61,7 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
             at = Where(training.rank, epoch, step, attempt)
             batch = await env.take(at)
             tally.add(batch)
-            batch.done()  # the compute is emulated: it does not look at the bytes
+            batch.done()  # the compute is emulated: it does not use the bytes
             await env.compute_and_synchronise(training.compute_seconds(at), training.sync_seconds, at)
             if step == pause:
                 if shards := training.shards(at):
@@ -77,7 +77,7 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
 
 
 async def save(env: Env, training: Training, shards: Sequence[Shard], at: Where) -> None:
-    """A rank's part of a checkpoint: wait until it is durable, or only until the state is copied, and train on."""
+    """Save a rank's part of a checkpoint: wait until it is durable, or only until the state is copied."""
     if training.snapshot_rate is None:
         await env.checkpoint(shards, at)
     else:
@@ -86,7 +86,7 @@ async def save(env: Env, training: Training, shards: Sequence[Shard], at: Where)
 
 
 async def evaluate(env: Env, training: Training, tally: Tally, epoch: int, at: Where) -> None:
-    """A pause in training after a step: the rank's share of the evaluation dataset, batch by batch, nobody awaited."""
+    """Evaluate after a step: the rank's share of the evaluation dataset, batch by batch, without barriers."""
     phase = training.evaluation
     assert phase is not None
     begun = env.kernel.now()
@@ -100,5 +100,5 @@ async def evaluate(env: Env, training: Training, tally: Tally, epoch: int, at: W
 
 
 async def write_shard(env: Env, shard: Shard, at: Where) -> Served[None]:
-    """A checkpoint writer's work: make one shard's bytes and write them; durable and complete when this returns."""
+    """A checkpoint writer's work: generate and write one shard; durable and complete on return."""
     return await env.write(shard, at)

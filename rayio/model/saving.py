@@ -1,4 +1,4 @@
-"""Which checkpoint is due when, who saves which part of it, and how many bytes that is."""
+"""Checkpoints: when they are due, which rank saves which part, and its bytes."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from rayio.scenario.writers import Writers
 
 @dataclass(frozen=True)
 class Checkpointing:
-    """The checkpoints of a run: any rank can work out any of them. Who saves what, the kind of writers says."""
+    """The checkpoints of a run, computable by any rank. The kind of writers assigns the shards."""
 
     #: Folder of the checkpoints, relative to the run's root.
     path: str
     writers: Writers
     topology: Topology
-    #: Bytes that each writer saves, by number.
+    #: Bytes of each writer, by number.
     sizes: tuple[int, ...]
     schedule: Schedule
     request_bytes: int
     fsync: bool
-    #: Bytes per second of the copy that is written while training goes on; None: training waits for the writing.
+    #: Bytes per second of the copy that is written in the background; None: training waits for the write.
     snapshot_rate: float | None
 
     def shards(self, at: Where, steps: int) -> Sequence[Shard]:
-        """The shards that rank ``at.rank``, with ``steps`` steps in this epoch, saves after this step."""
+        """Return the shards that rank ``at.rank``, with ``steps`` steps in this epoch, saves after this step."""
         due = self.schedule.due(at.epoch, at.step, steps)
         if not due:
             return ()
         numbers = self.writers.of_rank(at.rank, self.topology)
-        return tuple(self._shard(one, number) for one in due for number in numbers)
+        return tuple(self._shard(number_due, number) for number_due in due for number in numbers)
 
     def _shard(self, due: int, writer: int) -> Shard:
         epoch, step = self.schedule.step(due)

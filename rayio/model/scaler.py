@@ -1,7 +1,7 @@
-"""A rank's readers as they come and go: what ``rayio.model.autoscale`` decides, measured and carried out.
+"""The scaler of a rank's readers: it measures for ``rayio.model.autoscale`` and carries out its decisions.
 
-It lives in the prefetch queue and has no clock of its own: it looks when the rank says what it consumed. What a worker
-was leased before it goes, it still reads; it goes once the rank has consumed all of that.
+It is part of the prefetch queue and has no timer: it looks when the rank reports its consumption. A worker still reads
+its leases before it leaves; it leaves once the rank has consumed all of them.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from rayio.model.pool import NodePool
 from rayio.model.queue import Lease, QueueState, Take
 from rayio.scenario.workers import Autoscaled
 
-#: A look takes in at least so many batches: of fewer, chance says more than the number of readers.
+#: Batches of a look at least: with fewer, chance has more effect than the number of readers.
 LEAST_BATCHES = 16
 
 
 class Queue(Protocol):
-    """What a queue is to its scaler."""
+    """A queue as its scaler uses it."""
 
     env: Env
     state: QueueState
 
     @property
     def under_way(self) -> Iterable[Lease]:
-        """The leases that are with workers."""
+        """The leases at workers."""
 
     def grant(self) -> None:
-        """Have workers start what the window permits."""
+        """Let workers start the steps that the window permits."""
 
 
-#: Is told how many readers a rank has, and for how long (ns) nodes for those that came were waited for.
+#: Called with a rank's number of readers, and the time (ns) that new ones waited for nodes.
 Arrived = Callable[[int, int], None]
 
 
 class Staff(Protocol):
-    """What an engine supplies to scale the readers of one rank."""
+    """An engine's means to scale the readers of one rank."""
 
     def hire(self, workers: int, arrived: Arrived) -> None:
-        """Have so many readers there in all; ``arrived`` is told how many there are, once that is all there will be."""
+        """Start readers up to ``workers`` in all; ``arrived`` is called with the final number."""
 
     def is_free(self, worker: int) -> bool:
-        """Whether nobody looks at anything in a worker's memory any more."""
+        """Return True if no memory of a worker is in use."""
 
     def dismiss(self, workers: int) -> None:
-        """End the readers beyond so many: they have nothing left to do."""
+        """End the idle readers beyond ``workers``."""
 
 
 class InProcessStaff:
-    """Readers that are roles of this process: they are there ``seconds`` after somebody wanted them."""
+    """Readers that are roles of this process: they start ``seconds`` after the request."""
 
     def __init__(self, kernel: Kernel, seconds: float) -> None:
         self.kernel = kernel
@@ -64,7 +64,7 @@ class InProcessStaff:
         self.start(workers, arrived, 0)
 
     def start(self, workers: int, arrived: Arrived, waited: int) -> None:
-        """Start readers that have a place to live, for which they waited so long (ns)."""
+        """Start readers that have a node, for which they waited ``waited`` ns."""
         if self.seconds:
             self.kernel.spawn(self._start(workers, arrived, waited), "readers start")
         else:
@@ -83,7 +83,7 @@ class InProcessStaff:
 
 
 class PooledStaff(InProcessStaff):
-    """Readers of this process that live on nodes which come for them; ``settle`` is told on which each one does."""
+    """Readers of this process on pool nodes; ``settle`` is called with the node of each."""
 
     def __init__(
         self, kernel: Kernel, seconds: float, pool: NodePool, rank: int, least: int, settle: Callable[[int, int], None]
@@ -92,26 +92,26 @@ class PooledStaff(InProcessStaff):
         self.pool = pool
         self.rank = rank
         self.settle = settle
-        #: Readers that there are.
+        #: Number of present readers.
         self._workers = least
 
     def hire(self, workers: int, arrived: Arrived) -> None:
-        """See :class:`Staff`; of readers that no node came for, those that are numbered after them are let go too."""
+        """See :class:`Staff`; readers numbered after one without a node are cancelled too."""
         since, wanted = self.kernel.now(), range(self._workers, workers)
-        found: dict[int, int | None] = {}
+        nodes: dict[int, int | None] = {}
 
-        def told(worker: int, node: int | None) -> None:
-            found[worker] = node
-            if len(found) == len(wanted):
-                self._move_in(wanted, found)
+        def granted(worker: int, node: int | None) -> None:
+            nodes[worker] = node
+            if len(nodes) == len(wanted):
+                self._move_in(wanted, nodes)
                 self.start(self._workers, arrived, self.kernel.now() - since)
 
         for worker in wanted:
-            self.pool.want((self.rank, worker), partial(told, worker))
+            self.pool.want((self.rank, worker), partial(granted, worker))
 
-    def _move_in(self, wanted: range, found: dict[int, int | None]) -> None:
+    def _move_in(self, wanted: range, nodes: dict[int, int | None]) -> None:
         for worker in wanted:
-            node = found[worker]
+            node = nodes[worker]
             if node is not None and worker == self._workers:
                 self.settle(worker, node)
                 self._workers += 1
@@ -126,7 +126,7 @@ class PooledStaff(InProcessStaff):
 
 
 class _Change(NamedTuple):
-    """A change that is under way: since when, from how many readers to how many, and why."""
+    """A change in progress: start, numbers of readers before and after, and the reason."""
 
     since: int
     before: int
@@ -135,31 +135,32 @@ class _Change(NamedTuple):
 
 
 class Scaler:
-    """Looks how a queue does, and has readers come and go."""
+    """Observes a queue and scales its readers."""
 
     def __init__(self, queue: Queue, scaling: Autoscaled, staff: Staff) -> None:
         self.queue = queue
         self.scaling = scaling
         self.staff = staff
         self.memory = Memory()
-        #: Readers that were wanted and are not there yet, or that go and still have something to do.
+        #: Requested readers that have not arrived, or dismissed ones with work left.
         self._coming: _Change | None = None
         self._going: _Change | None = None
-        #: Whether the readers there were at first are in the trace.
+        #: True once the first readers are in the trace.
         self._has_begun = False
-        #: The epoch and step that must be consumed before the next look begins; None once it has.
+        #: The epoch and step to be consumed before the next look begins; None once it has begun.
         self._settles: tuple[int, int] | None = (-1, 0)
-        #: When the look began, what the rank had waited (ns) and taken then.
+        #: Start of the look; the rank's waiting time (ns) and batches at that time.
         self._begun = self._waited = self._taken = 0
-        #: Batches × ns since the look began: ready ones, and those being read; and until when that is counted.
+        #: Batches × ns since the look began: ready ones and those being read; and the time until which they are
+        #: counted.
         self._ready = self._reading = self._counted = 0
-        #: By worker that came to a node of its own and has read nothing yet: since when it is there.
+        #: Arrival times of workers on pool nodes that have read nothing yet.
         self._new: dict[int, int] = {}
-        #: Batches that were consumed in the epochs before this one, and in this one.
+        #: Batches consumed in earlier epochs, and in this one.
         self._epoch, self._earlier, self._current = -1, 0, 0
 
     def count(self) -> None:
-        """Count the batches that are ready and being read until now; to be called before their number changes."""
+        """Count the batches that are ready and being read until now; called before their number changes."""
         now, state = self.queue.env.kernel.now(), self.queue.state
         since = now - self._counted
         self._ready += len(state.ready) * since
@@ -167,14 +168,14 @@ class Scaler:
         self._counted = now
 
     def read_by(self, worker: int) -> None:
-        """Learn that a worker has read a batch."""
+        """Record that a worker has read a batch."""
         if self._new and (since := self._new.pop(worker, None)) is not None:
             env, state = self.queue.env, self.queue.state
             at = env.where(state.spec.rank, state.epoch, attempt=state.attempt)
             env.span("first_batch", since, env.kernel.now(), at, 3)
 
     def rank_advanced(self, take: Take) -> None:
-        """Learn what the rank consumed and how long it waited; look, when it is time."""
+        """Record the rank's consumption and waiting time; look, when it is due."""
         if not self._has_begun:
             self._has_begun = True
             self._record(_Change(self.queue.env.born, 0, self.queue.state.workers, "at the start"), take.epoch)
@@ -222,7 +223,7 @@ class Scaler:
             self.leave()
 
     def arrived(self, workers: int, waited: int = 0) -> None:
-        """Learn how many readers there are, after more were wanted, and how long nodes took to come for them (ns)."""
+        """Record the number of readers after a request, and the time that nodes took (ns)."""
         if (coming := self._coming) is None:
             return
         self._coming = None
@@ -240,7 +241,7 @@ class Scaler:
         self.queue.grant()
 
     def leave(self) -> None:
-        """Let the readers go that should, if nothing of theirs is left."""
+        """Dismiss readers without work left."""
         if (going := self._going) is None:
             return
         queue = self.queue

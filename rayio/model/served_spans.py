@@ -1,4 +1,4 @@
-"""What a call to storage consisted of, as rows of spans: its requests, attempts that failed, delays of layers."""
+"""Span rows of a call to storage: requests, failed attempts, delays of layers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rayio.trace.span import DELAY_LANE, RETRY_LANE, SPANS
 def parts_of(
     served: Served[Any], writer: int, at: Where, level: str, samples: Callable[[], Samples] | None
 ) -> Iterator[Many]:
-    """Give the rows of a call: attempts that failed, delays, and at finer levels its requests or its samples."""
+    """Yield the rows of a call: failed attempts, delays, and at finer levels its requests or its samples."""
     if served.retried is not None:
         yield failed(writer, at, served.retried)
     if served.delays:
@@ -33,19 +33,19 @@ def parts_of(
 
 
 def failed(writer: int, at: Where, retried: Issued) -> Many:
-    """Make rows of attempts that failed the spans ``retry``."""
-    said = tuple(_said(why=answer) for answer in retried.answers)
-    return Many(writer, at, retried.rows, retried.files, ("retry",) * len(said), RETRY_LANE, said)
+    """Return the spans ``retry`` of failed attempts."""
+    attributes = tuple(_as_json(why=answer) for answer in retried.answers)
+    return Many(writer, at, retried.rows, retried.files, ("retry",) * len(attributes), RETRY_LANE, attributes)
 
 
 def _delayed(writer: int, at: Where, served: Served[Any]) -> Many:
-    """Make delays of layers the spans ``delay``."""
+    """Return the spans ``delay`` of layers."""
     rows, kinds = np.zeros(len(served.delays), ISSUED), dict[str, int]()
     for row, (start, end, cause, why) in zip(rows, served.delays, strict=True):
-        said = _said(cause=cause, why=why)
-        row["start"], row["end"], row["offset"], row["kind"] = start, end, -1, kinds.setdefault(said, len(kinds))
+        text = _as_json(cause=cause, why=why)
+        row["start"], row["end"], row["offset"], row["kind"] = start, end, -1, kinds.setdefault(text, len(kinds))
     return Many(writer, at, rows, [""], ("delay",) * len(kinds), DELAY_LANE, (*kinds,))
 
 
-def _said(**words: str) -> str:
+def _as_json(**words: str) -> str:
     return json.dumps(words, separators=(",", ":"), ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""What a host of a run says of itself, before its roles live and after: hardware, mounts, what servers sent it."""
+"""Descriptions of a run's hosts, before and after: hardware, mounts, bytes from servers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rayio.records.hosts import Host
 from rayio.storage.address import is_path, join
 from rayio.units import format_bytes
 
-#: How many times the memory of the readers' hosts a dataset has to be, by the rules of MLPerf Storage.
+#: The least size of a dataset relative to the memory of the readers' hosts, by the rules of MLPerf Storage.
 ENOUGH = 5
 
 
@@ -22,27 +22,27 @@ class Sighting(NamedTuple):
     """A host at one moment."""
 
     host: Host
-    #: Bytes that servers have sent it so far, by mount point, of mounts that say so.
+    #: Bytes that servers have sent so far, by mount point with counters.
     sent: dict[str, int]
 
     @property
     def of(self) -> str:
-        """What tells hosts apart: containers of one host have names of their own, and its memory in common."""
+        """A host's identity: containers of one host have different names, but share its memory."""
         return self.host.boot_id or self.host.name
 
 
 def addresses(plan: Plan, root: str | Path) -> dict[str, str]:
-    """The addresses of a run's files, by the key of the scenario that names each."""
-    found = {"dataset.path": plan.training_phase.path}
+    """Return the addresses of a run's files, by scenario key."""
+    paths = {"dataset.path": plan.training_phase.path}
     if plan.evaluation is not None:
-        found["dataset.eval.path"] = plan.evaluation.path
+        paths["dataset.eval.path"] = plan.evaluation.path
     if plan.checkpointing is not None:
-        found["checkpoint.path"] = plan.checkpointing.path
-    return {key: join(str(root), path) for key, path in found.items()}
+        paths["checkpoint.path"] = plan.checkpointing.path
+    return {key: join(str(root), path) for key, path in paths.items()}
 
 
 def look(plan: Plan, root: str | Path) -> Sighting:
-    """Describe the host that this process is on, as the run has to do with it."""
+    """Return a description of this process's host for the run."""
     paths = {key: path for key, path in addresses(plan, root).items() if is_path(path)}
     mounts = mounts_here()
     used = {mount.point: mount for path in paths.values() if (mount := mount_of(path, mounts)) is not None}
@@ -50,28 +50,28 @@ def look(plan: Plan, root: str | Path) -> Sighting:
 
 
 def each_once(sightings: Iterable[Sighting]) -> list[Sighting]:
-    """Leave out what other processes of the same host saw."""
+    """Return one sighting of each host."""
     return [*{sighting.of: sighting for sighting in reversed([*sightings])}.values()][::-1]
 
 
 def warnings(plan: Plan, root: str | Path, hosts: Sequence[Host]) -> list[str]:
-    """Say, in a line each, why a run that is about to begin would measure memory and not storage."""
+    """Return warnings, a line each, that a run would measure memory, not storage."""
     page_cache = plan.stores.page_cache
     where = addresses(plan, root)["dataset.path"]
     if not is_path(where) or not hosts:
         return []
     if in_memory := {mount.type for host in hosts for mount in host.mounts if _is_memory(mount.key, mount.type)}:
-        said = f"{where} is on {', '.join(sorted(in_memory))}, which is memory: the run measures memory, not storage"
-        dropped = ", and storage.page_cache=drop has nothing to drop there" * (page_cache == "drop")
-        return [f"{said}{dropped}; choose a dataset.path on the storage that you mean"]
+        problem = f"{where} is on {', '.join(sorted(in_memory))}, which is memory: the run measures memory, not storage"
+        dropped = ", and storage.page_cache=drop has no effect there" * (page_cache == "drop")
+        return [f"{problem}{dropped}; use a dataset.path on the storage to measure"]
     nbytes, memory = plan.dataset_bytes, sum(host.cache_bytes for host in hosts)
     if page_cache != "use" or nbytes >= memory:
         return []
-    of = "this machine has" if len(hosts) == 1 else f"the {len(hosts)} hosts have"
+    of = "" if len(hosts) == 1 else f" of {len(hosts)} hosts"
     return [
-        f"the dataset ({format_bytes(nbytes)}) fits into the memory that {of} ({format_bytes(memory)}): the operating "
-        "system keeps what was written or read once, so the run may measure memory, not storage; for numbers of the "
-        f"storage give storage.page_cache=drop, or {format_bytes(ENOUGH * memory)} of data ({ENOUGH} × the memory)"
+        f"the dataset ({format_bytes(nbytes)}) fits in memory{of} ({format_bytes(memory)}), so this run measures the "
+        "page cache, not storage; use storage.page_cache=drop, or at least "
+        f"{format_bytes(ENOUGH * memory)} of data ({ENOUGH} × memory)"
     ]
 
 

@@ -1,7 +1,7 @@
-"""Who waits for whom, since when and in which file: what roles say of themselves in a run, and what to make of it.
+"""Standings: the current activities of roles, their waits for each other, and the detection of stalls.
 
-A role that computes or sleeps has said until when, and nobody worries before. Whoever waits for another is as quiet as
-the quietest that it waits for. Pure: times are nanoseconds of the run's clock.
+A role that computes or sleeps has a planned end, and is not suspect before. A role that waits for another is as quiet
+as the quietest of those. Pure: times are nanoseconds of the run's clock.
 """
 
 from __future__ import annotations
@@ -13,41 +13,41 @@ from rayio.errors import RunError
 from rayio.place import Where
 from rayio.units import format_seconds
 
-#: Spans of a rank that are waiting for a batch, and for what is written.
+#: Spans of a rank that waits for a batch, and for writes.
 _DATA = ("data_wait", "eval_data_wait")
 _SAVING = ("checkpoint", "checkpoint_wait")
-#: Ranks that a story is told of in full.
+#: Number of ranks described in full.
 _TOLD = 2
-#: Seconds of silence that are worth a line, and between two looks.
+#: Seconds of silence worth a line, and between two looks.
 FIRST_SECONDS, LOOK_SECONDS = 30.0, 5.0
 
 
 class Standing(NamedTuple):
-    """What a role is doing at a moment."""
+    """The current activity of a role."""
 
     role: str
     name: str
-    #: The name of the span that this will be.
+    #: The name of its span.
     doing: str
     at: Where
-    #: When it began, and when it last got on, as a reader does with every file that it opens.
+    #: Its start, and its last progress, such as a file that a reader opened.
     since: int
     heard: int
-    #: When it will be over, where that was said.
+    #: Its planned end, if known.
     until: int | None = None
-    #: The file that it reads or writes.
+    #: The file that is read or written.
     file: str = ""
-    #: Who does it, where that is somebody else: the worker of a lease.
+    #: The worker of a lease.
     by: str = ""
 
     @property
     def quiet_since(self) -> int:
-        """The last time at which all was well."""
+        """The last time at which the role was certainly well."""
         return max(self.heard, self.until or 0)
 
 
 class Silence(NamedTuple):
-    """How long nothing was heard, in seconds, and what stands still."""
+    """The duration of a silence in seconds, and its description."""
 
     seconds: float
     story: str
@@ -59,17 +59,16 @@ def silence(
     unanswered: Mapping[str, str] | None = None,
     files: Callable[[Where], Sequence[str]] = lambda at: (),
 ) -> Silence | None:
-    """Find the ranks that have waited longest for what does not come; None where no rank waits for anything.
+    """Return the longest silence, of the ranks that wait longest; None if no rank waits.
 
-    ``unanswered`` has what is known of each role or actor that was asked and did not answer, by name; ``files`` says
-    which files a step is read from.
+    ``unanswered`` has a note on each role or actor that did not answer, by name; ``files`` returns the files of a step.
     """
     every = _Picture(tuple(standings), now, unanswered or {}, files)
-    stuck = sorted(((every.quiet_since(one), one) for one in every.ranks), key=lambda found: found[0])
+    stuck = sorted(((every.quiet_since(rank), rank) for rank in every.ranks), key=lambda pair: pair[0])
     if not stuck:
         return None
     oldest = stuck[0][0]
-    still = [one for since, one in stuck if since <= oldest + 1_000_000_000]
+    still = [rank for since, rank in stuck if since <= oldest + 1_000_000_000]
     return Silence(max(0.0, (now - oldest) / 1e9), every.story(still))
 
 
@@ -87,31 +86,31 @@ class _Picture:
         self.now = now
         self.unanswered = unanswered
         self.files = files
-        self.ranks = [one for one in standings if one.role == "rank"]
+        self.ranks = [standing for standing in standings if standing.role == "rank"]
 
     def is_at_barrier(self, rank: Standing) -> bool:
-        """Whether a rank has computed, and waits for others to have."""
+        """Return True if a rank has computed, and waits for others."""
         return rank.doing == "compute" and rank.until is not None and rank.until < self.now
 
     def quiet_since(self, rank: Standing) -> int:
-        """When last something happened that this rank waits for."""
+        """Return the time of the last progress that a waiting rank depends on."""
         if not self.is_at_barrier(rank):
-            return max([rank.quiet_since, *(one.quiet_since for one in self._suppliers(rank))])
-        others = [one for one in self.ranks if one is not rank and not self.is_at_barrier(one)]
-        return max([rank.quiet_since, *(self.quiet_since(one) for one in others)])
+            return max([rank.quiet_since, *(other.quiet_since for other in self._suppliers(rank))])
+        others = [other for other in self.ranks if other is not rank and not self.is_at_barrier(other)]
+        return max([rank.quiet_since, *(self.quiet_since(other) for other in others)])
 
     def _suppliers(self, rank: Standing) -> list[Standing]:
         if rank.doing in _DATA:
-            return [one for one in self.standings if one.role == "reader" and one.at.rank == rank.at.rank]
+            return [s for s in self.standings if s.role == "reader" and s.at.rank == rank.at.rank]
         if rank.doing in _SAVING:
-            return [one for one in self.standings if one.role == "checkpoint_writer"]
+            return [standing for standing in self.standings if standing.role == "checkpoint_writer"]
         return []
 
     def story(self, still: Sequence[Standing]) -> str:
-        """Say who waits for whom: those first who wait for more than each other."""
-        roots = [one for one in still if not self.is_at_barrier(one)]
-        waiting = [one for one in still if self.is_at_barrier(one)]
-        parts = [self._of(one) for one in roots[:_TOLD]]
+        """Return a description of the waits, first of ranks that wait for more than each other."""
+        roots = [rank for rank in still if not self.is_at_barrier(rank)]
+        waiting = [rank for rank in still if self.is_at_barrier(rank)]
+        parts = [self._of(rank) for rank in roots[:_TOLD]]
         if len(roots) > _TOLD:
             parts.append(f"{len(roots) - _TOLD} more as well")
         if waiting:
@@ -121,9 +120,9 @@ class _Picture:
             verb = "waits" if len(waiting) == 1 else "wait"
             whom = "it" if len(roots) == 1 else "them" if roots else "the barrier"
             parts.append(f"{who} {verb} for {whom} at {_step(first.at)} since {self._ago(first.until or first.since)}")
-        told = " ".join(parts)
+        story = " ".join(parts)
         silent = [f"{name} does not answer{known}" for name, known in self.unanswered.items()]
-        if silent := [one for one in silent if one not in told]:
+        if silent := [note for note in silent if note not in story]:
             shown = silent if len(silent) <= 4 else [*silent[:4], f"nor do {len(silent) - 4} others"]
             parts.append(", ".join(shown))
         return "; ".join(parts)
@@ -139,20 +138,20 @@ class _Picture:
         return f"{rank.name} is in {rank.doing} of {_step(rank.at)} {began}"
 
     def _lease(self, rank: Standing) -> str:
-        """Say who has the step that a rank waits for, and what that is at."""
-        mine = [one for one in self.standings if one.doing == "lease" and one.at.rank == rank.at.rank]
-        mine = [one for one in mine if one.at[:3] == rank.at[:3]] or sorted(mine, key=lambda one: one.since)
+        """Return a description of the lease that a rank waits for."""
+        mine = [s for s in self.standings if s.doing == "lease" and s.at.rank == rank.at.rank]
+        mine = [s for s in mine if s.at[:3] == rank.at[:3]] or sorted(mine, key=lambda s: s.since)
         if not mine:
             return ""
         lease = mine[0]
-        told = f", which {lease.by} has had since {self._ago(lease.since)}"
+        story = f", which {lease.by} has had since {self._ago(lease.since)}"
         if lease.by in self.unanswered:
-            told += f"; {lease.by} does not answer{self.unanswered[lease.by]}"
-            return told + self._from_files(lease, ", its files are")
+            story += f"; {lease.by} does not answer{self.unanswered[lease.by]}"
+            return story + self._from_files(lease, ", its files are")
         for reader in self.standings:
             if reader.name == lease.by:
-                return f"{told} and reads {reader.file or 'it'}" if reader.doing == "read" else told
-        return told + self._from_files(lease, " and reads from")
+                return f"{story} and reads {reader.file or 'it'}" if reader.doing == "read" else story
+        return story + self._from_files(lease, " and reads from")
 
     def _from_files(self, lease: Standing, how: str) -> str:
         names = self.files(lease.at)
@@ -160,10 +159,10 @@ class _Picture:
         return f"{how} {', '.join(shown)}" if names else ""
 
     def _writing(self) -> str:
-        writing = [one for one in self.standings if one.role == "checkpoint_writer" and one.doing == "write"]
+        writing = [s for s in self.standings if s.role == "checkpoint_writer" and s.doing == "write"]
         if not writing:
             return ""
-        first = min(writing, key=lambda one: one.heard)
+        first = min(writing, key=lambda standing: standing.heard)
         return f", of which {first.name} writes {first.file} since {self._ago(first.since)}"
 
     def _ago(self, then: int) -> str:
@@ -175,7 +174,7 @@ def _step(at: Where) -> str:
 
 
 class Vigil:
-    """Listens to a run: a silence is told after half a minute and each time it has doubled, and one too long ends it.
+    """A watch on a run: it reports a silence after 30 s and each doubling; after the deadline it ends the run.
 
     ``deadline`` is the scenario's ``cluster.stall_deadline``, in seconds.
     """
@@ -183,36 +182,36 @@ class Vigil:
     def __init__(self, deadline: float, say: Callable[[str], None]) -> None:
         self.deadline = deadline
         self.say = say
-        #: What was told, for the result's notes.
+        #: Reported silences, for the result's notes.
         self.notes: list[str] = []
         self._next = FIRST_SECONDS
         self._longest = 0.0
 
     @property
     def look_seconds(self) -> float:
-        """Seconds between two looks at who waits."""
+        """Seconds between two looks."""
         return min(LOOK_SECONDS, self.deadline / 4)
 
-    def hear(self, found: Silence | None) -> None:
-        """Learn how it is now.
+    def hear(self, longest: Silence | None) -> None:
+        """Process the current silence.
 
         Raises:
-            RunError: nothing was heard for too long.
+            RunError: silence beyond the deadline.
         """
-        seconds, told = (0.0, "") if found is None else found
+        seconds, story = (0.0, "") if longest is None else longest
         if seconds >= self.deadline:
             deadline = format_seconds(self.deadline)
-            raise RunError(f"nothing was heard for {seconds:.0f} s (cluster.stall_deadline={deadline}): {told}")
+            raise RunError(f"nothing was heard for {seconds:.0f} s (cluster.stall_deadline={deadline}): {story}")
         if seconds >= self._next:
             while seconds >= self._next:
                 self._next *= 2
-            self._tell(f"nothing was heard for {seconds:.0f} s: {told}")
+            self._report(f"nothing was heard for {seconds:.0f} s: {story}")
         elif seconds < FIRST_SECONDS < self._next:
             self._next = FIRST_SECONDS
-            self._tell(f"it goes on, after a silence of {self._longest:.0f} s")
+            self._report(f"it goes on, after a silence of {self._longest:.0f} s")
             self._longest = 0.0
         self._longest = max(self._longest, seconds)
 
-    def _tell(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         self.say(text)
         self.notes.append(text)

@@ -1,4 +1,4 @@
-"""Threads for calls that block, perhaps for ever: a process can end beside them."""
+"""Threads for calls that may block for ever: the process can end without them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _Work = tuple["Future[Any]", Callable[[], Any]]
 
 
 class Threads(Executor):
-    """Up to ``max_workers`` threads, started as they are needed.
+    """Up to ``max_workers`` threads, started on demand.
 
-    Python waits for those of its own ThreadPoolExecutor before it ends; a read from a mount that does not answer would
-    keep the process for ever.
+    Python waits for the threads of its ThreadPoolExecutor at exit; a read from a mount that does not answer would keep
+    the process for ever.
     """
 
     def __init__(self, max_workers: int, name: str) -> None:
@@ -32,7 +32,7 @@ class Threads(Executor):
         self._is_over = False
 
     def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Have a call made in one of the threads.
+        """Make a call in one of the threads.
 
         Raises:
             RuntimeError: :meth:`shutdown` was called.
@@ -40,7 +40,7 @@ class Threads(Executor):
         future: Future[T] = Future()
         with self._lock:
             if self._is_over:
-                raise RuntimeError(f"{self.name}: no call can be made after shutdown")
+                raise RuntimeError(f"{self.name}: no calls after shutdown")
             self._work.put((future, lambda: function(*args, **kwargs)))
             if not self._idle.acquire(blocking=False) and len(self._threads) < self.max_workers:
                 name = f"{self.name}_{len(self._threads)}"
@@ -56,11 +56,11 @@ class Threads(Executor):
                     future.set_result(call())
                 except BaseException as error:
                     future.set_exception(error)
-            del work, future, call  # nothing of a call is kept until the next
+            del work, future, call  # keeps nothing of a call until the next
             self._idle.release()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls. The threads end once they are through with theirs; nobody waits for that."""
+        """Accept no more calls. Threads end after theirs, without a wait."""
         with self._lock:
             self._is_over = True
             while cancel_futures:
@@ -74,7 +74,7 @@ class Threads(Executor):
                 self._work.put(None)
 
     def join(self, seconds: float) -> None:
-        """Wait for the threads to end, so long and no longer: a file that is being written may be finished."""
+        """Wait up to ``seconds`` for the threads to end, so that a file in progress may be finished."""
         ends = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, ends - time.monotonic()))

@@ -1,4 +1,4 @@
-"""What a rank needs to know of its own work: steps, compute times, the all-reduce, and when to save."""
+"""The work of a rank: steps, compute times, the all-reduce, checkpoints and evaluations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rayio.place import Where
 from rayio.schema.distribution import Constant
 from rayio.seeds import Draws
 
-#: Compute times are drawn this many steps at a time.
+#: Compute times drawn at once.
 BLOCK = 1024
 
 #: No evaluation is due.
@@ -55,28 +55,28 @@ class Training:
         self._steps = steps
         self.compute = compute
         self.seed = seed
-        #: How long the all-reduce takes once every rank is there, in seconds.
+        #: Duration of the all-reduce after the last rank's arrival, in seconds.
         self.sync_seconds = sync_seconds
         self.checkpointing = checkpointing
-        #: The evaluations as training without checkpoints, in epochs of their own, and when they are due.
+        #: The evaluations, as training without checkpoints, with their epochs, and their schedule.
         self.evaluation = evaluation
         self.evaluating = evaluating
-        #: What each compute time is multiplied by: that of a straggler.
+        #: Factor on compute times, for stragglers.
         self.factor = factor
         self._block: tuple[int, int] = (-1, -1)
         self._drawn: list[float] = []
 
     @property
     def epochs(self) -> int:
-        """How often this rank goes through its share of the dataset."""
+        """Number of passes over this rank's share of the dataset."""
         return len(self._steps)
 
     def steps(self, epoch: int) -> int:
-        """Steps of this rank in an epoch."""
+        """Return the steps of this rank in an epoch."""
         return self._steps[epoch]
 
     def compute_seconds(self, at: Where) -> float:
-        """A step's compute time, drawn at (seed, "compute", rank, epoch, step): ranks differ, engines agree."""
+        """Return a step's compute time, drawn at (seed, "compute", rank, epoch, step): ranks differ, engines agree."""
         if isinstance(self.compute, Constant):
             return self.compute.value * self.factor
         _, epoch, step, _ = at
@@ -88,23 +88,23 @@ class Training:
         return self._drawn[row] * self.factor
 
     def evaluations(self, at: Where) -> range:
-        """The evaluations that follow a step, by their epoch numbers, which go on from those of training."""
+        """Return the evaluations after a step, by epoch number, continued from training."""
         if self.evaluating is None:
             return NEVER
         due = self.evaluating.due(at.epoch, at.step, self.steps(at.epoch))
         return range(self.epochs + due.start, self.epochs + due.stop)
 
     def next_pause(self, epoch: int, step: int) -> int:
-        """The first step of an epoch, from ``step`` on, that a checkpoint or an evaluation follows, or one beyond."""
+        """Return the first step of an epoch, from ``step`` on, before a checkpoint or evaluation, or one beyond."""
         steps = self.steps(epoch)
         saved = steps if self.checkpointing is None else self.checkpointing.schedule.next_step(epoch, step, steps)
         return saved if self.evaluating is None else min(saved, self.evaluating.next_step(epoch, step, steps))
 
     @property
     def snapshot_rate(self) -> float | None:
-        """Bytes per second at which a rank copies what it then has written behind; None: it waits for the writing."""
+        """Bytes per second of a rank's copy, which is then written in the background; None: it waits for the write."""
         return self.checkpointing.snapshot_rate if self.checkpointing is not None else None
 
     def shards(self, at: Where) -> Sequence[Shard]:
-        """The checkpoint shards that this rank has to save after a step; none when none is due."""
+        """Return the checkpoint shards that this rank saves after a step."""
         return self.checkpointing.shards(at, self.steps(at.epoch)) if self.checkpointing is not None else ()

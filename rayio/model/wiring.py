@@ -1,7 +1,7 @@
-"""How a role's world is made: from the plan, and from ports that its engine supplies.
+"""Wiring: builds the environments of roles from the plan and an engine's ports.
 
-Every engine makes its roles here, so what a plan says about storage, tracing, queues and phases is put into
-practice once. An engine with processes of its own makes one ``Wiring`` in each of them.
+Every engine creates its roles here, so storage, tracing, queues and phases follow the plan in one place. An engine with
+several processes makes one ``Wiring`` in each.
 """
 
 from __future__ import annotations
@@ -33,88 +33,88 @@ from rayio.trace.recorder import Recorder
 
 
 class Devices(Protocol):
-    """What an engine supplies to every role of a process that uses what is modelled."""
+    """An engine's access to models, for every role of a process."""
 
     def arbiter(self, device: int) -> Arbiter:
-        """Reach a modelled storage device."""
+        """Return a modelled storage device."""
 
     def shared(self, layer: Layer, node: int) -> Any:
-        """Reach what users of a layer share (``Layer.state``): those of a node, or all."""
+        """Return the shared state of a layer (``Layer.state``), of a node or of all."""
 
 
 class RankPorts(Protocol):
-    """What an engine supplies to the ranks of a process."""
+    """An engine's ports for the ranks of a process."""
 
     def queue(self, spec: QueueSpec, *, evaluating: bool) -> QueuePort:
-        """Reach the prefetch queue of a rank, or the one for its evaluations."""
+        """Return the prefetch queue of a rank, or the one for its evaluations."""
 
     def barrier(self) -> BarrierPort:
-        """Reach the barrier of all ranks."""
+        """Return the barrier of all ranks."""
 
     def writers(self, rank: int) -> Mapping[int, WriterPort]:
-        """Reach the checkpoint writers that a rank sends shards to, by number."""
+        """Return the checkpoint writers of a rank's shards, by number."""
 
 
 class LoaderKind(Protocol):
-    """A kind of loader (``loader.kind``), as engines need it.
+    """A kind of loader (``loader.kind``), as engines use it.
 
     >>> LOADERS["actors"].has_roles, LOADERS["torch"].has_roles
     (True, False)
     """
 
-    #: Whether its readers and queues are roles, which engines place and run.
+    #: True if its readers and queues are roles, which engines place and run.
     has_roles: bool
 
     def check(self, plan: Plan) -> None:
-        """Refuse a plan that cannot run in real time here; the virtual clock has its model of every kind.
+        """Refuse a plan that cannot run in real time here; the virtual clock models every kind.
 
         Raises:
-            ScenarioError: what is missing, and what to do about it.
+            ScenarioError: the missing part, and the remedy.
         """
 
     def batches(self, wiring: Wiring, env: Env, rank: int, ports: RankPorts) -> QueuePort:
-        """Make the queue that delivers a rank its batches; what must be ended later goes into ``wiring.closing``."""
+        """Return the queue of a rank's batches; functions to close it are added to ``wiring.closing``."""
 
 
 def check_loader(plan: Plan) -> None:
-    """Let the kind of loader refuse a plan that cannot run for real here.
+    """Refuse a plan that its kind of loader cannot run for real here.
 
     Raises:
-        ScenarioError: it cannot; or the kind, which another package brought, raised something.
+        ScenarioError: it cannot; or another package's kind raised an error.
     """
     with LOADERS.answerable(plan.loader.kind):
         loader_of(plan).check(plan)
 
 
 def loader_of(plan: Plan) -> LoaderKind:
-    """The kind of loader that a plan asks for."""
+    """Return the kind of loader of a plan."""
     kind: LoaderKind = LOADERS[plan.loader.kind]
     return kind
 
 
 def files_of(plan: Plan) -> Callable[[Where], Sequence[str]]:
-    """Say which files a step is read from, by their names in the dataset; none where storage is a model."""
+    """Return a function from a step to its files' names in the dataset; none with modelled storage."""
     return lambda at: () if plan.modelled else plan.loading().of(at).samples().files
 
 
 class InlineQueue:
-    """No queue: with ``num_workers: 0`` the rank reads its own batches, inside its wait for them."""
+    """No queue: with ``num_workers: 0`` the rank reads its batches itself, during its wait for them."""
 
     def __init__(self, env: Env, loading: Loading) -> None:
         self.env = env
         self.loading = loading
 
     async def get(self, at: Where) -> Delivery:
-        """Read the batch now."""
+        """Read and return the batch now."""
         return await roles.load_batch(self.env, self.loading, at, worker=0, lane=1)
 
 
 class Wiring:
-    """Makes the worlds of the roles that share a process.
+    """A factory of the environments of the roles in a process.
 
-    ``num_ranks`` is how many ranks they belong to. ``born`` is when the process began (ns); None is now. ``late_ns`` is
-    how late a rank's steps end on a clock that is not late by itself. ``loader`` takes the place of the plan's own.
-    ``cores`` are what work is done on, by node, where that is modelled.
+    ``num_ranks`` is the number of their ranks. ``born`` is the start of the process (ns); None is now. ``late_ns``
+    delays the ends of a rank's steps on a virtual clock. ``loader`` replaces the plan's. ``cores`` are the modelled
+    cores by node.
     """
 
     def __init__(
@@ -141,22 +141,22 @@ class Wiring:
         self.born = born
         self.late_ns = late_ns
         self.loader: LoaderKind = loader or loader_of(plan)
-        #: What ends what loaders have started; called once the roles are over.
+        #: Functions that end what loaders started; called after the roles end.
         self.closing: list[Callable[[], Awaitable[None]]] = []
-        #: What says what roles are doing, and what loaders have them do.
+        #: Functions that return activities of roles and loaders.
         self.watched: list[Callable[[], Iterable[Standing]]] = []
-        #: Those who read here.
+        #: Readers in this process.
         self._readers: list[Env] = []
         #: The prefetch queues of this process.
         self.queues: list[PrefetchQueue] = []
-        #: What reading takes of processors here.
+        #: CPU time of reads in this process.
         self.read_cpu = ReadCpu()
-        #: Those of ranks, where cores are modelled.
+        #: Processes of ranks on modelled cores.
         self._processes: dict[int, Process] = {}
-        #: Modelled systems by device; with their layers, by node, folder and whether it is a dataset.
+        #: Modelled systems by device; and with their layers, by node, folder and whether it is a dataset.
         self._modelled: dict[int, ModelStorage] = {}
         self._layered: dict[tuple[int, str, bool], Storage] = {}
-        together = 1 if plan.is_divided else Latencies.STEPS  # what is read of a batch then differs from step to step
+        together = 1 if plan.is_divided else Latencies.STEPS  # steps then differ in what is read of their batches
         self._latencies = Latencies(plan.first_byte.draw, plan.seed, num_ranks, together=together)
 
     @cached_property
@@ -167,7 +167,7 @@ class Wiring:
         return loading
 
     def reader(self, rank: int, worker: int, node: int | None = None) -> Env:
-        """Make a reader's world, on the node that the plan says unless another one came for it."""
+        """Return a reader's environment, on the plan's node or a pool node."""
         node = self.plan.node_of_reader(rank, worker) if node is None else node
         env = self._env("reader", f"{rank}-{worker}", node)
         self.connect(env, node)
@@ -178,7 +178,7 @@ class Wiring:
         return env
 
     def queue(self, spec: QueueSpec, submit: Submit, staff: Staff | None = None, *, evaluating: bool) -> PrefetchQueue:
-        """Make a rank's prefetch queue, whose leases ``submit`` carries to the readers, which ``staff`` can change."""
+        """Return a rank's prefetch queue; ``submit`` carries its leases to readers, ``staff`` scales them."""
         samplers, rank = self.loading.samplers, spec.rank
 
         def step_bytes(epoch: int, step: int) -> int:
@@ -193,11 +193,11 @@ class Wiring:
         return queue
 
     def queue_env(self, rank: int, *, evaluating: bool) -> Env:
-        """Make the world of a rank's prefetch queue."""
+        """Return the environment of a rank's prefetch queue."""
         return self._env("queue", f"{rank}-eval" if evaluating else str(rank), self.plan.node_of_rank(rank))
 
     def writer(self, number: int) -> Env:
-        """Make a checkpoint writer's world."""
+        """Return a checkpoint writer's environment."""
         checkpointing = self.plan.checkpointing
         assert checkpointing is not None
         node = self.plan.node_of_writer(number)
@@ -206,13 +206,13 @@ class Wiring:
         return env
 
     def rank(self, rank: int, ports: RankPorts, tally: Tally) -> Coro[None]:
-        """Make a rank's world and return its life in it as a coroutine; what it consumes is booked into ``tally``."""
+        """Return a rank's life in a new environment, as a coroutine; consumption is added to ``tally``."""
         env = self._env("rank", str(rank), self.plan.node_of_rank(rank))
         env.writers = ports.writers(rank)
         env.late_ns = self.late_ns
         if self.cores is not None and self.plan.costs.cpu.step:
             env.process, env.late_work = self.process(rank), self.plan.costs.cpu.step
-        if isinstance(self.kernel, WallKernel):  # the virtual clock charges what costs say
+        if isinstance(self.kernel, WallKernel):  # the virtual clock adds costs instead
             env.held_ns = round(self.plan.held_seconds * 1e9)
         if self.plan.has_barrier:
             env.barrier = ports.barrier()
@@ -220,29 +220,29 @@ class Wiring:
         return roles.train(env, self.plan.training(rank), tally, self.plan.start)
 
     def process(self, rank: int) -> Process:
-        """The process of a rank, whose work is done on modelled cores."""
+        """Return the process of a rank on modelled cores."""
         if (process := self._processes.get(rank)) is None:
             assert self.cores is not None
             process = self._processes[rank] = Process(self.cores(self.plan.node_of_rank(rank)))
         return process
 
     def fetching_rank(self, rank: int) -> Env:
-        """Make the world of a rank for the part of it that fetches batches from other nodes."""
+        """Return the environment of a rank's part that fetches batches from other nodes."""
         return self._env("rank", str(rank), self.plan.node_of_rank(rank))
 
     def reading_rank(self, rank: int) -> Env:
-        """Make the world of a rank that reads its own batches, for the part of it that reads."""
+        """Return the environment of a rank's part that reads its batches."""
         node = self.plan.node_of_rank(rank)
         env = self._env("rank", str(rank), node)
         self.connect(env, node)
         return env
 
     def standing(self) -> list[Standing]:
-        """What the roles of this process are doing at the moment."""
-        return [one for standing in self.watched for one in standing()]
+        """Return the current activities of this process's roles."""
+        return [standing for activities in self.watched for standing in activities()]
 
     async def close(self) -> None:
-        """End what loaders have started in this process, and close the files that readers keep."""
+        """End what loaders started in this process, and close the files kept by readers."""
         closing, self.closing = self.closing, []
         for close in closing:
             await close()
@@ -252,17 +252,17 @@ class Wiring:
             env.kept.clear()
 
     def connect(self, env: Env, node: int) -> None:
-        """Have a role of a node read the dataset, and the evaluation's."""
+        """Connect a reader to the dataset, and to the evaluation's."""
         env.storage = self.datasets(node)
         self._readers.append(env)
 
     def datasets(self, node: int) -> Storage:
-        """Connect a role of a node to the dataset, and to the evaluation's."""
+        """Return a node's storage of the dataset, and of the evaluation's."""
         storage = self._through_layers(node, self.plan.training_phase.path, is_dataset=True)
         return storage if self.cores is None else ParsedStorage(storage, self.cores(node), self.plan.costs.cpu)
 
     def _through_layers(self, node: int, path: str, *, is_dataset: bool) -> Storage:
-        """Connect a role of a node to storage. What is modelled holds no state by itself: roles of a node share it."""
+        """Return a node's storage with layers. Modelled storage is stateless: roles of a node share it."""
         plan, of = self.plan, (node, path, is_dataset)
         if (known := self._layered.get(of)) is not None:
             return known
@@ -278,7 +278,7 @@ class Wiring:
         return storage
 
     def _storage(self, node: int, path: str) -> Storage:
-        """Connect a role of a node to storage without layers."""
+        """Return a node's storage without layers."""
         plan, trace = self.plan, self.plan.trace
         if not plan.modelled:
             store, kernel = plan.store(self.root, path), self.kernel

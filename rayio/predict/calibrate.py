@@ -28,7 +28,7 @@ from rayio.predict.replay import UNLIMITED, cut
 from rayio.predict.settle import NEAR, Apparent, Free, beside_batches, settle
 from rayio.predict.shown import Shown, reads_of
 from rayio.reporter import SILENT, Reporter
-from rayio.scenario.costs import CpuCosts
+from rayio.scenario.costs import CpuCosts, taken
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Costs, Scenario, StorageParameters
 from rayio.scenario.write import to_yaml
@@ -162,6 +162,9 @@ def learn(
     whence = ", ".join(_whence(each.info, each.name) for each in all_runs)
     learned = learned.model_copy(update={"source": f"calibrated from {whence}", "cpu": cpu})
     if cpu.is_work:
+        # What workers did beyond their reads is in costs.put; any more went on in the background, as the queue's does.
+        beyond = max(0.0, seen[0].put - learned.put - taken(seen[0].batch_bytes, learned.put_bandwidth))
+        cpu = cpu.model_copy(update={"queue": round(cpu.queue + beyond, 9)})
         cpu = scheduled(cpu, learned.step).model_copy(update={"contention": CONTENTION})
         least, most = CPU_BETWEEN
         sure = cpu.model_copy(update={"at_least": least, "at_most": most})
@@ -211,7 +214,7 @@ def _settled(scenario: Scenario, seen: Apparent, requests: float, cores: int, pl
     start = Free(scenario.charges, None if latency is None else latency.expected * requests)
     settled, shown = settle(start, seen, live)
     size = scenario.loader.batch_size
-    of_batch = settled.costs.cpu.of_batch(size, size * scenario.dataset.sample_bytes.expected)
+    of_batch = settled.costs.cpu_of_batch(size, size * scenario.dataset.sample_bytes.expected)
     per_second = shape.world_size / scenario.cluster.all_nodes / seen.step
     if of_batch * per_second < BUSY * cores:
         settled, shown = beside_batches(settled, shown, seen, live, per_second)

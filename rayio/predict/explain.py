@@ -37,6 +37,7 @@ from rayio.records.explained import Capacity, Explained, Verdict
 from rayio.records.origin import CHARGED
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
+from rayio.scenario.costs import with_removed_counted
 from rayio.scenario.layers import layers_of
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
@@ -163,7 +164,7 @@ def _capacity(run: Subject) -> Capacity:
     batch_bytes = seen.trained.mean_bytes
     capacity = replace(seen.capacities.result(), batch_bytes=batch_bytes)
     if seen.timed.number and (model := modelled(scenario, run.directory.info)) is not None:
-        parsing = worked.cpu.parsing(scenario.loader.batch_size, batch_bytes or 0.0) if worked else 0.0
+        parsing = worked.costs.cpu.parsing(scenario.loader.batch_size, batch_bytes or 0.0) if worked else 0.0
         limit = supply(scenario, model, capacity.demand, seen.trained, seen.beside.result(), run.missed)
         capacity = without_queueing(capacity, limit, parsing)
     if worked and (row := worked.stage(scenario, batch_bytes, capacity.delivered)):
@@ -271,6 +272,6 @@ def scenario_of(directory: RunDirectory) -> Scenario:
     if not isinstance(content, dict):
         raise ScenarioError(f"{directory.address}/scenario.yaml is not a scenario: the file is damaged")
     try:
-        return build(content, f"{directory.address}/scenario.yaml")
+        return build(with_removed_counted(content), f"{directory.address}/scenario.yaml")
     except RayioError as error:
         raise ScenarioError(f"{error}; another version of rayio wrote it, or it is damaged") from None

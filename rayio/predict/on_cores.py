@@ -34,12 +34,11 @@ def on_cores(base: Base, worked: Worked, charged: Attribution) -> Base:
     """Return a run on Ray with its cores, and its times without the waits for them; ``charged`` are its losses."""
     cluster = base.scenario.cluster.model_copy(update={"cores": worked.cores})
     base = replace(base, scenario=base.scenario.model_copy(update={"cluster": cluster}))
-    measured, work, cpu = base.measured, None, worked.cpu
+    measured, work, cpu = base.measured, None, worked.costs.cpu
     decode = base.scenario.loader.decode
     batch_bytes, seconds = base.batch_bytes, _mean(measured.decode)
-    if isinstance(decode, Work) and batch_bytes and (busy := min(seconds, cpu.reader)) > 0:
+    if isinstance(decode, Work) and batch_bytes and (busy := min(seconds, worked.costs.put)) > 0:
         work = decode.model_copy(update={"rate": batch_bytes / busy})
-        cpu = cpu.model_copy(update={"reader": cpu.reader - busy})
     costs = measured.costs.model_copy(update={"cpu": scheduled(cpu, measured.costs.step)})
     whole = _mean(measured.read)
     measured = replace(measured, costs=costs, work=work)

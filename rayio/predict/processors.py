@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rayio.records.explained import Stage
-from rayio.scenario.costs import CpuCosts, taken
+from rayio.scenario.costs import Costs, CpuCosts, taken
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario
 from rayio.units import RATE, format_bytes
@@ -65,6 +65,11 @@ class SeenCpu:
         return max(0.0, self.roles.get("rank", 0.0) - read) + self.roles.get("barrier", 0.0)
 
     @property
+    def put(self) -> float:
+        """CPU seconds of the readers for a batch beyond its read."""
+        return max(0.0, self.of_readers - self.reads["seconds"]) / self.batches
+
+    @property
     def batches(self) -> float:
         """Return the number of batches that were read."""
         return self.reads["batches"]
@@ -91,7 +96,7 @@ def in_background(cpu: CpuCosts, share: float, per_second: float) -> CpuCosts:
     ``per_second`` is how many batches a node has a second. A run records the CPU time of its processes, not when they
     used it: heartbeats, clocks and busy threads are in it, and delay no batch.
     """
-    others = {name: getattr(cpu, name) for name in ("reader", "queue", "rank", "node", "step")}
+    others = {name: getattr(cpu, name) for name in ("queue", "rank", "step")}
     kept = {name: round(seconds * (1 - share), 9) for name, seconds in others.items()}
     background = cpu.background + share * sum(others.values()) * per_second
     return cpu.model_copy(update=kept | {"background": round(background, 9)})
@@ -108,37 +113,37 @@ def cores_of_run(scenario: Scenario, info: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Worked:
-    """The cores of each node of a run, the CPU time of its batches, and decoding, where that is work on cores."""
+    """The cores of each node of a run, the costs of its batches, and decoding, where that is work on cores."""
 
     cores: int | tuple[int, ...]
-    cpu: CpuCosts
+    costs: Costs
     decode: Work | None
 
     @classmethod
     def planned(cls, scenario: Scenario, *, is_decoded: bool = True) -> Worked | None:
         """Return the cores and work of a simulated scenario; None where processors are no limit."""
-        cores, decode, cpu = scenario.cluster.cores, scenario.loader.decode, scenario.charges.cpu
+        cores, decode, costs = scenario.cluster.cores, scenario.loader.decode, scenario.charges
         work = decode if is_decoded and isinstance(decode, Work) else None
-        return None if cores is None or not (cpu.is_work or work) else cls(cores, cpu, work)
+        return None if cores is None or not (costs.cpu.is_work or work) else cls(cores, costs, work)
 
     @classmethod
     def seen(cls, scenario: Scenario, info: Mapping[str, Any]) -> Worked | None:
-        """Return the cores and work in ``run.json`` of a run on Ray, decoding included; None where it has none."""
+        """Return the cores and work in ``run.json`` of a run on Ray, with decoding; None where it has none."""
         seconds = SeenCpu.of(info, "run") if info.get("engine") == "ray" else None
         if seconds is None or scenario.cluster.reader_pool is not None:  # whose cores came and went
             return None
         cpu, _ = learn_cpu([seconds], "")
         cores = scenario.cluster.cores
-        return (
-            cls(cores if isinstance(cores, tuple) else cores_of_run(scenario, info), cpu, None) if cpu.is_work else None
-        )
+        costs = Costs(put=seconds.put, cpu=cpu)
+        known = cores if isinstance(cores, tuple) else cores_of_run(scenario, info)
+        return cls(known, costs, None) if costs.put or cpu.is_work else None
 
     def stage(self, scenario: Scenario, batch_bytes: float | None, delivered: float) -> Stage | None:
         """Return the capacity of the cores of all nodes as a stage; None where a batch takes no time, or nodes come."""
         if scenario.cluster.reader_pool is not None:
             return None
         number = sum(self.cores) if isinstance(self.cores, tuple) else self.cores * scenario.cluster.all_nodes
-        seconds = self.cpu.of_batch(scenario.loader.batch_size, batch_bytes or 0.0)
+        seconds = self.costs.cpu_of_batch(scenario.loader.batch_size, batch_bytes or 0.0)
         seconds += 0.0 if self.decode is None else taken(batch_bytes or 0.0, self.decode.rate)
         if not seconds:
             return None
@@ -162,17 +167,13 @@ def learn_cpu(seen: Sequence[SeenCpu], form: str) -> tuple[CpuCosts, list[str]]:
             "as the batch's; name a second short run with samples of another size to tell them apart"
         )
     sample, byte = _reads(seen, differ=differ)
-    reader = _line(seen, [run.of_readers - run.reads["seconds"] for run in seen], differ=differ)
     queue, _ = _line(seen, [run.roles.get("queue", 0.0) for run in seen], differ=False)
     rank = _line(seen, [run.of_ranks for run in seen], differ=differ)
     node = _line(seen, [run.nodes + run.roles.get("collector", 0.0) for run in seen], differ=differ)
     return CpuCosts(
         format=form,
-        sample=_seconds(sample), bandwidth=_rate(byte),
-        reader=_seconds(reader[0]), reader_bandwidth=_rate(reader[1]),
-        queue=_seconds(queue),
-        rank=_seconds(rank[0]), rank_bandwidth=_rate(rank[1]),
-        node=_seconds(node[0]), node_bandwidth=_rate(node[1]),
+        sample=_seconds(sample), bandwidth=_rate(byte + rank[1] + node[1]),
+        queue=_seconds(queue + node[0]), rank=_seconds(rank[0]),
     ), notes  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Where bytes are, as a scenario says it: a folder, or an address with a scheme that names a kind of storage."""
+"""The type of paths and addresses in a scenario: a folder, or an address whose scheme names a kind of storage."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rayio.kinds import STORAGES
 from rayio.schema.fields import NotYetError, Reads, RefusedError
 from rayio.storage.address import POSIX, scheme_of
 
-#: A dataset path with this prefix has no bytes anywhere: the model of storage serves it.
+#: A dataset path with this prefix has no bytes: only the storage model serves it.
 MODEL = "model"
 MODELLED = f"{MODEL}://"
 #: An address that lacks a slash.
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/(?!/)")
-#: Bytes of a path and of a part of it: the most that file systems take; the names of files in it come on top.
+#: The most bytes of a folder's path, and of a part of it, without the names of files in it.
 MAX_PATH, MAX_PART = 3000, 255
 
 

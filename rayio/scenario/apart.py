@@ -1,4 +1,4 @@
-"""The folders of a run lie apart: none of dataset, evaluation's dataset, checkpoints and run directory in another."""
+"""Check that no folder of a run (dataset, evaluation's dataset, checkpoints, run directory) is inside another one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from rayio.scenario import evaluation
 from rayio.scenario.model import Scenario
 from rayio.storage.address import is_path, path_of
 
-#: The parts of an address from the top: those of a folder begin those of whatever lies in it.
+#: The parts of an address from the top; those of a folder are a prefix of those of its files.
 Place = tuple[str, ...]
 
 
 def folders_of(scenario: Scenario) -> dict[str, str]:
-    """The folders that a scenario names and a run writes to, by their keys."""
+    """Return the folders that a scenario names and a run writes to, by their keys."""
     if scenario.dataset.is_modelled:
         return {}
     folders = {"dataset.path": scenario.dataset.path}
@@ -26,7 +26,7 @@ def folders_of(scenario: Scenario) -> dict[str, str]:
 
 
 def refusals(folders: Mapping[str, str], place: Callable[[str], Place]) -> Iterator[str]:
-    """A line for each folder that lies in another, or is the same; ``place`` says where one is."""
+    """Return a line for each folder that is in another or equals it; ``place`` returns a folder's parts."""
     places = {key: place(folder) for key, folder in folders.items()}
     keys = [*folders]
     for number, key in enumerate(keys):
@@ -38,7 +38,7 @@ def refusals(folders: Mapping[str, str], place: Callable[[str], Place]) -> Itera
 
 
 def as_written(address: str) -> Place:
-    """The place of an address as it is written, without a look at links; relative ones are among themselves."""
+    """Return the place of an address as written, without following links; relative ones have a common root."""
     if is_path(address):
         return _parts("file", os.path.normpath(path_of(address)), is_below=not path_of(address).is_absolute())
     scheme, _, rest = address.partition("://")
@@ -46,7 +46,7 @@ def as_written(address: str) -> Place:
 
 
 def as_it_is(address: str) -> Place:
-    """The place of an address, with links followed where it is a path."""
+    """Return the place of an address, with links followed where it is a path."""
     return as_written(os.path.realpath(path_of(address)) if is_path(address) else address)
 
 

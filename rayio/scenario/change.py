@@ -1,11 +1,10 @@
 """A change: one thing that could be different about a run, as a value.
 
-Whoever knows a thing offers what could be different about it: the sections of a scenario (``section_changes.py``), a
-kind that a scenario chooses and a layer of storage (each by a method ``changes(run)``), and the simulation itself.
-``OFFERS`` in ``rayio/predict/changes.py`` lists them all; ``explain``, ``capacity``, reports and docs go through that.
+Changes are offered by the sections of a scenario (``section_changes.py``), by formats and layers of storage (each by a
+method ``changes(run)``), and by the simulation. ``OFFERS`` in ``rayio/predict/changes.py`` lists all offers for
+``explain``, ``capacity``, reports and docs.
 
-An offer is a generator, and yields only what is possible in the run that it is given. A layer in front of storage
-would have::
+An offer is a generator. It yields only changes that are possible in the given run. An example of a layer::
 
     def changes(self, run: Run) -> Iterator[Change]:
         yield Change("without faults", kind="removal", to=with_keys("storage", faults=None), removes=("fault",))
@@ -43,7 +42,7 @@ class Run(Protocol):
 
     @property
     def modelled(self) -> StorageParameters | None:
-        """Its storage where that is a model; None for real storage."""
+        """Its modelled storage; None for real storage."""
 
     @property
     def costs(self) -> Costs:
@@ -51,7 +50,7 @@ class Run(Protocol):
 
     @property
     def workers(self) -> int:
-        """Readers of a rank; the mean where they came and went."""
+        """Workers of a rank; the mean if their number changed."""
 
     @property
     def has_cores(self) -> bool:
@@ -84,19 +83,19 @@ class Change:
     kind: Kind
     #: Returns the scenario with the change made.
     to: Callable[[Scenario], Scenario]
-    #: What a user writes to make it, such as ``loader.io_depth=2``; None where no key does.
+    #: The override that makes it, such as ``loader.io_depth=2``; None without one.
     key: str | None = None
-    #: The change in words, where it has no key and its name does not say it.
+    #: The change in words, if it has no key and its name does not explain it.
     words: str = ""
     #: The causes that it takes away, as the table of losses has them.
     removes: tuple[str, ...] = ()
-    #: What a run is bound by, or its largest cause, for this change to be proposed.
+    #: The bottlenecks or largest causes for which this change is proposed.
     helps: tuple[str, ...] = ()
     #: It is tried only where one of these changes saves time, and then only where a scenario has a use for it (which
     #: may take a while to find out).
     after: tuple[str, ...] = ()
     is_of_use: Callable[[Scenario], bool] = _always
-    #: Of changes that save as much, the one with the least effort is proposed. One below 0 gives something back, and
+    #: Of changes that save as much, the one with the least effort is proposed. Below 0, it saves resources, and
     #: is proposed however little it saves.
     effort: int = 0
     tried_by: tuple[Command, ...] = ("explain",)
@@ -108,7 +107,7 @@ class Change:
 
 
 def with_keys(section: str, **keys: Any) -> Callable[[Scenario], Scenario]:
-    """Return what sets keys of one section, and leaves all else."""
+    """Return a function that sets keys of one section of a scenario."""
 
     def change(scenario: Scenario) -> Scenario:
         return scenario.model_copy(update={section: getattr(scenario, section).model_copy(update=keys)})

@@ -12,7 +12,7 @@ from rayio.schema.every import Every
 from rayio.schema.fields import Bytes, Flag, Rate, Section
 from rayio.units import BYTES, RATE
 
-#: Requests that writing one state may take: each is planned before it is made.
+#: The most requests of writing one state: each is planned before it is made.
 MAX_REQUESTS = 1 << 22
 
 
@@ -45,7 +45,7 @@ class Checkpoint(Section):
     request_bytes: Bytes = Field(4 << 20, description="Bytes per write request.")
 
     def contradictions(self) -> Iterator[str]:
-        """Refuse more requests for a file than can be counted one by one."""
+        """Refuse a file of too many requests."""
         if (requests := -(-self.model.bytes // self.request_bytes)) > MAX_REQUESTS:
             yield (
                 f"checkpoint.request_bytes={BYTES.exact(self.request_bytes)}: checkpoint.model.bytes="
@@ -53,7 +53,7 @@ class Checkpoint(Section):
             )
 
     def idle(self) -> Iterator[str]:
-        """Name a copy bandwidth where nothing is copied."""
+        """Name a copy bandwidth without an asynchronous checkpoint."""
         if self.snapshot_bandwidth != type(self).model_fields["snapshot_bandwidth"].default and not self.asynchronous:
             rate = RATE.exact(self.snapshot_bandwidth)
             yield f"checkpoint.snapshot_bandwidth={rate}: nothing is copied without checkpoint.asynchronous=true"

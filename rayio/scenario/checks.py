@@ -253,7 +253,7 @@ def idle(scenario: Scenario) -> list[str]:
 
 
 def table(scenario: Scenario) -> dict[str, float]:
-    """The derived numbers by name, as ``rayio show`` prints them; bytes, seconds and bytes per second."""
+    """Return the derived numbers by name, as ``rayio show`` prints them; bytes, seconds and bytes per second."""
     return {
         "world_size": derive.world_size(scenario),
         "num_files": derive.num_files(scenario),

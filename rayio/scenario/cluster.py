@@ -15,7 +15,7 @@ from rayio.scenario.topology import Topology
 from rayio.schema.fields import Reads, RefusedError, Seconds, Section, choice, none_is_null, quantity, show, whole
 from rayio.units import RATE, SECONDS, format_seconds
 
-#: Bounds of ``stall_deadline``, in seconds: silences are looked for a few times within it.
+#: Bounds of ``stall_deadline``, in seconds: a run is checked a few times within it.
 MIN_STALL_SECONDS, MAX_STALL_SECONDS = 1.0, 720 * 3600.0
 #: Cores of one node.
 MAX_CORES = 1 << 20
@@ -50,7 +50,7 @@ _CORES_SCHEMA = {
 
 
 def in_proportion(weights: Mapping[int, int]) -> list[int]:
-    """List each key as often as its weight says, in lowest terms, so that each has its share of what comes first.
+    """Return each key as often as its weight, in lowest terms, evenly mixed.
 
     >>> in_proportion({0: 2, 1: 4, 2: 2})
     [1, 0, 2, 1]
@@ -72,13 +72,13 @@ class Cluster(Section):
     cores: Annotated[int | tuple[int, ...] | None, Reads(_cores, _CORES_SCHEMA, write=_as_list)] = Field(
         None,
         description="Processor cores of each node on the virtual clock, which all roles of the node share for the work "
-        "that costs.cpu says; none is as many as there is work. A list has a number for each node, those of readers "
-        "last: readers in turn on nodes then live there in that proportion. A real run has the cores of its machines: "
+        "that costs.cpu says; none is as many as there is work. A list has a number for each node, those of workers "
+        "last: workers in turn on nodes are spread in that proportion. A real run has the cores of its machines: "
         "on Ray a list says which Ray nodes are large enough.",
     )
     roles_per_actor: Annotated[int | Literal["auto"], whole(1, MAX_RANKS, or_word="auto")] = Field(
         "auto",
-        description="Roles of one kind on one node that share an actor; the reader threads of a rank count as one.",
+        description="Roles of one kind on one node that share an actor; the worker threads of a rank count as one.",
     )
     placement: Annotated[
         Literal["colocated", "spread", "dedicated_readers"], choice("colocated", "spread", "dedicated_readers")
@@ -169,11 +169,11 @@ class Cluster(Section):
 
     @property
     def all_nodes(self) -> int:
-        """Nodes of the ranks and, after them, those of readers alone; those that come and go are numbered from here."""
+        """Nodes of ranks and, after them, dedicated nodes of workers; those of a pool are numbered from here."""
         return self.nodes + (self.reader_nodes if self.has_reader_tier else 0)
 
     def cores_of(self, node: int) -> int | None:
-        """The cores of one node; None is as many as there is work."""
+        """Return the cores of one node; None is unlimited."""
         return self.cores[node] if isinstance(self.cores, tuple) else self.cores
 
     @property
@@ -182,7 +182,7 @@ class Cluster(Section):
         return range(self.nodes, self.all_nodes) if self.has_reader_tier else range(self.nodes)
 
     def turns(self) -> Sequence[int]:
-        """The nodes on which readers live in turn, in that order; a node with more cores has more of the turns."""
+        """Return the nodes of workers in turn; a node with more cores has more of the turns."""
         if not isinstance(self.cores, tuple):
             return self.reading_nodes
         return in_proportion({node: self.cores[node] for node in self.reading_nodes})

@@ -1,4 +1,4 @@
-"""One line for what is wrong with a scenario: file, line, key path, value, and what is allowed instead."""
+"""The error line of an invalid scenario: file, line, key path, value, and what is allowed instead."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def choices_of(section: str) -> tuple[Choice, ...]:
 
 
 def more(count: int) -> str:
-    """Return how many errors are not shown, as text."""
+    """Return the number of errors that are not shown, as text."""
     return f" (and {count - 1} more)" if count > 1 else ""
 
 
@@ -103,13 +103,13 @@ def _at(data: Mapping[str, Any], path: KeyPath, otherwise: Any) -> Any:
 
 
 def place(path: KeyPath, layers: Sequence[Layer]) -> str:
-    """Name the file, and the line or the override, that gave a value: the last layer that says most about it."""
+    """Return the file and line, or the override, of a value: the last layer with the longest part of its path."""
     best = max(reversed(layers), key=lambda layer: layer.depth(path))
     return best.where(path)
 
 
 def _locate(loc: tuple[int | str, ...], data: Mapping[str, Any]) -> tuple[KeyPath, list[type[Section]]]:
-    """Turn pydantic's location into a key path, without fields that nobody writes, and the sections its key is in."""
+    """Return pydantic's location as a key path without hidden fields, and the sections of its key."""
     path: list[str] = []
     sections: list[type[Section]] = [Scenario]
     node: Any = data
@@ -126,7 +126,7 @@ def _locate(loc: tuple[int | str, ...], data: Mapping[str, Any]) -> tuple[KeyPat
 
 
 def _chosen(sections: list[type[Section]], node: Any) -> list[type[Section]]:
-    """Keep the section of the kind that a mapping names, where it names one."""
+    """Return the section of the kind that a mapping names, if it names one."""
     kind = node.get("kind") if isinstance(node, Mapping) else None
     return [section for section in sections if _kind(section) == kind] or sections
 
@@ -159,7 +159,7 @@ def _sections_at(path: KeyPath) -> list[type[Section]]:
 
 
 def _nearest(path: KeyPath, sections: Sequence[type[Section]]) -> str:
-    """Suggest what an unknown key may have meant: a neighbour's name, or the same name in another section."""
+    """Return a suggestion for an unknown key: a similar name, or the same name in another section."""
     *parents, key = path
     keys = sorted({name for section in sections for name in section.known_keys()})
     if near := get_close_matches(key, keys, n=1, cutoff=0.6):

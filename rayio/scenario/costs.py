@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from rayio.errors import ScenarioError
 from rayio.kinds import COSTS
 from rayio.schema.choice import check_name
-from rayio.schema.fields import JsonSchema, Reads, RefusedError, Seconds, Section, Text, quantity
-from rayio.units import BYTES, RATE, SECONDS
+from rayio.schema.fields import JsonSchema, Reads, RefusedError, Seconds, Section, Text, quantity, without_removed
+from rayio.units import BYTES, RATE, SECONDS, parse_rate, parse_seconds
 
 _BytesPerSecond = Annotated[float | None, quantity(RATE, positive=True, or_none=True)]
 
@@ -47,6 +48,17 @@ def _factor(least: float, most: float) -> Reads:
 
 #: The shortest time slice: shorter ones would make a simulation do little but switch between processes (s).
 LEAST_SLICE = 1e-4
+#: Keys of ``costs.cpu`` in earlier versions: the values that are still accepted, and what to do about others.
+_REMOVED = {
+    key: ((0, "0 s", None, "none"), f"is removed: {remedy}, or calibrate again")
+    for key, remedy in {
+        "reader": "costs.put has it",
+        "reader_bandwidth": "costs.put_bandwidth has it",
+        "rank_bandwidth": "count it in costs.cpu.bandwidth",
+        "node": "add it to costs.cpu.queue",
+        "node_bandwidth": "count it in costs.cpu.bandwidth",
+    }.items()
+}
 #: Keys of ``costs.cpu`` that are no work, with their defaults.
 _NO_WORK = {"format": "", "slice": 0.0, "contention": 1.0, "at_least": 1.0, "at_most": 1.0}
 
@@ -65,19 +77,12 @@ class CpuCosts(Section):
         0.0, description="CPU time of a worker that parses and checks a sample, without waiting for storage."
     )
     bandwidth: _BytesPerSecond = Field(
-        None, description="Bytes per second that a worker copies, parses and checks on one core; none is free."
+        None, description="Bytes per second that are copied, parsed and checked on one core; none is free."
     )
-    reader: Seconds = Field(0.0, description="CPU time of a worker for each batch beyond parsing: messages and copies.")
-    reader_bandwidth: _BytesPerSecond = Field(
-        None, description="Bytes per second of the same on one core; none is free."
+    queue: Seconds = Field(
+        0.0, description="CPU time of the prefetch queue and of the engine's process on the node for each batch."
     )
-    queue: Seconds = Field(0.0, description="CPU time of the prefetch queue for each batch.")
     rank: Seconds = Field(0.0, description="CPU time of the rank for each batch.")
-    rank_bandwidth: _BytesPerSecond = Field(None, description="Bytes per second of the same on one core; none is free.")
-    node: Seconds = Field(
-        0.0, description="CPU time of the engine's process on the node (Ray's raylet) for each batch."
-    )
-    node_bandwidth: _BytesPerSecond = Field(None, description="Bytes per second of the same on one core; none is free.")
     step: Seconds = Field(0.0, description="The CPU time in costs.step: a rank waits for a core to end its step.")
     background: Seconds = Field(
         0.0, description="CPU seconds that a node's processes take each second at all times: clocks, heartbeats."
@@ -100,6 +105,11 @@ class CpuCosts(Section):
         1.0, description="Largest factor on all of these: processors are slower where they are busy or shared."
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _earlier_keys(cls, data: Any) -> Any:
+        return without_removed(data, _REMOVED)
+
     @property
     def is_work(self) -> bool:
         """Return True if anything takes processor time."""
@@ -112,12 +122,6 @@ class CpuCosts(Section):
             if value:
                 changed[name] = value / factor if name.endswith("bandwidth") else value * factor
         return self.model_copy(update=changed)
-
-    def of_batch(self, num_samples: float, nbytes: float) -> float:
-        """Return the CPU seconds of a batch: reading it, and its way to its rank."""
-        way = self.reader + self.queue + self.rank + self.node + self.step
-        rates = (self.reader_bandwidth, self.rank_bandwidth, self.node_bandwidth)
-        return self.parsing(num_samples, nbytes) + way + sum(taken(nbytes, rate) for rate in rates)
 
     def parsing(self, num_samples: float, nbytes: float) -> float:
         """Return the CPU seconds of reading ``num_samples`` of ``nbytes`` in all."""
@@ -209,6 +213,11 @@ class Costs(Section):
         changed = {"cpu": self.cpu.times(factor), "checkpoint": round(checkpoint, 9), "checkpoint_bytes": None}
         return self.model_copy(update=changed)
 
+    def cpu_of_batch(self, num_samples: float, nbytes: float) -> float:
+        """Return the CPU seconds of a batch: reading it, passing it on, and its way to its rank."""
+        cpu, put = self.cpu, self.put + taken(nbytes, self.put_bandwidth)
+        return cpu.parsing(num_samples, nbytes) + put + cpu.queue + cpu.rank + cpu.step
+
     @property
     def of_loader(self) -> bool:
         """Return True if a batch costs anything besides reading and decoding."""
@@ -258,6 +267,27 @@ def _schema() -> JsonSchema:
 
 #: The values that ``costs`` takes.
 ChosenCosts = Annotated[str | Costs, Reads(_chosen, _schema)]
+
+
+def with_removed_counted(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run directory's scenario with removed keys of ``costs.cpu`` counted where calibration counts them now.
+
+    Raises:
+        ScenarioError: a value is no quantity.
+    """
+    costs = data.get("costs")
+    cpu = costs.get("cpu") if isinstance(costs, Mapping) else None
+    if not isinstance(costs, Mapping) or not isinstance(cpu, Mapping) or not _REMOVED.keys() & cpu.keys():
+        return dict(data)
+    kept = {key: value for key, value in cpu.items() if key not in _REMOVED}
+    rates = [cpu.get(key) for key in ("bandwidth", "rank_bandwidth", "node_bandwidth")]
+    try:
+        per_byte = sum(1 / parse_rate(rate) for rate in rates if rate not in (None, "none"))
+        kept["queue"] = parse_seconds(cpu.get("queue", 0)) + parse_seconds(cpu.get("node", 0))
+    except (ValueError, ZeroDivisionError) as error:
+        raise ScenarioError(f"costs.cpu: {error}") from None
+    kept["bandwidth"] = 1 / per_byte if per_byte else None
+    return {**data, "costs": {**costs, "cpu": kept}}
 
 
 def charged(chosen: str | Costs) -> Costs:

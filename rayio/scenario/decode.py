@@ -1,4 +1,4 @@
-"""Decoding as a scenario says it: a time that is slept, or work that a processor really does on the bytes."""
+"""Decoding in a scenario: a time that is slept, or work that is carried out on the bytes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from rayio.units import RATE, SECONDS
 
 
 class Work(Section):
-    """Decoding that is really done, by the worker that has read the batch; it takes what it takes."""
+    """Decoding that the worker carries out on the bytes, with its real duration."""
 
     rate: Annotated[float | None, quantity(RATE, positive=True, or_none=True)] = Field(
-        None, description="Bytes of samples per second of one reader: what it costs on modelled storage."
+        None, description="Bytes of samples per second of one worker, for modelled storage."
     )
     kind: str
 
     def prepare(self) -> None:
-        """Make ready what decoding takes; it is called before a run begins, so that it does not pass for decoding."""
+        """Prepare decoding before a run begins, so that imports do not count as decoding."""
 
     def __call__(self, samples: NDArray[np.uint8], nbytes: NDArray[np.int64]) -> int:
-        """Decode samples that lie one after the other, each with its length; give the bytes that came out of it."""
+        """Decode consecutive samples of these lengths; return the number of decoded bytes."""
         raise NotImplementedError
 
 

@@ -46,11 +46,10 @@ def of_keys(scenario: Scenario) -> Iterator[tuple[str, float]]:
             yield f"costs.{name}", nbytes / rate
     cpu = costs.cpu
     yield "costs.cpu.sample", samples * cpu.sample
-    for name in ("reader", "queue", "rank", "node"):
+    for name in ("queue", "rank"):
         yield f"costs.cpu.{name}", steps * getattr(cpu, name)
-    for name in ("bandwidth", "reader_bandwidth", "rank_bandwidth", "node_bandwidth"):
-        if (rate := getattr(cpu, name)) is not None:
-            yield f"costs.cpu.{name}", nbytes / rate
+    if cpu.bandwidth is not None:
+        yield "costs.cpu.bandwidth", nbytes / cpu.bandwidth
     written = requests = largest = 0.0
     if checkpoint is not None:
         times = derive.num_checkpoints(scenario)

@@ -50,24 +50,24 @@ def phase_of(scenario: Scenario) -> Scenario | None:
 
 
 def path_of(scenario: Scenario) -> str:
-    """Folder of the evaluation dataset: its own path, or that of the dataset with ``-eval`` at its end."""
+    """Return the folder of the evaluation dataset: its own path, or that of the dataset with ``-eval`` at its end."""
     return scenario.dataset.eval.path or f"{scenario.dataset.path.rstrip('/')}-eval"
 
 
 def period_of(scenario: Scenario) -> int:
-    """Steps from one evaluation to the next, counted over epochs; 0 without evaluation."""
+    """Return the steps from one evaluation to the next, counted over epochs; 0 without evaluation."""
     evaluate = scenario.train.evaluate
     return 0 if evaluate is None else derive.period(scenario, evaluate.every)
 
 
 def num_evaluations(scenario: Scenario) -> int:
-    """Evaluations of the whole run."""
+    """Return the evaluations of the whole run."""
     period = period_of(scenario)
     return derive.total_steps(scenario) // period if period else 0
 
 
 def contradictions(scenario: Scenario) -> Iterator[str]:
-    """List each pair of values of the evaluation that contradict each other, one line a pair."""
+    """Yield a line for each pair of values of the evaluation that contradict each other."""
     if scenario.train.evaluate is None:
         return
     own, ranks = scenario.dataset.eval, derive.world_size(scenario)

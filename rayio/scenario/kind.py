@@ -38,5 +38,5 @@ class Kind:
         return {}
 
     def changes(self, run: Run) -> Iterator[Change]:
-        """What could be different about a run that has this kind; see ``change.py``."""
+        """Yield the changes that this kind offers for a run; see ``change.py``."""
         yield from ()

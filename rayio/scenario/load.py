@@ -1,4 +1,4 @@
-"""From YAML, ``extends`` and overrides to a Scenario, or to one line that says what is wrong."""
+"""From YAML, ``extends`` and overrides to a Scenario, or to a line that names the error."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from rayio.schema.fields import show
 
 __all__ = ["build", "load", "packaged"]
 
-#: Mappings of which one key excludes the others, so that they replace each other instead of merging.
+#: Mappings whose keys exclude each other: they replace each other instead of merging.
 ALTERNATIVES: frozenset[KeyPath] = frozenset({("checkpoint", "every"), ("train", "evaluate", "every")})
 
 
@@ -43,7 +43,7 @@ CONTAINERS = (Mapping, list, tuple, set, frozenset)
 
 
 def load(source: str | Path, overrides: Sequence[str] | Mapping[str, Any] = ()) -> Scenario:
-    """Read a scenario by path or packaged name, with what it extends, and apply overrides in order.
+    """Return a scenario by path or packaged name, with its bases and with overrides in order.
 
     Overrides are texts ``section.key=value`` (the value in YAML) or a mapping of dotted keys to values. Mappings merge
     key by key; scalars, lists and mappings of another ``kind`` replace what was there.
@@ -55,7 +55,7 @@ def load(source: str | Path, overrides: Sequence[str] | Mapping[str, Any] = ()) 
 
 
 def loading(source: str | Path) -> Callable[[Sequence[str] | Mapping[str, Any]], Scenario]:
-    """Read a scenario's files once; what it returns applies overrides to them, as often as wanted (see :func:`load`).
+    """Read a scenario's files once; return a function that applies overrides to them (see :func:`load`).
 
     Raises:
         ScenarioError: one line with file, key path, value and what is allowed.
@@ -66,7 +66,7 @@ def loading(source: str | Path) -> Callable[[Sequence[str] | Mapping[str, Any]],
 
 
 def build(data: Mapping[str, Any], label: str = "scenario") -> Scenario:
-    """Make a scenario of a mapping as YAML would give it; ``label`` names it in messages.
+    """Return the scenario of a mapping as from YAML; ``label`` names it in messages.
 
     Raises:
         ScenarioError: one line with key path, value and what is allowed.
@@ -91,7 +91,7 @@ def _build(layers: Sequence[Layer]) -> Scenario:
 
 
 def _chain(path: Path, label: str, below: tuple[tuple[Path, str], ...]) -> list[Layer]:
-    """Read a file and, before it in the result, what it extends."""
+    """Return the layers of a file: first those that it extends, then its own."""
     here = _real(path)
     if here in [file for file, _ in below]:
         circle = " -> ".join([name for _, name in below] + [label])
@@ -115,7 +115,7 @@ def _chain(path: Path, label: str, below: tuple[tuple[Path, str], ...]) -> list[
 
 
 def _real(path: Path) -> Path:
-    """Return the path with links followed; a path that no file can have stays as it is, and reading it fails."""
+    """Return the path with links followed; an impossible path is unchanged, and reading it fails."""
     try:
         return Path(os.path.realpath(path))
     except (OSError, ValueError):
@@ -123,7 +123,7 @@ def _real(path: Path) -> Path:
 
 
 def merge(base: Any, over: Any, path: KeyPath = ()) -> Any:
-    """Lay ``over`` on ``base``: mappings key by key, everything else replaces; so does a mapping of another kind."""
+    """Return ``base`` with ``over``: mappings merge key by key, other values and mappings of other kinds replace."""
     if not isinstance(base, Mapping) or not isinstance(over, Mapping) or path in ALTERNATIVES:
         return over
     merged = dict(base)
@@ -139,7 +139,7 @@ def merge(base: Any, over: Any, path: KeyPath = ()) -> Any:
 def without_options_of_others(
     choices: tuple[Choice, ...], base: dict[str, Any], over: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Leave out what ``base`` gives the kinds that ``over`` replaces by others: unless it is an option of both."""
+    """Return ``base`` without the options of kinds that ``over`` replaces, except options of both kinds."""
     for choice in choices:
         if choice.key in over and choice.key in base and over[choice.key] != base[choice.key]:
             before, now = (options_of(choice.kind(at[choice.key])).model_fields for at in (base, over))
@@ -160,7 +160,7 @@ def _pairs(overrides: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, Any]
 
 
 def parsed(text: str, where: str) -> Any:
-    """Read a value as YAML, under the guards that files have; what YAML cannot read, such as ``>= 0.9``, is text.
+    """Return a value from YAML, with the limits of files; invalid YAML, such as ``>= 0.9``, is text.
 
     Raises:
         ScenarioError: it has no end, or more values or levels than one may have; the line begins with ``where``.
@@ -174,7 +174,7 @@ def parsed(text: str, where: str) -> Any:
 
 
 def bounded(value: Any, where: str) -> Any:
-    """A value that a program gave, which may contain itself or be of any size, under the same guards.
+    """Return a copy of a program's value, which may be recursive or huge, within the same limits.
 
     Raises:
         ScenarioError: ``where`` is what its line begins with.
@@ -213,7 +213,7 @@ def _override(pair: tuple[str, Any], label: str) -> Layer:
 
 
 def _refuse_to_descend_into_a_scalar(data: Mapping[str, Any], layer: Layer) -> None:
-    """Refuse ``train.compute.mean=3`` where ``train.compute`` is a plain time: it would lose the rest unseen."""
+    """Refuse ``train.compute.mean=3`` if ``train.compute`` is a plain time: it would replace it silently."""
     node: Any = data
     for depth, key in enumerate(layer.override):
         if isinstance(node, (str, int, float, list)) and node != "none":

@@ -15,16 +15,16 @@ from rayio.schema.distribution import NO_TIME
 from rayio.schema.fields import Flag, Section, choice, quantity, whole
 from rayio.units import BYTES
 
-#: Samples of one rank's step: each has at least a request, of which latencies are drawn (see ``storage/model.py``).
+#: The most samples of a rank's step: each has at least one request with a drawn latency (``storage/model.py``).
 MAX_BATCH = 1 << 20
-#: Batches that a rank may be ahead: each is held by its queue.
+#: The most batches of a rank's prefetch window.
 MAX_WINDOW = 1 << 16
-#: Requests in flight within a reader: each is a thread.
+#: The most requests in flight of a worker: each is a thread.
 MAX_DEPTH = 1024
 
 
 class Loader(Choosing):
-    """How batches are made: PyTorch's words, PyTorch's meaning."""
+    """The loader of batches, in PyTorch's terms."""
 
     choices = (
         Choice("kind", LOADERS, "options"),
@@ -62,7 +62,7 @@ class Loader(Choosing):
     )
     shuffle: Annotated[str, named(SHUFFLES)] = Field("global", description="Order in which an epoch visits samples.")
     shuffle_options: Annotated[Section, OptionsOf("shuffle", SHUFFLES)] = NO_OPTIONS
-    #: Options of shuffles that were not chosen; a note says that they do nothing.
+    #: Options of shuffles that were not chosen; a note reports them.
     unused_options: tuple[Section, ...] = ()
     partition: Annotated[str, named(PARTITIONS)] = Field(
         "contiguous",
@@ -96,11 +96,11 @@ class Loader(Choosing):
 
     @property
     def max_workers(self) -> int:
-        """The readers of a rank: as many as there are, or can be."""
+        """Workers of a rank; with autoscaling, the most."""
         return most(self.num_workers)
 
     def contradictions(self) -> Iterator[str]:
-        """Refuse a window that no queue can hold."""
+        """Refuse a prefetch window above the limit."""
         if (window := self.max_workers * self.prefetch_factor) > MAX_WINDOW:
             yield (
                 f"loader.prefetch_factor={self.prefetch_factor}: with loader.num_workers={self.max_workers} a rank is "

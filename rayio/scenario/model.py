@@ -1,4 +1,4 @@
-"""The scenario: WHAT to emulate, as sections of plain values. Text and units end here; inside are bytes and seconds."""
+"""The scenario: sections of plain values. Text and units are parsed here; inside are bytes and seconds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 
 
 class Scenario(Section):
-    """One workload on one cluster: everything that a run depends on."""
+    """A workload on a cluster: everything that a run depends on."""
 
     name: Name = Field(description="Name of the scenario and of its run directories.")
     source: Text = Field("", description="Where the numbers come from.")
@@ -61,5 +61,5 @@ class Scenario(Section):
 
     @property
     def stores(self) -> Settings:
-        """How real storage is reached."""
+        """The settings of real storage."""
         return self.storage.settings(self.seed)

@@ -40,7 +40,7 @@ def _unknown(scenario: Scenario) -> Iterator[str]:
 
 def _model(scenario: Scenario) -> StorageModel:
     chosen = scenario.storage.model
-    layers = [layer.told for layer in layers_of(scenario, modelled=True)]
+    layers = [layer.description for layer in layers_of(scenario, modelled=True)]
     if not isinstance(chosen, str):
         source = "; ".join(part for part in (chosen.source, *layers) if part)
         return StorageModel(name="parameters", provenance=chosen.provenance, source=source)

@@ -1,4 +1,4 @@
-"""``cluster.reader_pool``: nodes that come for readers and go with them."""
+"""``cluster.reader_pool``: nodes that come and go with workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rayio.units import SECONDS
 #: Names of Ray's own resources, and of its placement groups'.
 RAYS_OWN = ("CPU", "GPU", "TPU", "HPU", "NPU", "neuron_cores", "memory", "object_store_memory", "bundle")
 OF_GROUPS = "bundle_group"
-#: Readers that have room on one node.
+#: The most workers of one node.
 MAX_SLOTS = 4096
 
 
@@ -27,33 +27,31 @@ def _resource(value: Any) -> str:
 
 
 class ReaderPool(Section):
-    """Nodes that come for the readers beyond ``loader.num_workers.min``, each of which takes a slot, and go after."""
+    """Nodes that come and go with the workers beyond ``loader.num_workers.min``; each worker takes a slot."""
 
     resource: Annotated[str, Reads(_resource, {"type": "string", "pattern": r"^[A-Za-z][\w.-]{0,62}$"})] = Field(
         "reader_slot",
-        description="On Ray: the custom resource that these nodes have and no others; a reader asks for one of it.",
+        description="On Ray: the custom resource that only these nodes have; a worker takes one of it.",
     )
     nodes: Annotated[int, whole(1, MAX_RANKS)] = Field(
-        description="These nodes at most: readers for which they have no slot are not asked for."
+        description="The most nodes; workers without a slot on them are not started."
     )
-    slots: Annotated[int, whole(1, MAX_SLOTS)] = Field(1, description="Readers that a node has room for.")
+    slots: Annotated[int, whole(1, MAX_SLOTS)] = Field(1, description="The most workers of a node.")
     pending: Annotated[int, whole(1, MAX_SLOTS)] = Field(
-        16, description="Readers that may wait for a node at a time; others are asked for once one of them has it."
+        16, description="The most workers that wait for a node at a time; others wait until one of them has it."
     )
     deadline: Annotated[float, quantity(SECONDS, positive=True)] = Field(
         300.0,
-        description="How long a reader waits for a node. Then its rank goes on with the readers that it has, and asks "
-        "again after loader.num_workers.calm.",
+        description="Time that a worker waits for a node. Then its rank goes on with fewer workers, and retries "
+        "after loader.num_workers.calm.",
     )
-    start: Seconds = Field(
-        60.0, description="What a node takes to come where nodes are modelled; on Ray it takes what it takes."
-    )
+    start: Seconds = Field(60.0, description="Start time of a modelled node; on Ray, nodes take their real time.")
     idle_timeout: Seconds = Field(
         60.0,
-        description="How long a node without readers stays where nodes are modelled; on Ray its autoscaler decides, "
-        "which `rayio k8s` tells it.",
+        description="Time after which a modelled node without workers goes; on Ray its autoscaler decides, "
+        "with the value from `rayio k8s`.",
     )
 
     def filled_by(self, readers: int) -> int:
-        """The most nodes that are there at a time for so many readers: another comes only once all slots are taken."""
+        """Return the most nodes for ``readers`` workers: another node comes only if all slots are taken."""
         return min(self.nodes, max(1, -(-readers // self.slots)))

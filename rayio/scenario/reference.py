@@ -11,29 +11,29 @@ from rayio.units import format_bytes
 _INTRODUCTION = """\
 # Scenario reference
 
-Every key of a scenario: what may stand there, what is taken when it is left out, and what it means.
+Every key of a scenario: its values, its default and its meaning.
 `rayio schema --markdown` prints this page, with the kinds of other packages that are installed; `rayio schema` prints
-the JSON Schema behind it. [Writing a scenario](scenarios.md) shows how the keys go together, and `rayio show` what they
-come to.
+the JSON Schema behind it. [Writing a scenario](scenarios.md) shows how to combine keys, and `rayio show` prints the
+numbers that follow from them.
 
 A *quantity* is a number with a unit: `4 MiB` or `4 MB` (bytes), `323 ms` or `2 min` (time), `3 GB/s` (bytes per
 second). A bare number is bytes, seconds or bytes per second. Sizes end at 4 EiB and times at 10⁹ s (32 years); rates
 are from 1 B/s to 10¹⁸ B/s. Whole numbers without an end in these tables end at 2⁶³ - 1. All of a run may take 146 years
-and have 2²⁰ roles (ranks, readers, queues, writers), which is what a clock and a memory can hold.
+and have 2²⁰ roles (ranks, workers, queues, writers).
 """
 
 _DISTRIBUTIONS = """\
 ## Distributions
 
-Where a table says *distribution*, a quantity stands for that value always, and a mapping for one that is drawn anew
-each time. Draws follow from `seed`, so that equal scenarios draw equal values on every engine.
+Where a table has *distribution*, a quantity is a constant value, and a mapping is a distribution that is drawn
+each time. Draws depend only on `seed`: equal scenarios have equal draws on every engine.
 """
 
 Schema = Mapping[str, Any]
 
 
 def to_markdown(schema: Schema) -> str:
-    """A page of Markdown: each section of a scenario as a heading and a table of its keys.
+    """Return a page of Markdown: each section of a scenario as a heading and a table of its keys.
 
     Args:
         schema: the JSON Schema of scenarios, as ``json_schema`` gives it.
@@ -56,7 +56,7 @@ def to_markdown(schema: Schema) -> str:
 
 
 def _named_section(value: Schema) -> Schema | None:
-    """The section that may stand in place of a name."""
+    """Return the section that is an alternative to a name."""
     parts = value.get("anyOf", ())
     has_names = any("enum" in part for part in parts)
     return next((part for part in parts if has_names and "properties" in part), None)
@@ -76,7 +76,7 @@ class _Page:
         self.kinds: list[Schema] = []
 
     def section(self, value: Schema) -> Schema | None:
-        """The section that a key holds, also one that may be left out as none."""
+        """Return the section of a key, also of an optional one."""
         for part in (value, *value.get("anyOf", ())):
             if "$ref" in part:
                 section: Schema = self._definitions[part["$ref"].rpartition("/")[2]]
@@ -84,7 +84,7 @@ class _Page:
         return None
 
     def table(self, properties: Schema, prefix: str, *, required: Collection[str] | None = None) -> list[str]:
-        """The keys of a section as a table; sections in it have dotted keys."""
+        """Return the keys of a section as a table; sections in it have dotted keys."""
         lines = ["| key | value | default | meaning |", "|---|---|---|---|"]
         for key, value in self._flat(properties, ""):
             default = "" if required is not None and key not in required else "*required*"
@@ -93,7 +93,7 @@ class _Page:
         return lines
 
     def variants(self, properties: Schema, prefix: str) -> Iterator[str]:
-        """For each key of a section that can hold mappings of several kinds: what they mean, and their own keys."""
+        """Return a subsection for each key with mappings of several kinds: their meaning, and their keys."""
         for key, value in self._flat(properties, ""):
             parts = (inner for part in value.get("anyOf", ()) for inner in (part, part.get("items", {})))
             kinds = [part for part in parts if "title" in part and not self._is_distribution(part)]
@@ -158,7 +158,7 @@ class _Page:
         return ["anything"]
 
     def _is_distribution(self, part: Schema) -> bool:
-        """Distributions are the kinds that are described by their kind, and have no name of a class."""
+        """Return True if the kinds are those of a distribution, whose schema has no class name."""
         return "title" not in part and "kind" in part.get("properties", {})
 
 
@@ -171,7 +171,7 @@ def _described(value: Schema) -> str:
 
 
 def _name(part: Schema) -> str:
-    """A mapping of some kind, as it is written; by its kind alone where it has no other key."""
+    """Return a mapping of a kind as written; only the kind if it has no other key."""
     properties = part.get("properties", {})
     kind, inner = properties.get("kind", {}).get("const"), [key for key in properties if key != "kind"]
     if kind is not None:
@@ -188,7 +188,7 @@ def _keys(kind: Schema) -> str:
 
 
 def _prose(text: str) -> str:
-    """A description in one line, with code as Markdown has it."""
+    """Return a description in one line, with Markdown's code."""
     return " ".join(text.replace("``", "`").split()).replace("|", "\\|").replace("<", "&lt;")
 
 

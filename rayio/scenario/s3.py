@@ -1,4 +1,4 @@
-"""The scheme ``s3://``: the keys that say how buckets are reached; credentials are never among them."""
+"""The scheme ``s3://`` and its keys; credentials are never keys."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class S3Options(Section):
 
 
 class S3Scheme:
-    """Buckets of Amazon S3, or of any service that speaks its protocol."""
+    """Buckets of Amazon S3, or of any service with its protocol."""
 
     options = S3Options
 
     def check(self, address: str) -> None:
-        """Refuse an address that is none; nothing is asked of anybody.
+        """Refuse an invalid address, without any request.
 
         Raises:
             StorageError: it has no bucket, or holds credentials.
@@ -68,7 +68,7 @@ class S3Scheme:
         split(address)
 
     def __call__(self, address: str, options: S3Options, settings: Settings) -> Store:
-        """Open what is below an address."""
+        """Return the store of an address."""
         from rayio.storage.stores.s3.store import S3Store
 
         return S3Store(address, options, settings.seed)

@@ -24,7 +24,7 @@ def of_cores(run: Run) -> Iterator[Change]:
 
 
 def of_workers(run: Run) -> Iterator[Change]:
-    """``loader.num_workers``: more readers and fewer.
+    """``loader.num_workers``: more workers and fewer.
 
     Of readers that come and go: as many as there were on average, for good, and other bounds.
     """
@@ -53,7 +53,7 @@ def of_workers(run: Run) -> Iterator[Change]:
 
 
 def with_workers(name: str, number: int, tried_by: tuple[Command, ...] = ("explain",)) -> Change:
-    """Return the change to another number of readers per rank, which stay."""
+    """Return the change to another, fixed number of workers per rank."""
     to = with_keys("loader", num_workers=number)
     return Change(name, kind="workers", to=to, key=f"loader.num_workers={number}", effort=1, tried_by=tried_by)
 
@@ -84,7 +84,7 @@ def of_sync(run: Run) -> Iterator[Change]:
 
 
 def of_checkpoint(run: Run) -> Iterator[Change]:
-    """``checkpoint``: none, and where they cost time: written behind, and half as often."""
+    """``checkpoint``: none; if checkpoints cost time, asynchronous ones, and half as many."""
     section, number = run.scenario.checkpoint, derive.num_checkpoints(run.scenario)
     if section is None or not number:
         return

@@ -1,4 +1,4 @@
-"""Where scenarios come from: a file or a packaged name, read into mappings that remember file and line."""
+"""The sources of scenarios: a file or a packaged name, read into mappings with file and line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rayio.files import read_regular
 from rayio.schema.fields import show
 from rayio.units import format_bytes
 
-#: The way to a value: the keys from the top.
+#: The path of a value: the keys from the top.
 KeyPath = tuple[str, ...]
 
 
@@ -26,7 +26,7 @@ class Layer:
     """The keys of one file or one override, with their lines."""
 
     data: dict[str, Any]
-    #: The file, as a user would name it.
+    #: The file's name in messages.
     label: str
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
     #: The file itself; none for an override.
@@ -35,14 +35,14 @@ class Layer:
     override: KeyPath = ()
 
     def at(self, path: KeyPath) -> Any:
-        """The value of this layer at ``path``, which it has."""
+        """Return the value of this layer at ``path``."""
         node: Any = self.data
         for key in path:
             node = node[key]
         return node
 
     def depth(self, path: KeyPath) -> int:
-        """Count the keys of ``path``, from the top, that this layer mentions."""
+        """Return the number of keys of ``path``, from the top, that this layer has."""
         node: Any = self.data
         for number, key in enumerate(path):
             if not isinstance(node, Mapping) or key not in node:
@@ -51,29 +51,29 @@ class Layer:
         return len(path)
 
     def where(self, path: KeyPath) -> str:
-        """Name file and line of a value, or of the nearest mapping around it."""
+        """Return file and line of a value, or of the nearest mapping around it."""
         lines = [self.lines[path[:n]] for n in range(self.depth(path), 0, -1) if path[:n] in self.lines]
         return f"{self.label}:{lines[0]}" if lines else self.label
 
 
-#: Bytes that a file may have; reading more takes longer than anybody waits.
+#: The most bytes of a file.
 MAX_BYTES = 256 << 10
-#: Values that a file may have, each alias counted as what it stands for: a few lines of aliases can stand for billions.
+#: The most values of a file, with the values of each alias: a few lines of aliases can expand to billions.
 MAX_VALUES = 10_000
-#: Mappings and lists that a value may be inside of.
+#: The deepest nesting of mappings and lists.
 MAX_DEPTH = 40
 
 
-#: What PyYAML raises, besides its own errors, at values that cannot be: ``0x``, ``!!bool maybe``, ``!!timestamp soon``.
+#: Further errors of PyYAML for invalid values: ``0x``, ``!!bool maybe``, ``!!timestamp soon``.
 UNREADABLE = (ValueError, ArithmeticError, LookupError, TypeError, AttributeError)
 
 
-#: Why text that is torn is refused.
+#: The reason for which text with half a character is refused.
 TORN = "a text has half of a character, which no file can hold"
 
 
 def is_torn(text: str) -> bool:
-    """Return True if a text has half of a character, which YAML's escapes can make and no file can hold."""
+    """Return True if a text has half of a character, which YAML's escapes can make and no file can have."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -82,11 +82,11 @@ def is_torn(text: str) -> bool:
 
 
 class UnfitError(yaml.MarkedYAMLError):
-    """YAML that nothing here may have: duplicate keys, keys that are not text, values without end."""
+    """An error for refused YAML: duplicate keys, keys that are not text, recursive values."""
 
 
 class _Lines(dict[KeyPath, int]):
-    """The line of every key; ``seen`` counts the values on the way to them, of which there may be ``most``."""
+    """The lines of keys; ``seen`` counts the values so far, at most ``most``."""
 
     def __init__(self, most: int = MAX_VALUES) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ def _lines_of_keys(node: yaml.MappingNode, path: KeyPath, inside: set[int], line
 
 
 def _constructed(text: str, lines: _Lines) -> Any:
-    """Make the one value of YAML text, having seen that it has an end; the lines of its keys go into ``lines``."""
+    """Return the value of YAML text within the limits; the lines of its keys go into ``lines``."""
     loader = yaml.SafeLoader(text)
     try:
         node = loader.get_single_node()
@@ -154,7 +154,7 @@ def _constructed(text: str, lines: _Lines) -> Any:
 
 
 def plain(text: str, most: int = MAX_VALUES) -> Any:
-    """Read one value from YAML text under the same guards as a scenario's file; it may be of ``most`` values in all.
+    """Return a value from YAML text, with the limits of a scenario's file and at most ``most`` values.
 
     Raises:
         UnfitError: its ``problem`` says what nothing here may have.
@@ -164,7 +164,7 @@ def plain(text: str, most: int = MAX_VALUES) -> Any:
 
 
 def parse(text: str, label: str, path: Path | None = None) -> Layer:
-    """Read YAML text into a layer.
+    """Return the layer of YAML text.
 
     Raises:
         ScenarioError: one line with file, line and what is wrong.
@@ -199,7 +199,7 @@ def _problem(error: yaml.MarkedYAMLError) -> str:
 
 
 def read(path: Path, label: str) -> Layer:
-    """Read a scenario file.
+    """Return the layer of a scenario file.
 
     Raises:
         ScenarioError: the file cannot be read, or is not a mapping in YAML.
@@ -228,19 +228,19 @@ def _hint(name: str, names: list[str]) -> str:
 
 
 def packaged_folder() -> Path:
-    """Find the shipped scenarios: inside an installed package, or next to ``rayio/`` in a checkout."""
+    """Return the folder of the shipped scenarios: in an installed package, or next to ``rayio/`` in a checkout."""
     package = Path(str(files("rayio")))
     installed = package / "scenarios"
     return installed if installed.is_dir() else package.parent / "scenarios"
 
 
 def packaged() -> dict[str, str]:
-    """The names of the shipped scenarios, sorted, each with the comment in its first line."""
+    """Return the names of the shipped scenarios, sorted, each with the comment in its first line."""
     return {path.stem: _description(path) for path in sorted(packaged_folder().glob("*.yaml"))}
 
 
 def _is_file(path: Path) -> bool:
-    """Return True if a path leads to a file; a name that no file can have does not."""
+    """Return True if a path leads to a file; False for an impossible name."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -254,13 +254,13 @@ def _description(path: Path) -> str:
 
 
 def _label(path: Path) -> str:
-    """Name a path in messages, on one line whatever it holds."""
+    """Return a path for messages, on one line."""
     text = str(path) if str(path).isprintable() else repr(str(path))
     return text if len(text) <= 300 else text[:297] + "..."
 
 
 def find(source: str | Path, beside: Path | None = None) -> tuple[Path, str]:
-    """Resolve a path or a packaged name to a file and the label for messages.
+    """Return the file of a path or packaged name, and its label for messages.
 
     A name without folder and ``.yaml`` is a packaged one. A path is relative to the folder ``beside``, if given.
 

@@ -23,7 +23,7 @@ _PerSecond = Annotated[float | None, per_second(or_none=True)]
 
 
 class StorageParameters(Section):
-    """A modelled storage system: times per request and per file opened, caps per connection and per ``scope``."""
+    """A modelled storage system: times per request and per opened file, limits per connection and per ``scope``."""
 
     first_byte: SecondsDistribution = Field(description="Time from a request to its first byte.")
     open: SecondsDistribution = Field(NO_TIME, description="Time to open a file.")
@@ -35,7 +35,7 @@ class StorageParameters(Section):
         description="Files opened per second within scope, as a metadata server has it; replaces requests_per_second.",
     )
     scope: Annotated[Literal["node", "cluster"], choice("node", "cluster")] = Field(
-        "node", description="Whether each node has such a system of its own, or the cluster shares one."
+        "node", description="Whether each node has a separate system, or the cluster shares one."
     )
     provenance: Annotated[Literal["assumed", "published", "fitted"], choice("assumed", "published", "fitted")] = Field(
         "assumed", description="Whether these numbers are assumed, published, or fitted to a run."
@@ -43,7 +43,7 @@ class StorageParameters(Section):
     source: Text = Field("", description="Who published these numbers, or which run they were fitted to.")
 
 
-#: A storage system that nobody described, as that of imported results: nothing can be predicted with it.
+#: The storage of imported results, which has no description: nothing can be predicted with it.
 UNKNOWN = "unknown"
 
 
@@ -67,7 +67,7 @@ def _model_schema() -> JsonSchema:
 
 @dataclass(frozen=True, eq=False)
 class _OptionsOf:
-    """Annotation of a field that holds the options of several kinds of a registry, each by the name of its kind."""
+    """An annotation of a field with the options of several kinds of a registry, by the names of the kinds."""
 
     registry: Registry[Any]
 
@@ -78,8 +78,8 @@ class _OptionsOf:
                 (name, keys if isinstance(keys, kind) else kind.model_validate(keys)) for name, kind, keys in kinds
             )
 
-        def beside(kinds: tuple[tuple[str, Section], ...], info: SerializationInfo) -> dict[str, Any]:
-            """All of them, but for those that several kinds have and nobody gave: their defaults may differ."""
+        def flatten(kinds: tuple[tuple[str, Section], ...], info: SerializationInfo) -> dict[str, Any]:
+            """Return all options, except unset ones of several kinds: their defaults may differ."""
             many = Counter(key for _, options in kinds for key, _ in options)
             return {
                 key: value
@@ -88,7 +88,7 @@ class _OptionsOf:
                 if many[key] == 1 or key in options.model_fields_set
             }
 
-        flat = core_schema.plain_serializer_function_ser_schema(beside, info_arg=True)
+        flat = core_schema.plain_serializer_function_ser_schema(flatten, info_arg=True)
         return core_schema.no_info_plain_validator_function(validate, serialization=flat)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
@@ -96,7 +96,7 @@ class _OptionsOf:
 
 
 class Storage(Choosing):
-    """What ``simulate`` uses as storage, and how real storage is to be used."""
+    """The storage model of ``simulate``, and the settings of real storage."""
 
     model: Annotated[str | StorageParameters, Reads(_model, _model_schema)] = Field(
         "nvme",
@@ -105,23 +105,23 @@ class Storage(Choosing):
     )
     page_cache: Annotated[PageCache, choice("use", "drop", "direct")] = Field(
         "use",
-        description="How files of mounted file systems are read and written: use lets the page cache (memory) serve "
-        "what it has, drop evicts a file's pages before and after, direct goes past it (O_DIRECT).",
+        description="Use of the page cache for mounted files. use: it serves what it has. drop: a file's pages are "
+        "evicted before and after. direct: it is bypassed (O_DIRECT).",
     )
     stage: Annotated[Literal[False], choice(False, later=(True,))] = Field(
         False, description="Whether the dataset is copied to the nodes before training; not yet."
     )
 
-    #: The options of each layer (``LAYERS``), which are written beside the other keys. Those of another package are
-    #: here only where one of them is given.
+    #: The options of each layer (``LAYERS``), written next to the other keys. Those of another package are
+    #: here only if one of them is given.
     layers: Annotated[tuple[tuple[str, Section], ...], _OptionsOf(LAYERS)] = ()
-    #: The options of each scheme that addresses may have, which are written beside the keys above. Those of another
-    #: package's schemes are here only where one of them is given: nobody imports what is not asked for.
+    #: The options of each scheme of addresses, written next to the keys above. Those of another
+    #: package's schemes are here only if one of them is given: unused packages are not imported.
     schemes: Annotated[tuple[tuple[str, Section], ...], _OptionsOf(STORAGES)] = ()
 
     @property
     def max_attempts(self) -> int:
-        """Attempts that a request may take in all, as the options of ``s3://`` have it."""
+        """The most attempts of a request, from the options of ``s3://``."""
         given: Any = dict(self.schemes).get("s3", S3Options())
         return int(given.max_attempts)
 
@@ -137,11 +137,11 @@ class Storage(Choosing):
         return self.model_copy(update={key: value for name in layers for key, value in self.defaults(name)})
 
     def defaults(self, layer: str) -> list[tuple[str, Any]]:
-        """Return the keys of a layer with their defaults: it then does nothing."""
+        """Return the keys of a layer with their defaults, with which it does nothing."""
         return [(key, field.get_default()) for key, field in options_of(LAYERS[layer]).model_fields.items()]
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copy it with other values of keys, those of layers among them."""
+        """Return a copy with other values of keys, including those of layers."""
         own = {key: value for key, value in (update or {}).items() if key in type(self).model_fields}
         others = {key: value for key, value in (update or {}).items() if key not in own}
         if others:
@@ -153,29 +153,29 @@ class Storage(Choosing):
         return super().model_copy(update=own, deep=deep)
 
     def settings(self, seed: int) -> Settings:
-        """How real storage is reached and used; the jitter between attempts is drawn from ``seed``."""
+        """Return the settings of real storage; the jitter between attempts is drawn from ``seed``."""
         return Settings(dict(self.schemes), seed, self.page_cache)
 
     @classmethod
     def hidden(cls) -> tuple[str, ...]:
-        """Fields that are no keys."""
+        """Return the fields that are no keys."""
         return ("schemes", "layers")
 
     @classmethod
     def options_there_are(cls) -> dict[str, tuple[type[Section], list[str]]]:
-        """Every option of every scheme and layer: its class, and the schemes that have it, as addresses begin."""
-        found: dict[str, tuple[type[Section], list[str]]] = {}
+        """Return every option of every scheme and layer: its class, and the prefixes of addresses that have it."""
+        options: dict[str, tuple[type[Section], list[str]]] = {}
         for layer in LAYERS.usable().values():
-            found |= {key: (options_of(layer), []) for key in options_of(layer).model_fields}
+            options |= {key: (options_of(layer), []) for key in options_of(layer).model_fields}
         for name, scheme in STORAGES.usable().items():
             for key in options_of(scheme).model_fields:
-                found.setdefault(key, (options_of(scheme), []))[1].append(f"{name}://")
-        return found
+                options.setdefault(key, (options_of(scheme), []))[1].append(f"{name}://")
+        return options
 
     @model_validator(mode="before")
     @classmethod
     def _options_of_kinds_apart(cls, value: Any) -> Any:
-        """Give each scheme and each layer the keys that are its options; a key that several have goes to each."""
+        """Move the options to the schemes and layers that have them; an option of several goes to each."""
         if not isinstance(value, Mapping) or "schemes" in value or "layers" in value:
             return value
         others, data = {key: inner for key, inner in value.items() if key not in cls.model_fields}, dict(value)
@@ -195,7 +195,7 @@ class Storage(Choosing):
     @model_validator(mode="before")
     @classmethod
     def _renamed(cls, data: Any) -> Any:
-        """Refuse version 0.1's key, but for the default, which it wrote into run directories beside all others."""
+        """Refuse version 0.1's key, except the default, which run directories of 0.1 have with all others."""
         if not isinstance(data, Mapping) or "direct" not in data:
             return data
         if data["direct"] is False and {"model", "cache", "stage", "faults"} <= data.keys():
@@ -204,7 +204,7 @@ class Storage(Choosing):
         raise refusal(RefusedError(reason, "direct", data["direct"]))
 
     def contradictions(self) -> Iterator[str]:
-        """Two caps, of which only one can be."""
+        """Refuse two limits that exclude each other."""
         model = self.model
         if isinstance(model, StorageParameters) and None not in (model.requests_per_second, model.opens_per_second):
             yield "storage.model.opens_per_second: takes the place of requests_per_second; give one of them"

@@ -1,4 +1,4 @@
-"""Kinds of ``train.sync``: whether ranks wait for each other after a step, and how long they then stay together."""
+"""Kinds of ``train.sync``: whether ranks wait for each other after a step, and the time of the all-reduce."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rayio.units import BYTES
 
 
 class Sync(Section):
-    """How ranks wait for each other after a step."""
+    """The synchronisation of ranks after a step."""
 
     #: Whether every step ends when the slowest rank's does.
     meets: ClassVar[bool] = True
     kind: str
 
     def seconds(self, ranks: int) -> float:
-        """Time that so many ranks stay together once all are there."""
+        """Return the seconds of the all-reduce of ``ranks`` ranks once all are there."""
         return 0.0
 
 

@@ -1,4 +1,4 @@
-"""The section ``trace``: how finely spans are recorded."""
+"""The section ``trace``: the detail of recorded spans."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rayio.schema.fields import Flag, Section, choice, without_removed
 
 
 class Trace(Section):
-    """How finely spans are recorded."""
+    """The detail of recorded spans."""
 
     level: Annotated[
         Literal["none", "step", "batch", "sample", "io"], choice("none", "step", "batch", "sample", "io")

@@ -1,4 +1,4 @@
-"""The section ``train``: what a rank does with a batch, and when the model is tried."""
+"""The section ``train``: the work of a rank on a batch, and its evaluations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _RANKS_SCHEMA = {
 
 
 class Stragglers(Section):
-    """Ranks whose every compute time is ``factor`` times what was drawn for them."""
+    """Ranks whose compute times are all multiplied by ``factor``."""
 
     ranks: Annotated[tuple[int, ...], Reads(_ranks, _RANKS_SCHEMA)] = Field(description="Ranks that are slower.")
     factor: Annotated[float, Reads(_factor, {"type": "number", "exclusiveMinimum": 0, "maximum": 1e6})] = Field(
@@ -55,7 +55,7 @@ class Stragglers(Section):
 
 
 class Evaluate(Section):
-    """Training pauses, and every rank goes through its share of ``dataset.eval``, in file order, to the last sample."""
+    """An evaluation: training pauses, and every rank reads its share of ``dataset.eval``, in file order."""
 
     every: Every = Field(Every(epochs=1), description="When the model is tried.")
     compute: SecondsDistribution = Field(description="Time per step of an evaluation, drawn per rank.")
@@ -90,6 +90,6 @@ class Train(Section):
     )
 
     def idle(self) -> Iterator[str]:
-        """Stragglers that are as fast as the others."""
+        """Name stragglers with a factor of 1."""
         if self.stragglers is not None and self.stragglers.factor == 1:
             yield "train.stragglers.factor=1: slows nobody down"

@@ -1,4 +1,4 @@
-"""``loader.num_workers``: a number of readers per rank, or bounds between which the load decides."""
+"""``loader.num_workers``: a number of workers per rank, or the bounds of autoscaling."""
 
 from __future__ import annotations
 
@@ -23,20 +23,22 @@ _Share = Annotated[float, Reads(_share, {"type": "number", "exclusiveMinimum": 0
 
 
 class Autoscaled(Section):
-    """Readers of each rank come and go with its load, between ``min`` and ``max``."""
+    """Workers of each rank come and go with its load, between ``min`` and ``max``."""
 
-    min: Annotated[int, whole(1, MAX_WORKERS)] = Field(description="Readers per rank at the start, and at least.")
-    max: Annotated[int, whole(1, MAX_WORKERS)] = Field(description="Readers per rank at most.")
-    wait: _Share = Field(0.05, description="Share of its time that a rank may wait for batches; above it readers come.")
-    busy: _Share = Field(0.8, description="Share of the readers that may be reading at once; below it readers go.")
+    min: Annotated[int, whole(1, MAX_WORKERS)] = Field(description="Workers per rank at the start, and at least.")
+    max: Annotated[int, whole(1, MAX_WORKERS)] = Field(description="Workers per rank at most.")
+    wait: _Share = Field(
+        0.05, description="Share of time that a rank may wait for batches; above it, workers are added."
+    )
+    busy: _Share = Field(0.8, description="Share of the workers that may be busy; below it, workers are removed.")
     every: Seconds = Field(2.0, description="The least time over which the load is measured.")
     calm: Seconds = Field(
         30.0,
-        description="How long fewer readers must have been enough before some go; and how long nothing more is tried "
-        "after readers came in vain. A try that was wrong doubles it for the next.",
+        description="Time for which fewer workers must suffice before some go, and pause after workers were added "
+        "in vain. A wrong change doubles it.",
     )
     start: Seconds = Field(
-        0.0, description="What a reader takes to start where it is not an actor; on Ray it takes what it takes."
+        0.0, description="Start time of a worker that is not an actor; on Ray, actors take their real time."
     )
 
     @model_validator(mode="after")
@@ -65,10 +67,10 @@ def _schema() -> JsonSchema:
     return {"anyOf": [{"type": "integer", "minimum": 0, "maximum": MAX_WORKERS}, Autoscaled.model_json_schema()]}
 
 
-#: What may stand under ``loader.num_workers``.
+#: The type of ``loader.num_workers``.
 NumWorkers = Annotated[int | Autoscaled, Reads(_workers, _schema)]
 
 
 def most(workers: int | Autoscaled) -> int:
-    """The readers of a rank: as many as there are, or can be."""
+    """Return the workers of a rank; with autoscaling, the most."""
     return workers.max if isinstance(workers, Autoscaled) else workers

@@ -1,4 +1,4 @@
-"""A scenario back to text: resolved YAML that loads to the same scenario, and the JSON Schema for editors."""
+"""A scenario as text: resolved YAML that loads to the same scenario, and the JSON Schema for editors."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from rayio.scenario.model import Scenario
 
 
 def to_yaml(scenario: Scenario) -> str:
-    """Write every key with its unit; loading the text gives an equal scenario."""
+    """Return YAML of every key with its unit; loading it returns an equal scenario."""
     return yaml.safe_dump(
         _without_null(scenario.model_dump(mode="json")), sort_keys=False, allow_unicode=True, width=120
     )
 
 
 def _without_null(value: Any) -> Any:
-    """Leave out keys that are null: null is their default."""
+    """Return a mapping without keys that are null, which is their default."""
     if isinstance(value, dict):
         return {key: _without_null(inner) for key, inner in value.items() if inner is not None}
     return value
 
 
-#: Names the schema; a scenario's first lines may say where a file of it is (``rayio schema > scenario.schema.json``).
+#: The schema's name; a scenario's first line may name a file of it (``rayio schema > scenario.schema.json``).
 SCHEMA_ID = "urn:rayio:scenario:1"
 
 
 def _complete(properties: dict[str, Any], definitions: dict[str, Any]) -> None:
-    """Describe each section where it is used, and let those that may be left out be written as none."""
+    """Describe each section where it is used, and allow none for optional ones."""
     for value in properties.values():
         if "$ref" in value:
             value.setdefault("description", definitions[value["$ref"].rpartition("/")[2]].get("description", ""))
@@ -37,7 +37,7 @@ def _complete(properties: dict[str, Any], definitions: dict[str, Any]) -> None:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a scenario file: with ``extends``, and nothing required that a base may provide."""
+    """Return the JSON Schema of a scenario file: with ``extends``, and without keys required that a base may have."""
     schema: dict[str, Any] = _without_required(Scenario.model_json_schema())
     definitions: dict[str, Any] = {}
     schema = {**_without_definitions(schema, definitions), "$defs": definitions}
@@ -54,7 +54,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _without_definitions(value: Any, definitions: dict[str, Any]) -> Any:
-    """Collect the definitions of kinds that stand inside, for references mean those of the whole."""
+    """Move the definitions inside kinds to the top: references are relative to the whole schema."""
     if isinstance(value, dict):
         for name, inner in value.get("$defs", {}).items():
             definitions[name] = _without_definitions(inner, definitions)

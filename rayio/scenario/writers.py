@@ -1,4 +1,4 @@
-"""Kinds of ``checkpoint.writers``: who saves which part of a checkpoint, as how many files, and on which node."""
+"""Kinds of ``checkpoint.writers``: the parts of a checkpoint, their files and the nodes of their writers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rayio.scenario.topology import Topology
 from rayio.schema.choice import KindOf
 from rayio.schema.fields import Section, whole
 
-#: Writers of a run: each is a role.
+#: The most writers of a run: each is a role.
 MAX_WRITERS = 1 << 16
 
 
@@ -28,37 +28,37 @@ class Writers(Section):
     kind: str
 
     def sizes(self, state_bytes: int, topology: Topology) -> tuple[int, ...]:
-        """Bytes that each writer writes in one checkpoint of a state of ``state_bytes``."""
+        """Return the bytes of each writer in one checkpoint of a state of ``state_bytes``."""
         raise NotImplementedError
 
     def of_rank(self, rank: int, topology: Topology) -> Sequence[int]:
-        """Numbers of the writers that a rank sends its part of a checkpoint to; every writer has one such rank."""
+        """Return the writers that a rank sends its part of a checkpoint to; every writer has one such rank."""
         raise NotImplementedError
 
     def copies(self, topology: Topology) -> int:
-        """How many copies of the state one checkpoint has: the sizes of its files add up to so many."""
+        """Return the number of copies of the state in one checkpoint: the sum of its files' sizes."""
         return 1
 
     def node(self, writer: int, topology: Topology) -> int:
-        """Node that a writer lives on."""
+        """Return the node of a writer."""
         return writer % topology.nodes
 
     def file_name(self, writer: int) -> str:
-        """Name of the file that a writer writes, within the folder of one checkpoint."""
+        """Return the name of a writer's file in the folder of one checkpoint."""
         return f"shard-{writer:05d}.bin"
 
     def refusals(self, state_bytes: int, topology: Topology) -> Iterator[str]:
-        """What cannot be with a state of this size and these ranks: a line each."""
+        """Yield a line for each contradiction with a state of this size and these ranks."""
         yield from ()
 
     @model_serializer(mode="wrap")
     def _as_written(self, handler: SerializerFunctionWrapHandler) -> Any:
-        said = {key: value for key, value in handler(self).items() if key != "kind" and value is not None}
-        return ({} if [*said] == [self.kind] else {"kind": self.kind}) | said if said else self.kind
+        written = {key: value for key, value in handler(self).items() if key != "kind" and value is not None}
+        return ({} if [*written] == [self.kind] else {"kind": self.kind}) | written if written else self.kind
 
 
 def shares(state_bytes: int, number: int) -> tuple[int, ...]:
-    """Cut a state into a number of parts that differ by at most a byte, the longer ones first."""
+    """Return the sizes of ``number`` parts of a state, which differ by at most a byte, the longer ones first."""
     share, left = divmod(state_bytes, number)
     return (share + 1,) * left + (share,) * (number - left)
 
@@ -69,55 +69,55 @@ class RankZero(Writers):
     kind: Literal["rank_zero"] = "rank_zero"
 
     def sizes(self, state_bytes: int, topology: Topology) -> tuple[int, ...]:
-        """One writer, which has all."""
+        """Return one size: that of the whole state."""
         return (state_bytes,)
 
     def of_rank(self, rank: int, topology: Topology) -> Sequence[int]:
-        """Rank 0 alone has one."""
+        """Return writer 0 for rank 0, none for others."""
         return (0,) if rank == 0 else ()
 
 
 class BesideRanks(Writers):
-    """A writer beside every rank, for it alone."""
+    """A writer for every rank, on its node."""
 
     def of_rank(self, rank: int, topology: Topology) -> Sequence[int]:
-        """Its own."""
+        """Return the rank's own writer."""
         return (rank,)
 
     def node(self, writer: int, topology: Topology) -> int:
-        """Beside its rank."""
+        """Return the node of its rank."""
         return topology.node_of(writer)
 
 
 class AllRanks(BesideRanks):
-    """Every rank saves a whole copy through a writer of its own, beside it."""
+    """Every rank saves a whole copy through its own writer, on its node."""
 
     kind: Literal["all_ranks"] = "all_ranks"
 
     def sizes(self, state_bytes: int, topology: Topology) -> tuple[int, ...]:
-        """A whole copy each."""
+        """Return the size of the whole state for each rank."""
         return (state_bytes,) * topology.ranks
 
     def copies(self, topology: Topology) -> int:
-        """One of every rank."""
+        """Return the number of ranks."""
         return topology.ranks
 
     def file_name(self, writer: int) -> str:
-        """Named by the rank."""
+        """Return a name with the rank."""
         return f"rank-{writer:05d}.bin"
 
 
 class Sharded(BesideRanks):
-    """Every rank saves its share of one state through a writer of its own, beside it."""
+    """Every rank saves its share of one state through its own writer, on its node."""
 
     kind: Literal["sharded"] = "sharded"
 
     def sizes(self, state_bytes: int, topology: Topology) -> tuple[int, ...]:
-        """Equal shares; of unequal ones the first are one byte longer."""
+        """Return equal shares; the first may be one byte longer."""
         return shares(state_bytes, topology.ranks)
 
     def refusals(self, state_bytes: int, topology: Topology) -> Iterator[str]:
-        """More ranks than bytes."""
+        """Refuse more ranks than bytes."""
         if topology.ranks > state_bytes:
             yield (
                 f"checkpoint.writers=sharded: {topology.ranks} ranks are more than the {state_bytes} B of "
@@ -126,21 +126,21 @@ class Sharded(BesideRanks):
 
 
 class Dedicated(Writers):
-    """A number of writers of their own, each with its share of the state, which rank 0 has cut."""
+    """Rank 0 saves the state in equal shares through a number of dedicated writers."""
 
     kind: Literal["dedicated"] = "dedicated"
     dedicated: Annotated[int, whole(1, MAX_WRITERS)] = Field(description="Number of writers.")
 
     def sizes(self, state_bytes: int, topology: Topology) -> tuple[int, ...]:
-        """Equal shares; of unequal ones the first are one byte longer."""
+        """Return equal shares; the first may be one byte longer."""
         return shares(state_bytes, self.dedicated)
 
     def of_rank(self, rank: int, topology: Topology) -> Sequence[int]:
-        """Rank 0 has all."""
+        """Return all writers for rank 0, none for others."""
         return range(self.dedicated) if rank == 0 else ()
 
     def refusals(self, state_bytes: int, topology: Topology) -> Iterator[str]:
-        """More writers than bytes."""
+        """Refuse more writers than bytes."""
         if self.dedicated > state_bytes:
             yield (
                 f"checkpoint.writers.dedicated={self.dedicated}: more writers than the {state_bytes} B of "

@@ -94,9 +94,8 @@ def without_removed(data: Any, removed: Mapping[str, tuple[tuple[Any, ...], str]
     """
     if not isinstance(data, Mapping):
         return data
-    for key in data.keys() & removed.keys():
-        accepted, reason = removed[key]
-        if data[key] not in accepted:
+    for key, (accepted, reason) in removed.items():
+        if key in data and data[key] not in accepted:
             raise refusal(RefusedError(reason, key, data[key]))
     return {key: value for key, value in data.items() if key not in removed}
 

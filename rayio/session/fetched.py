@@ -59,14 +59,13 @@ def fetched(
 def _of_model(plan: Plan, moved: Moved, delivered: int) -> Fetched:
     """Return the sources of bytes of a modelled storage with modelled caches."""
     assert moved.fetched is not None
-    (keeping,) = (layer for layer in plan.layers if layer.keeps)
     return Fetched(
         delivered_bytes=delivered,
         read_bytes=moved.requested,
         fetched_bytes=moved.fetched,
         page_cache_share=1 - moved.fetched / moved.requested if moved.requested else None,
         source=MODEL,
-        how=keeping.keeps,
+        how="; ".join(layer.keeps for layer in plan.layers if layer.keeps),
         page_cache=plan.stores.page_cache,
     )
 

@@ -1,4 +1,4 @@
-"""A file without a name, for what would be too much to hold: it is gone with the process, however that ends."""
+"""A file without a name for arrays too large for memory; it ends with the process."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 from rayio.errors import StorageError
 
-#: Buffers that the kernel takes in one call.
+#: Buffers per call to the kernel.
 _MOST_BUFFERS = 512
 
 
 class Unnamed:
-    """Arrays that were laid aside, one after the other.
+    """Arrays in an unnamed file, one after the other.
 
     Raises:
-        StorageError: there is no space for them.
+        StorageError: no space for them.
     """
 
     def __init__(self) -> None:
@@ -33,11 +33,11 @@ class Unnamed:
         except OSError as error:
             raise _no_space(error) from None
         weakref.finalize(self, self._file.close)
-        #: Bytes that are in it.
+        #: Bytes in the file.
         self.end = 0
 
     def append(self, arrays: Sequence[NDArray[Any]]) -> None:
-        """Lay arrays aside, one right after the other."""
+        """Append arrays."""
         views = deque(array.data.cast("B") for array in arrays if array.size)
         try:
             while views:
@@ -51,13 +51,13 @@ class Unnamed:
             raise _no_space(error) from None
 
     def read(self, view: memoryview, offset: int) -> None:
-        """Fill a buffer of bytes with what lies from an offset on."""
-        at = 0
-        while at < len(view):
-            at += os.preadv(self._file.fileno(), [view[at:]], offset + at)
+        """Fill a buffer of bytes from an offset on."""
+        done = 0
+        while done < len(view):
+            done += os.preadv(self._file.fileno(), [view[done:]], offset + done)
 
     def keep(self, columns: Sequence[NDArray[np.int64]]) -> Kept:
-        """Lay columns of one length aside; of one whose numbers are all alike only that number is kept."""
+        """Append columns of one length; a column of equal numbers is kept as that number."""
         begin = -(-self.end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         self.end = begin
         rows = len(columns[0]) if columns else 0
@@ -68,19 +68,19 @@ class Unnamed:
 
 
 class Kept:
-    """Columns of whole numbers that lie in a file; each time they are asked for they are mapped, and nobody writes."""
+    """Integer columns in a file, mapped read-only on each call."""
 
     def __init__(self, file: int, begin: int, alike: list[int | None], rows: int, owner: Unnamed) -> None:
         self._file, self._begin, self._alike, self._rows, self._owner = file, begin, alike, rows, owner
 
     def columns(self) -> list[NDArray[np.int64]]:
-        """All of them; what of them is never looked at is never read."""
+        """Return all columns; unused ones are never read."""
         if not self._rows:
             return [np.empty(0, np.int64) for _ in self._alike]
         kept = iter(())
         if size := self._alike.count(None) * self._rows * 8:
-            held = mmap.mmap(self._file, size, prot=mmap.PROT_READ, offset=self._begin)
-            kept = iter(np.frombuffer(held, np.int64).reshape(-1, self._rows))
+            mapped = mmap.mmap(self._file, size, prot=mmap.PROT_READ, offset=self._begin)
+            kept = iter(np.frombuffer(mapped, np.int64).reshape(-1, self._rows))
         return [
             next(kept) if number is None else np.broadcast_to(np.int64(number), self._rows) for number in self._alike
         ]

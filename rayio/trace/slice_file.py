@@ -1,4 +1,4 @@
-"""A file without a name that holds the spans of a long run by slices, as LZ4 messages of Arrow."""
+"""An unnamed file with the spans of a long run by slices, as LZ4-compressed Arrow messages."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from rayio.trace.span import COLUMNS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Columns that take fewer bytes in slices than in span files.
+#: Smaller types of columns than in span files.
 _KINDS = {
     "name": "int16", "role": "int8", "index": "int32", "status": "int8", "file": "int32", "attributes": "int32",
 }  # fmt: skip
 
-#: Whose index begins with the number of a rank.
+#: Roles whose index begins with the number of a rank.
 _OF_RANKS = ("rank", "reader", "queue")
 
 
 class SliceFile:
-    """Spans by slices, and once more those of a few ``names``, which are after the last slice.
+    """Spans by slices; spans with one of a few ``names`` are also stored after the last slice.
 
     Raises:
-        StorageError: there is no space for them.
+        StorageError: no space for them.
     """
 
     def __init__(self, columns: Sequence[str], number: int, names: Sequence[str] = ()) -> None:
@@ -37,11 +37,11 @@ class SliceFile:
         self._kinds = {name: np.dtype(_KINDS.get(name, COLUMNS[name])) for name in columns}
         self._texts: dict[str, dict[str, int]] = {name: {} for name in columns if COLUMNS[name] == "text"}
         self._file = Unnamed()
-        #: Where the messages of each slice lie: the first byte and the number of bytes.
+        #: Offset and length of each slice's messages.
         self._messages: list[list[tuple[int, int]]] = [[] for _ in range(number + 1)]
 
     def keep(self, table: pa.Table, slice_of: NDArray[np.uint16]) -> None:
-        """Write some spans, each to the slice of its rank; those of a slice keep their order."""
+        """Write spans, each to the slice of its rank; spans of a slice keep their order."""
         import pyarrow as pa
 
         if not len(table):
@@ -87,12 +87,12 @@ class SliceFile:
         arrays = {}
         for name in columns:
             arrays[name] = column = numbers(plain(table[name]))
-            if name in self._texts:  # whose numbers are known to be in the list
+            if name in self._texts:  # its codes are known to be in the list
                 arrays[name] = pa.DictionaryArray.from_arrays(column, texts(self._texts[name]), safe=False)
         return pa.table(arrays)
 
     def _numbers(self, name: str, column: pa.ChunkedArray) -> NDArray[Any]:
-        """Number the texts of a column, in the order in which they came up."""
+        """Return codes of a column's texts, in order of first use."""
         known, parts = self._texts[name], [np.zeros(0, np.int32)]
         for chunk in column.chunks:
             codes = [known.setdefault(text, len(known)) for text in chunk.dictionary.to_pylist()]

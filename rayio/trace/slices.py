@@ -1,8 +1,8 @@
-"""The spans of a run by slices of its ranks, for whoever goes through all of them: a long run is never held whole.
+"""The spans of a run in slices of ranks, for passes over all spans: a long run is never in memory as a whole.
 
-Span files are read once, one after the other, and what numbers are made of is laid aside (``slice_file.py``).
-Every span of rayio's own is in one slice: those of a rank together, with those of its readers and its queue; what
-belongs to no rank is in the first. Within a slice they are in the order of the files.
+Span files are read once, one after the other, and the columns for numbers are copied into a file (``slice_file.py``).
+Every span of rayio is in one slice: those of a rank, its readers and its queue together; spans without a rank are in
+the first. Within a slice they keep the order of the files.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Slices that are worked at side by side, in threads: numpy and Arrow let others run meanwhile.
+#: Slices processed concurrently, in threads: numpy and Arrow release Python's lock.
 TOGETHER = 2
 
 #: Spans of a slice, unless a single rank has more.
 SLICE_ROWS = 1 << 18
 
-#: What numbers are made of; files and offsets only where requests have spans, attributes where readers came and
-#: went, or requests were made again.
+#: Columns for numbers; files and offsets only if requests have spans, attributes only if readers scale or requests were
+#: repeated.
 _NEEDED = (
     "name", "role", "index", "node", "lane", "rank", "epoch", "step", "attempt", "batch", "start_ns", "duration_ns",
     "bytes", "requests", "link", "status",
@@ -40,24 +40,24 @@ _NEEDED = (
 _OF_REQUESTS = ("file", "offset")
 _SAID = ("attributes",)
 
-#: Names of spans of which a run has few, and which :meth:`Slices.named` gives.
+#: Names of rare spans, which :meth:`Slices.named` returns.
 FEW = (
     "checkpoint", "snapshot", "write", "fsync", "scale", "life", "lost", "node_start", "node_up", "first_batch",
 )  # fmt: skip
 
 
 class Slices:
-    """The spans of a run, slice by slice; :meth:`parts` goes through them as often as it is called."""
+    """The spans of a run, slice by slice; :meth:`parts` can be called repeatedly."""
 
     def __init__(self, names: Mapping[str, int], table: pa.Table | None = None, aside: SliceFile | None = None) -> None:
-        #: How many spans there are, by name.
+        #: Number of spans by name.
         self.names = names
         self._table = table
         self._aside = aside
 
     @classmethod
     def of(cls, spans: pa.Table | Slices) -> Slices:
-        """Make one slice of a table of spans, of any order; those of other libraries are left out."""
+        """Return one slice of a table of spans, in any order, without those of other libraries."""
         if isinstance(spans, Slices):
             return spans
         table = own(spans).unify_dictionaries()
@@ -67,21 +67,21 @@ class Slices:
         return sum(self.names.values())
 
     def parts(self, *columns: str) -> Iterator[pa.Table]:
-        """Each slice, with these columns or all; texts have the same numbers in all of them.
+        """Yield each slice, with these columns or all; texts have the same codes in all slices.
 
-        There is one at least; that of a run without spans has no rows.
+        There is at least one slice; that of a run without spans has no rows.
         """
         return (self._part(number, columns) for number in range(self.number))
 
     @property
     def number(self) -> int:
-        """How many slices there are."""
+        """Number of slices."""
         return 1 if self._aside is None else self._aside.number
 
     def each(self, work: Callable[[int, pa.Table], T], *columns: str) -> Iterator[T]:
-        """What some work gives of each slice (its number, and its spans with these columns or all), in their order.
+        """Yield the result of ``work`` for each slice (its number, and its spans with these columns or all), in order.
 
-        Slices are read and worked at in threads, :data:`TOGETHER` at a time.
+        Threads read and process slices, :data:`TOGETHER` at a time.
         """
         if self.number == 1:
             yield work(0, self._part(0, columns))
@@ -106,27 +106,27 @@ class Slices:
         return self._aside.table(number, columns)
 
     def named(self, *names: str) -> pa.Table:
-        """All spans of some of the names of :data:`FEW`, sorted by start."""
+        """Return all spans with some of the names of :data:`FEW`, sorted by start."""
         table = self._part(self.number, ()) if self._table is None else self._table
         is_wanted = np.zeros(len(table), np.bool_)
         for name in names:
             assert name in FEW, name
             is_wanted |= is_text(table["name"], name)
-        found = rows(table, is_wanted)
-        return found.take(numbers(np.argsort(plain(found["start_ns"]), kind="stable")))
+        named = rows(table, is_wanted)
+        return named.take(numbers(np.argsort(plain(named["start_ns"]), kind="stable")))
 
 
 def own(spans: pa.Table) -> pa.Table:
-    """Leave out the spans of other libraries: their names are their own."""
+    """Return the spans without those of other libraries, whose names are free."""
     is_own = plain(spans["lane"]) < FOREIGN_LANE
     return spans if is_own.all() else rows(spans, is_own)
 
 
 def sliced(files: Sequence[SpanFile], rows: int = SLICE_ROWS) -> tuple[Slices, list[str]]:
-    """Lay aside the spans of some files, and name the files that are damaged, whose spans are left out.
+    """Return the spans of files in slices, and the names of damaged files, whose spans are left out.
 
     Raises:
-        StorageError: there is no space for them.
+        StorageError: no space for a copy.
     """
     with _memory_kept():
         return _sliced(files, rows)
@@ -134,9 +134,9 @@ def sliced(files: Sequence[SpanFile], rows: int = SLICE_ROWS) -> tuple[Slices, l
 
 @contextmanager
 def _memory_kept() -> Iterator[None]:
-    """Let Arrow have its memory from the C library, which keeps that of one file's columns for the next one's.
+    """Make Arrow use the C library's memory, which keeps the memory of one file's columns for the next.
 
-    Its own allocator gives it back, and pages that come anew are the most of what the kernel has to do here.
+    Arrow's allocator returns it, and most of the kernel's time would go to new pages.
     """
     import pyarrow as pa
 
@@ -165,7 +165,7 @@ def _sliced(files: Sequence[SpanFile], rows: int) -> tuple[Slices, list[str]]:
         *(_OF_REQUESTS if any(name.startswith("io.") for name in names) else ()),
         *(_SAID if {"scale", "retry", "delay"} & names.keys() else ()),
     )
-    # The slice of each rank: what lies before it in whole slices, numbered on without gaps.
+    # The slice of each rank: the number of full slices before it, renumbered without gaps.
     slice_of = np.unique((np.cumsum(by_rank) - by_rank) // rows, return_inverse=True)[1].astype(np.uint16)
     aside = SliceFile(columns, int(slice_of.max(initial=0)) + 1, FEW)
     kept = dict[str, int]()
@@ -179,7 +179,7 @@ def _sliced(files: Sequence[SpanFile], rows: int) -> tuple[Slices, list[str]]:
 def _ahead(
     files: Sequence[SpanFile], columns: Sequence[str], damaged: list[str]
 ) -> Iterator[tuple[SpanFile, pa.Table]]:
-    """Read files one after the other, each while the one before it is worked at; name those that are damaged."""
+    """Yield files, each read while the one before is processed; collect the names of damaged ones."""
     with ThreadPoolExecutor(1, "rayio-ahead") as pool:
         waiting: deque[Future[pa.Table]] = deque()
         try:
@@ -199,7 +199,7 @@ def _ahead(
 
 
 def _counted(table: pa.Table) -> dict[str, int]:
-    """How many spans there are of each name."""
+    """Return the number of spans of each name."""
     counts = dict[str, int]()
     for chunk in table["name"].chunks:
         number = np.bincount(plain(chunk.indices), minlength=len(chunk.dictionary))
@@ -210,5 +210,5 @@ def _counted(table: pa.Table) -> dict[str, int]:
 
 
 def nothing() -> Slices:
-    """The slices of a run without spans."""
+    """Return the slices of a run without spans."""
     return Slices.of(empty_table())

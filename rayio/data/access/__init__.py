@@ -1,1 +1,1 @@
-"""How libraries walk files (``loader.file_access``): a file for each way, behind one contract."""
+"""File access (``loader.file_access``): how libraries walk files, a module each, behind one contract."""

@@ -1,4 +1,4 @@
-"""What a way to walk files is: the requests in which a batch is read, and what a reader keeps for the next one."""
+"""The contract of a file access: the requests of a batch, and the state that a reader keeps for the next one."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class Files(NamedTuple):
 
 
 class Access(Kind):
-    """A way to walk files. It holds no state: what a reader keeps of a dataset between batches is passed as a value.
+    """A way to walk files. It is stateless: a reader's state between batches is passed as a value.
 
-    ``kept`` is that value: open files, a buffer, a position; None is nothing. It is a cache. A reader that loses it
-    asks storage for more, and delivers the same samples. The model keeps what real reading would keep, but for the
-    bytes and the handles, so the requests of both are equal.
+    ``kept`` is that value: open files, a buffer, a position; None is nothing. It is a cache: without it a reader makes
+    more requests and delivers the same samples. The model keeps what real reading would keep, without bytes and
+    handles, so the requests of both are equal.
     """
 
     def requests(self, files: Files, batch: Batch, kept: Any) -> tuple[Requests, Any]:
-        """Return the opens and reads that :meth:`read` issues for a batch, and what is kept after it.
+        """Return the opens and reads that :meth:`read` issues for a batch, and the state after it.
 
-        It may be asked again with the same ``kept``, also for a part of the batch: ``kept`` itself stays as it is.
+        ``kept`` is not modified, so calls may be repeated, also for a part of the batch.
         """
         raise NotImplementedError
 
@@ -45,27 +45,27 @@ class Access(Kind):
     ) -> RequestTable | None:
         """Return the :meth:`requests` of each of many steps, without their places.
 
-        The arrays are those of :class:`Batch`, with one row a step. None: there is no short way, or a step's requests
-        depend on what is kept of the steps before it.
+        The arrays are those of :class:`Batch`, with one row a step. None if there is no fast way, or a step's requests
+        depend on earlier steps.
         """
         return None
 
     def read(
         self, files: Files, opener: Opener, batch: Batch, out: NDArray[np.uint8], kept: Any
     ) -> tuple[NDArray[np.int64], Any]:
-        """Read and verify a batch into ``out`` as :meth:`Format.read` does; return the ids found, and what is kept.
+        """Read and verify a batch into ``out`` as :meth:`Format.read` does; return the ids read and the new state.
 
-        ``opener(path, file)`` has a file that an earlier call opened serve this one; :attr:`CountedFile.is_kept` keeps
-        a file open when the format leaves it.
+        ``opener(path, file)`` reuses a file that an earlier call opened; :attr:`CountedFile.is_kept` keeps a file open
+        when the format closes it.
 
         Raises:
             DataError: a file is missing, truncated, corrupted or another one.
-            StorageError: the storage system refuses.
+            StorageError: the storage refuses.
         """
         raise NotImplementedError
 
     def close(self, kept: Any) -> None:
-        """Close what is kept; nobody uses it any more."""
+        """Close the kept files."""
 
 
 #: ``loader.file_access``, by name.

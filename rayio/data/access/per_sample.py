@@ -27,5 +27,5 @@ class PerSample(Access):
     def read(
         self, files: Files, opener: Opener, batch: Batch, out: NDArray[np.uint8], kept: None
     ) -> tuple[NDArray[np.int64], None]:
-        """Have the format read the batch."""
+        """Read the batch with the format."""
         return files.form.read(opener, files.layout, batch, out), None

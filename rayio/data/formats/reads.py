@@ -1,4 +1,4 @@
-"""A batch as the reads it takes, and what every format does around one read."""
+"""The reads of a batch, and the steps of a read that all formats share."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from rayio.data.layout import Batch, Layout
 from rayio.errors import DataError
 from rayio.storage.base import Opener, RequestTable
 
-#: Up to so many samples, a batch is cut into reads without numpy, which costs by the call.
+#: Batches of up to this many samples are cut without numpy, which costs per call.
 FEW = 64
 
 
 class Runs(NamedTuple):
-    """A batch cut into reads: rows that follow each other both in a file and in the batch are one read."""
+    """A batch cut into reads: rows that are consecutive in a file and in the batch are one read."""
 
-    #: Places in the batch, those of one file together, and files in the order of their numbers.
+    #: Places in the batch, grouped by file, files in ascending order.
     order: NDArray[np.int64]
-    #: Where in ``order`` each run starts, and which of the runs are the first of a file.
+    #: Start of each run in ``order``, and True for the first run of a file.
     starts: NDArray[np.int64]
     is_first: NDArray[np.bool_]
 
     @classmethod
     def of(cls, batch: Batch, longest: NDArray[np.int64] | None = None) -> Runs:
-        """Cut a batch that is not empty; ``longest`` caps, for each sample's file, the rows of a run."""
+        """Return the runs of a batch that is not empty; ``longest`` limits, by sample, the rows of a run."""
         order = np.argsort(batch.files, kind="stable")
         files, index = batch.files[order], batch.index[order]
         new_file = np.concatenate([[True], files[1:] != files[:-1]])
@@ -54,9 +54,9 @@ class Runs(NamedTuple):
 def as_one(
     layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64]
 ) -> tuple[Batch, Batch]:
-    """Steps, a row each, as one batch, and as one in which no two steps have a file in common.
+    """Return steps, a row each, as one batch, and as a batch in which no two steps share a file.
 
-    Of the other a step's runs are those that it has alone; its files are none of the layout's.
+    The second has each step's runs separately; its file numbers are artificial.
     """
     flat = files.ravel()
     whole = Batch(0, 0, 0, flat, flat, index.ravel(), nbytes.ravel())
@@ -64,14 +64,14 @@ def as_one(
 
 
 def requests_of(runs: Runs, shape: tuple[int, ...], nbytes: NDArray[np.int64]) -> RequestTable:
-    """The requests of steps of which :func:`as_one` made ``runs``; ``shape`` is (steps, samples of each).
+    """Return the requests of the steps whose runs, by :func:`as_one`, are ``runs``; ``shape`` is (steps, batch size).
 
-    ``nbytes`` are the bytes of each run's requests, shape (runs, requests), 0 where one is not made.
+    ``nbytes`` are the bytes of each run's requests, shape (runs, requests), 0 for none.
     """
     begins = np.searchsorted(runs.order[runs.starts] // shape[1], np.arange(shape[0] + 1))
 
     def until(of_run: NDArray[np.int64] | NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Sum up what each run has, until each step begins, and until the last has ended."""
+        """Return sums over the runs before each step, and over all."""
         sums = np.zeros(len(of_run) + 1, np.int64)
         np.cumsum(of_run, out=sums[1:])
         return sums[begins]
@@ -87,7 +87,7 @@ def by_file(batch: Batch) -> Iterator[tuple[int, list[tuple[int, int]]]]:
 
 
 def _few_by_file(batch: Batch) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-    """Do the same for a few samples, place by place."""
+    """Yield the same for a few samples, place by place."""
     files, index = batch.files.tolist(), batch.index.tolist()
     spans: list[tuple[int, int]] = []
     before = -1
@@ -105,40 +105,41 @@ def _few_by_file(batch: Batch) -> Iterator[tuple[int, list[tuple[int, int]]]]:
 
 
 def check_length(nbytes: int, out: NDArray[np.uint8]) -> None:
-    """Refuse a buffer that is not as long as a batch of so many bytes."""
+    """Refuse a buffer whose length differs from ``nbytes``."""
     if len(out) != nbytes:
         raise ValueError(f"out has {len(out)} bytes, the batch {nbytes}")
 
 
 def place_of(layout: Layout, batch: Batch, place: int) -> Place:
-    """Name the sample at a place in the batch."""
+    """Return the sample at a place in the batch, for errors."""
     return Place(layout.path(int(batch.files[place])), int(batch.samples[place]), int(batch.index[place]))
 
 
 def opened(opener: Opener, place: Place) -> BinaryIO:
-    """Open a sample's file; say which sample is missed when that is not possible."""
+    """Return the opened file of a sample; the error of a missing file names the sample."""
     try:
         return opener(place.path)
     except (DataError, OSError) as error:
-        told = str(error).rpartition(f"{place.path}: ")[2]  # the path is said already
-        reason = "the file is missing" if isinstance(error, FileNotFoundError) else told
+        detail = str(error).rpartition(f"{place.path}: ")[2]  # without the path
+        reason = "the file is missing" if isinstance(error, FileNotFoundError) else detail
         raise place.error(reason) from error
 
 
 def window(stream: BinaryIO, position: int, size: int) -> tuple[int, bytes]:
-    """Bytes of a file, ``size`` of them from ``position`` on, with what was fetched around them; and where that starts.
+    """Return the start and bytes of a window of a file with ``size`` bytes from ``position`` on.
 
-    Files that count their requests (``rayio.storage.stores.counted``) are asked by place, any other by its position.
+    Files that count their requests (``rayio.storage.stores.counted``) have a method for it; others are read at the
+    position.
     """
     if (find := getattr(stream, "window", None)) is not None:
-        found: tuple[int, bytes] = find(position, size)
-        return found
+        start_and_bytes: tuple[int, bytes] = find(position, size)
+        return start_and_bytes
     stream.seek(position)
     return position, stream.read(size)
 
 
 def read_into(stream: BinaryIO, offset: int, buffer: memoryview) -> int:
-    """Read until ``buffer`` is full or the file ends; give the bytes read."""
+    """Read until ``buffer`` is full or the file ends; return the bytes read."""
     fetch = getattr(stream, "fetch", None)
     length, wanted = 0, len(buffer)
     while length < wanted:

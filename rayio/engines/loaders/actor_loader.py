@@ -1,4 +1,4 @@
-"""``loader.kind: actors``: our own readers and prefetch queues, each a role that an engine places."""
+"""``loader.kind: actors``: rayio's readers and prefetch queues, each a role that an engine places."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class ActorLoader(Kind):
     """Readers and a prefetch queue for each rank, as roles of the run."""
 
     has_roles = True
-    #: Whether it can have readers come and go.
+    #: True: its readers can scale.
     scales = True
 
     def check(self, plan: Plan) -> None:
         """Accept every plan."""
 
     def batches(self, wiring: Wiring, env: Env, rank: int, ports: RankPorts) -> QueuePort:
-        """Say where a rank gets its batches: it reads them, or it has a queue, or two when it evaluates."""
+        """Return a rank's source of batches: its own reads, or a queue, or two if it evaluates."""
         from rayio.model.phases import PhasedQueue
         from rayio.model.wiring import InlineQueue
 

@@ -1,9 +1,9 @@
 """``torch.utils.data.DataLoader`` behind a rank: its worker processes read, its queues prefetch, its memory is shared.
 
-The sampler gives addresses (rank, epoch, step); a worker works out the samples from the plan, as readers do. Batching
-by PyTorch is off (``batch_size=None``): a worker reads a whole batch straight into the shared memory in which PyTorch
-sends tensors, so nothing is collated afterwards; or, with ``loader.reader: numpy``, it loads sample by sample and
-collates them into that memory. Nothing but this module imports torch.
+The sampler yields addresses (rank, epoch, step); a worker computes the samples from the plan, as readers do. PyTorch's
+batching is off (``batch_size=None``): a worker reads a whole batch directly into the shared memory of a tensor, so
+nothing is collated. With ``loader.reader: numpy`` it loads sample by sample and collates them into that memory. Only
+this module imports torch.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from rayio.model.threads import Threads
 from rayio.place import Where
 from rayio.trace.recorder import Recorder
 
-#: What a worker that is not a plain fork imports first, and the server of ``forkserver`` before it forks one.
+#: The first import of a worker that is not a plain fork, and of the ``forkserver``.
 FIRST = "rayio.engines.loaders.worker_start"
 PRELOADED = [FIRST, __name__]
-#: Seconds that workers get to end by themselves before they are killed.
+#: Seconds for workers to end before they are killed.
 CLOSE_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the DataLoader is told, by PyTorch's names."""
+    """The arguments of the DataLoader, by PyTorch's names."""
 
     num_workers: int
     prefetch_factor: int
@@ -56,22 +56,22 @@ class Settings:
     pin_memory: bool
     in_order: bool
     multiprocessing_context: str
-    #: What reads a sample: ``loader.reader``.
+    #: The reader of samples: ``loader.reader``.
     reader: str = "rayio"
 
 
 class Batches(Dataset[Parcel]):  # type: ignore[misc]
-    """The batches of a rank by their address: made in the rank's process, used in the workers."""
+    """The batches of a rank by address: created in the rank's process, used in the workers."""
 
     def __init__(self, reading: Reading, settings: Settings) -> None:
         self.reading = reading
         self.by_numpy = settings.reader == "numpy"
         window = settings.num_workers * settings.prefetch_factor
-        #: Which batch each place of the window was last read for: memory that workers share with their rank.
+        #: The batch that was last read for each place of the window: memory that workers share with their rank.
         self.done = torch.full((max(1, window),), -1, dtype=torch.int64).share_memory_()
-        #: What reads in this process, once it has read something.
+        #: The reader of this process, once it has read.
         self.reader: BatchReader | None = None
-        #: Memory of the batch that is being read.
+        #: Memory of the batch being read.
         self._tensor: Any = None
         self._is_shared = False
 
@@ -88,11 +88,11 @@ class Batches(Dataset[Parcel]):  # type: ignore[misc]
         return parcel if parcel.payload is None else parcel._replace(payload=tensor)
 
     def is_done(self, at: Where) -> bool:
-        """Say whether a worker has read a batch, so that it is on its way to the rank."""
+        """Return True if a worker has read a batch, so that it is on its way to the rank."""
         return bool(self.done[at.step % len(self.done)] == _number(at))
 
     def _allocate(self, nbytes: int) -> NDArray[np.uint8]:
-        """Make the memory of a tensor; a worker's is shared from the start, so that sending it copies nothing."""
+        """Return the memory of a tensor; a worker's is shared, so that sending it copies nothing."""
         if self._is_shared:
             self._tensor = torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(nbytes))
         else:
@@ -102,27 +102,27 @@ class Batches(Dataset[Parcel]):  # type: ignore[misc]
 
 
 def _number(at: Where) -> int:
-    """Number a batch of a rank, over all epochs."""
+    """Return the number of a rank's batch over all epochs."""
     return at.epoch << 40 | at.step
 
 
 class Addresses(Sampler[Where]):  # type: ignore[misc]
-    """The addresses of the batches of one epoch, in order; it notes when PyTorch hands each to a worker."""
+    """The addresses of an epoch's batches, in order, with the times when PyTorch hands them to workers."""
 
     def __init__(self, rank: int, steps: tuple[int, ...]) -> None:
         self.steps = steps
         #: The first step of the epoch.
         self.first = Where(rank, 0, 0)
-        #: When (``perf_counter_ns``) each step was handed out.
+        #: Time (``perf_counter_ns``) when each step was handed out.
         self.handed_out: dict[int, int] = {}
 
     def open(self, first: Where) -> None:
-        """Turn to an epoch, from a step on."""
+        """Begin an epoch, from a step on."""
         self.first = first
         self.handed_out.clear()
 
     def __iter__(self) -> Iterator[Where]:
-        """Name the steps."""
+        """Yield the addresses."""
         first = self.first
         for step in range(first.step, self.steps[first.epoch]):
             self.handed_out[step] = perf_counter_ns()
@@ -135,11 +135,10 @@ class Addresses(Sampler[Where]):  # type: ignore[misc]
 class DataLoaderQueue:
     """A rank's end of its DataLoader.
 
-    What PyTorch does in the rank's process it does in one thread: taking a batch blocks. That thread is not the
-    main one, so PyTorch puts no signal handler into the process that would raise in the middle of a role. Only a batch
-    that is known to be ready is taken in place by a rank that is ``alone`` in its process: two changes of thread cost
-    half a millisecond a step, which a loop without rayio does not pay.
-    ``queue`` is the world of a prefetch queue, for its spans; None where the rank reads by itself.
+    PyTorch runs in one thread of the rank's process, because taking a batch blocks. It is not the main thread, so
+    PyTorch installs no signal handler that would raise within a role. Only a rank that is ``alone`` in its process
+    takes a batch in place, if it is ready: two changes of thread cost half a millisecond a step, which a loop without
+    rayio does not pay. ``queue`` is the environment of a prefetch queue, for its spans; None if the rank reads itself.
     """
 
     def __init__(
@@ -158,38 +157,38 @@ class DataLoaderQueue:
         self._epoch: int | None = None
         self._iterator: Any = None
         self._processes: list[Any] = []
-        #: When (``perf_counter_ns``) workers were asked to begin an epoch, while they have not all answered.
+        #: Time (``perf_counter_ns``) when workers were asked to begin an epoch, until all have answered.
         self._begun: int | None = None
         self._thread = Threads(1, f"rayio-loader-{name}")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # more workers than processors are for the user to try
+            warnings.simplefilter("ignore", UserWarning)  # users may try more workers than CPUs
             self._batches = Batches(reading, settings)
             self._loader: Any = self._make()
 
     def _make(self) -> Any:
-        told = self.settings
-        options: dict[str, Any] = {"pin_memory": told.pin_memory and torch.accelerator.is_available()}
-        if told.num_workers:
-            context = multiprocessing.get_context(told.multiprocessing_context)
-            if told.multiprocessing_context == "forkserver":
+        settings = self.settings
+        options: dict[str, Any] = {"pin_memory": settings.pin_memory and torch.accelerator.is_available()}
+        if settings.num_workers:
+            context = multiprocessing.get_context(settings.multiprocessing_context)
+            if settings.multiprocessing_context == "forkserver":
                 context.set_forkserver_preload(PRELOADED)
             options |= {
-                "prefetch_factor": told.prefetch_factor,
-                "persistent_workers": told.persistent_workers,
+                "prefetch_factor": settings.prefetch_factor,
+                "persistent_workers": settings.persistent_workers,
                 "multiprocessing_context": context,
                 "worker_init_fn": _begin,
-                "in_order": told.in_order,
+                "in_order": settings.in_order,
             }
         return DataLoader(
             self._batches, batch_size=None, sampler=self._addresses, collate_fn=_as_it_is,
-            num_workers=told.num_workers, **options,
+            num_workers=settings.num_workers, **options,
         )  # fmt: skip
 
     async def get(self, at: Where) -> Delivery:
-        """Take the next batch of this epoch.
+        """Return the next batch of this epoch.
 
         Raises:
-            RayioError: what a worker could not read.
+            RayioError: a worker's error of reading.
             RunError: a worker died.
         """
         if self.alone and self._epoch == at.epoch and self._left > 1 and self._is_ready(at):
@@ -214,11 +213,11 @@ class DataLoaderQueue:
         return delivery
 
     def _is_ready(self, at: Where) -> bool:
-        """Say whether taking a batch will not wait: not known where whichever is ready first comes first."""
+        """Return True if taking a batch will not wait; False if the order is not fixed."""
         return self.settings.num_workers > 0 and self.settings.in_order and self._batches.is_done(at)
 
     def standing(self) -> Iterator[Standing]:
-        """The batches that are with workers: PyTorch deals them out in turn."""
+        """Yield the batches that workers have: PyTorch deals them out in turn."""
         addresses, states = self._addresses, [_state(process.pid) for process in self._processes]
         first = addresses.first._replace(attempt=0)
         for step, handed_out in list(addresses.handed_out.items()):
@@ -235,13 +234,13 @@ class DataLoaderQueue:
             yield Standing("queue", f"queue-{self.name}", "lease", at, since, since, by=by)
 
     def _writer(self, parcel: Parcel) -> int:
-        """Number the role that read a batch: the rank, or a worker in its process."""
+        """Return the number of the role that read a batch: the rank, or a worker in its process."""
         if self.queue is None:
             return self.recorder.register("rank", str(self.reading.rank), self.node)
         return self.recorder.register("reader", f"{self.name}-{parcel.worker}", self.node, parcel.pid)
 
     def _next(self, at: Where) -> Parcel:
-        """Take a batch. As in PyTorch, workers start when an epoch does and end with it, unless they are persistent."""
+        """Return a batch. As in PyTorch, workers start and end with an epoch, unless they are persistent."""
         try:
             if self._epoch != at.epoch:
                 self._epoch = at.epoch
@@ -249,7 +248,7 @@ class DataLoaderQueue:
                 self._left = len(self._addresses)
                 self._begun = perf_counter_ns()
                 with _without_main(), _spawned_in_silence():
-                    self._iterator = iter(self._loader)  # asks workers that stay, one of which may have died since
+                    self._iterator = iter(self._loader)  # also tests persistent workers, which may have died
                 self._begun = None
                 self._processes = list(getattr(self._iterator, "_workers", ()))
             parcel: Parcel = next(self._iterator)
@@ -257,8 +256,8 @@ class DataLoaderQueue:
             if (death := self._death()) is None:
                 raise
             raise RunError(
-                f"rank {at.rank}: {death}, and PyTorch's DataLoader does not replace it: the run is over, what was "
-                "recorded is in the run directory"
+                f"rank {at.rank}: {death}, and PyTorch's DataLoader does not replace it: the run is over; its spans "
+                "are in the run directory"
             ) from error
         self._left -= 1
         if not self._left and not self.settings.persistent_workers:
@@ -266,7 +265,7 @@ class DataLoaderQueue:
         return parcel
 
     def _death(self) -> str | None:
-        """Say which worker died of what; None where none did."""
+        """Return a message about a dead worker, or None."""
         for number, process in enumerate(self._processes):
             process.join(0.1)
             if process.exitcode is not None:
@@ -276,7 +275,7 @@ class DataLoaderQueue:
         return None
 
     async def close(self) -> None:
-        """End the workers: by asking them, and those that do not within a moment by force."""
+        """End the workers: ask them, then kill those that remain."""
         ending = asyncio.get_running_loop().run_in_executor(self._thread, self._end)
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(ending), CLOSE_SECONDS)
@@ -287,12 +286,12 @@ class DataLoaderQueue:
 
     def _end(self) -> None:
         self._iterator = self._loader = None
-        if self._batches.reader is not None:  # the rank reads by itself
+        if self._batches.reader is not None:  # the rank reads itself
             self._batches.reader.close()
 
 
 def _state(pid: int) -> str:
-    """Say which process a worker is, and what the system says of it where that is not the usual."""
+    """Return a worker's process number, with its state if unusual."""
     try:
         state = psutil.Process(pid).status()
     except psutil.Error:
@@ -301,19 +300,19 @@ def _state(pid: int) -> str:
 
 
 def _collate(samples: Sequence[NDArray[np.uint8]], out: NDArray[np.uint8]) -> None:
-    """Copy samples into the memory of a batch by the one call that PyTorch's ``default_collate`` makes for it."""
+    """Copy samples into the memory of a batch by the call of PyTorch's ``default_collate``."""
     torch.stack([torch.from_numpy(sample) for sample in samples], 0, out=torch.from_numpy(out).view(len(samples), -1))
 
 
 def _as_it_is(parcel: Parcel) -> Parcel:
-    """Collate nothing: a batch was read as one."""
+    """Return the batch: it was read as a whole."""
     return parcel
 
 
 def _begin(worker: int) -> None:
-    """Have a worker live as long as its rank: not shorter, for a terminal's Ctrl-C reaches it too, and not longer.
+    """Bind a worker's life to its rank's: it ignores Ctrl-C, which reaches it too, and ends with the rank.
 
-    PyTorch has a worker look at its parent, which a fork server is, and that lives as long as its forks do.
+    PyTorch's workers watch their parent, which may be a fork server that lives as long as its forks.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if (rank := multiprocessing.parent_process()) is not None:
@@ -330,7 +329,7 @@ _starting = threading.Lock()
 
 @contextmanager
 def _without_main() -> Iterator[None]:
-    """Start processes that do not run the program's main module again: workers need nothing of it.
+    """Start processes without the program's main module, which workers do not need.
 
     In a Ray worker it would import Ray, and a script without ``if __name__ == "__main__"`` would start over.
     """
@@ -345,18 +344,18 @@ def _without_main() -> Iterator[None]:
 
 @contextmanager
 def _spawned_in_silence() -> Iterator[None]:
-    """Have what ``spawn`` starts import :data:`FIRST` before all else, and Ctrl-C not reach it before that.
+    """Make ``spawn`` import :data:`FIRST` first, with Ctrl-C blocked until then.
 
-    It may not find that module: what its rank can import it learns from its rank.
+    The import may fail: a process gets its rank's import path from its rank.
     """
     command_line = spawn.get_command_line
 
-    def with_the_first(**told: object) -> list[str]:
-        said = command_line(**told)
-        if "-c" in said:
-            place = said.index("-c") + 1
-            said[place] = f"try:\n    import {FIRST}\nexcept ImportError:\n    pass\n{said[place]}"
-        return said
+    def with_the_first(**arguments: object) -> list[str]:
+        command = command_line(**arguments)
+        if "-c" in command:
+            place = command.index("-c") + 1
+            command[place] = f"try:\n    import {FIRST}\nexcept ImportError:\n    pass\n{command[place]}"
+        return command
 
     masked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # handed down by this thread
     spawn.get_command_line = with_the_first

@@ -39,8 +39,8 @@ class TorchOptions(Section):
     ] = Field("forkserver", description="How worker processes are started.")
     reader: Annotated[Literal["rayio", "numpy"], choice("rayio", "numpy")] = Field(
         "rayio",
-        description="Whether workers read as rayio does, straight into a batch's memory, or as users' scripts do: "
-        "numpy.load per sample, then PyTorch's default collation (npz, samples of one size).",
+        description="rayio: workers read straight into a batch's memory. numpy: they read as users' scripts do, with "
+        "numpy.load per sample and PyTorch's default collation (npz, samples of one size).",
     )
 
 

@@ -1,7 +1,6 @@
-"""How another library's loader reads a batch: the readers' own role, in whichever process the loader has for it.
+"""Reads of a batch by another library's loader: the readers' role, in the loader's process.
 
-What a reader records cannot go to the run from there. It comes back with the batch, and whoever has the recorder
-enters it.
+Its spans return with the batch, and the process with the recorder records them.
 """
 
 from __future__ import annotations
@@ -28,53 +27,53 @@ from rayio.storage.model import Arbiter
 from rayio.trace.recorder import Recorder
 from rayio.trace.rows import Many
 
-#: Memory for a batch of so many bytes.
+#: Allocates memory for a batch, of a number of bytes.
 Allocate = Callable[[int], NDArray[np.uint8]]
 
 
 class RecordedSpans(NamedTuple):
-    """What a role recorded while it read one batch: spans as ``Recorder.add`` takes them, and requests."""
+    """The spans of a role while it read one batch: arguments of ``Recorder.add``, and requests."""
 
     spans: list[tuple[Any, ...]]
     many: list[Many]
 
     def enter(self, recorder: Recorder, writer: int) -> None:
-        """Enter it as that of a registered role."""
+        """Record the spans as those of a registered role."""
         for _, *span in self.spans:
             recorder.add(writer, *span)
-        for one in self.many:
-            recorder.add_many(one._replace(writer=writer))
+        for many in self.many:
+            recorder.add_many(many._replace(writer=writer))
 
 
 class Notebook(Recorder):
-    """A recorder that holds what is added until it is handed over."""
+    """A recorder that buffers spans until they are handed over."""
 
     def __init__(self) -> None:
         super().__init__()
         self._recorded = RecordedSpans([], [])
 
     def add(self, writer: int, *span: Any) -> None:
-        """Hold a span."""
+        """Buffer a span."""
         self._recorded.spans.append((writer, *span))
 
     def add_many(self, many: Many) -> None:
-        """Hold the requests of one call to storage."""
+        """Buffer the requests of one call to storage."""
         self._recorded.many.append(many)
 
     def hand_over(self) -> RecordedSpans:
-        """What was added since the last time."""
+        """Return the spans added since the last call."""
         recorded, self._recorded = self._recorded, RecordedSpans([], [])
         return recorded
 
 
 class Parcel(NamedTuple):
-    """A batch on its way to its rank, or the error that came in its place, and what was recorded meanwhile."""
+    """A batch on its way to its rank, or an error in its place, with the spans of the read."""
 
     header: Delivery | RayioError
-    #: The bytes of the batch, in memory that ``Allocate`` gave.
+    #: The bytes of the batch, in memory from ``Allocate``.
     payload: Any
     recorded: RecordedSpans
-    #: Who read it, and when that was done (ns).
+    #: The worker that read it, and the time of the end (ns).
     worker: int
     pid: int
     done: int
@@ -82,19 +81,19 @@ class Parcel(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """All that a process needs to read a rank's batches; it pickles to a few kilobytes."""
+    """The parameters of a process that reads a rank's batches; it pickles to a few kilobytes."""
 
     plan: Plan
     rank: int
     root: str | Path
-    #: What to add to ``perf_counter_ns`` for the run's time: processes of a host share that clock.
+    #: The difference from ``perf_counter_ns`` to the run's time; processes of a host share it.
     anchor: int
-    #: Whether the rank's own process reads, which records it as the rank's.
+    #: True if the rank's process reads, whose spans are the rank's.
     is_inline: bool = False
 
 
 class _NoDevices:
-    """Another library's loader has no modelled storage, nor readers on other nodes."""
+    """A refusal: another library's loader has neither modelled storage nor readers on other nodes."""
 
     def arbiter(self, device: int) -> Arbiter:
         raise AssertionError("modelled storage in another library's loader")
@@ -104,17 +103,17 @@ class _NoDevices:
 
 
 class _Buffers:
-    """Memory of batches that the loader makes, and frees: nothing comes back."""
+    """Memory of batches that the loader allocates and frees."""
 
     def __init__(self, allocate: Allocate) -> None:
         self.lend = allocate
 
     def give_back(self, buffer: NDArray[np.uint8]) -> None:
-        """Leave it to the loader."""
+        """Do nothing: the loader frees it."""
 
 
 class BatchReader:
-    """Reads batches in this process, with the format's own reader or with another one of the same format."""
+    """A reader of batches in this process, with the format's reader or another one of the same format."""
 
     def __init__(self, reading: Reading, worker: int, allocate: Allocate, form: Format | None = None) -> None:
         self.worker = worker
@@ -128,7 +127,7 @@ class BatchReader:
         self.env = wiring.reading_rank(reading.rank) if reading.is_inline else wiring.reader(reading.rank, worker)
 
     def read(self, at: Where) -> Parcel:
-        """Read one batch. An error of the user's is given, not raised: a loader would wrap it in its own words."""
+        """Return one batch. User errors are returned, not raised: a loader would wrap them."""
         header: Delivery | RayioError
         payload = None
         try:
@@ -139,5 +138,5 @@ class BatchReader:
         return Parcel(header, payload, self.notebook.hand_over(), self.worker, os.getpid(), self.kernel.now())
 
     def close(self) -> None:
-        """Close the files that it keeps."""
+        """Close the files kept open."""
         self.kernel.carry_out(self.wiring.close())

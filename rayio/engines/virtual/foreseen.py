@@ -1,13 +1,12 @@
-"""A rank's queue and its readers where the end of each read is known as it begins: an object for each, and no task.
+"""A rank's queue and readers if the end of each read is known as it begins: one object per read, without tasks.
 
-That is so on the clock that jumps, where storage is a model that answers at once, nothing on a batch's way from its
-reader takes time, batches come in order and workers have them in turn. What ``QueueState``, ``PrefetchQueue``,
-``Workers`` and ``roles.read_lease`` do there comes to little, and it is done here in little memory: with a thousand
-ranks each event meets a rank whose memory has left the processor's cache. The spans are theirs, and so is the order in
-which storage is asked; laws compare both.
+That is so on the virtual clock if modelled storage answers at once, transfers take no time, batches come in order and
+workers take turns. Then this replaces ``QueueState``, ``PrefetchQueue``, ``Workers`` and ``roles.read_lease``
+with little memory: with a thousand ranks each event finds its rank's memory outside the processor's cache. Spans and
+order of storage calls are equal; laws compare both.
 
-- What a read will ask for is worked out for many steps of a rank at once, with what that needs at hand.
-- What it took is recorded as its rank takes the batch; a moment at which nobody waits for it only passes.
+- Requests are planned for many steps of a rank at once.
+- Spans of a read are recorded when its rank takes the batch; times at which nobody waits just pass.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from rayio.model.queue import Delivery, QueueSpec
 from rayio.place import Where
 from rayio.storage.model import Latencies, LocalArbiter, ModelStorage
 
-#: Steps that are worked out at once: those whose latencies are drawn together.
+#: Steps planned at once: those whose latencies are drawn together.
 AHEAD = Latencies.STEPS
 
-#: What a reading is at: it waits for its reader, was given it, is being read, is being decoded, and is over.
+#: States of a reading: waiting for its reader, granted, reading, decoding, done.
 WAITS, BEGINS, READS, DECODES, OVER = range(5)
 
 
 class Readers:
-    """The readers of one rank: each reads one lease at a time, in the order in which it got them."""
+    """The readers of one rank: each reads one lease at a time, in order of arrival."""
 
     __slots__ = ("envs", "kernel", "last", "loading", "reserve", "storage")
 
@@ -38,10 +37,10 @@ class Readers:
         self.envs = envs
         self.kernel = kernel
         self.loading = loading
-        #: What all of them read from.
+        #: The storage of all of them.
         self.storage = cast("ModelStorage", envs[0].storage)
         self.reserve = cast("LocalArbiter", self.storage.arbiter).reserve
-        #: By worker: the lease that it got last.
+        #: By worker: its last lease.
         self.last: list[Reading | None] = [None] * len(envs)
 
 
@@ -62,20 +61,20 @@ class Reading:
     ) -> None:
         self.queue = queue
         self.stage = WAITS
-        #: The lease that its reader got after it.
+        #: The next lease of its reader.
         self.after: Reading | None = None
-        #: What the rank awaits, if it waits for this batch.
+        #: The rank's future, if it waits for this batch.
         self.awaited: VirtualFuture | None = None
-        #: Requests and their bytes.
+        #: Number and bytes of requests.
         self.number, self.nbytes = number, nbytes
-        #: How long they take on an idle system (ns), and what the device counts of them.
+        #: Their duration on an idle system (ns), and the number of capped calls.
         self.alone, self.calls = alone, calls
-        #: How long decoding takes; -1 where there is none.
+        #: Duration of decoding (ns); -1 without.
         self.decode_ns = round(seconds * 1e9) if seconds else -1
         self.delivery = delivery
 
     def send(self, _: None) -> int | None:
-        """Go on from here; give the time at which there is more to do, if there is."""
+        """Continue; return the next time (ns) to continue, or None."""
         stage = self.stage
         if stage >= READS:
             if stage == READS and self.decode_ns >= 0:
@@ -102,7 +101,7 @@ class Reading:
 
 
 class ForeseenQueue:
-    """The queue of one rank and the rank's end of it; the window moves as a batch is taken."""
+    """The queue of one rank and the rank's end of it; the window moves when a batch is taken."""
 
     __slots__ = ("_ahead", "_granted", "_span", "epoch", "kernel", "next_step", "num_steps", "readers", "spec", "taken")
 
@@ -111,11 +110,11 @@ class ForeseenQueue:
         self.kernel = readers.kernel
         self.readers = readers
         self.epoch = -1
-        #: Steps of the open epoch; the next that no worker has, and the next that the rank will take.
+        #: Steps of the open epoch; the next one without a worker, and the next one for the rank.
         self.num_steps = self.next_step = self.taken = 0
-        #: What was granted and not taken: by step, modulo the window.
+        #: Granted, untaken reads: by step, modulo the window.
         self._granted: list[Reading | None] = [None] * spec.window
-        #: What will be granted next, the last one first.
+        #: Planned reads, in reverse order.
         self._ahead: list[Reading] = []
         self._span = env.span
 
@@ -138,7 +137,7 @@ class ForeseenQueue:
         return reading.delivery
 
     def _open(self, at: Where) -> None:
-        """Begin an epoch at the step that is asked for: as many steps are granted as the window has."""
+        """Begin an epoch at the requested step; grant a window of steps."""
         steps = self.spec.steps
         self.epoch = at.epoch
         self.num_steps = steps[at.epoch] if 0 <= at.epoch < len(steps) else 0
@@ -156,20 +155,20 @@ class ForeseenQueue:
         kernel.start(reading)
 
     def _look_ahead(self, at: Where) -> list[Reading]:
-        """Work out the next steps of the epoch."""
+        """Return the planned reads of the next steps of the epoch."""
         first, readers = self.next_step, self.readers
         most = min(self.num_steps - first, AHEAD - first % AHEAD)
         rank, epoch, _, attempt = at
         load = readers.loading.of(Where(rank, epoch, first, attempt))
         table, decoding, deliveries = load.ahead(most, [env.kept for env in readers.envs])
         alone, calls = readers.storage.ahead((rank, epoch, first), table)
-        told = zip(table.numbers, table.totals, alone, calls, decoding, deliveries, strict=True)
-        self._ahead = [Reading(self, *one) for one in told]
+        planned = zip(table.numbers, table.totals, alone, calls, decoding, deliveries, strict=True)
+        self._ahead = [Reading(self, *step) for step in planned]
         self._ahead.reverse()
         return self._ahead
 
     def _record(self, reading: Reading, at: Where) -> None:
-        """Record what became of a lease, as far as it came."""
+        """Record the spans of a lease, as far as it came."""
         ends, delivery = reading.ends, reading.delivery
         span = self.readers.envs[delivery.worker].span
         span("read", reading.since, ends, at, 0, reading.nbytes, reading.number)
@@ -182,7 +181,7 @@ class ForeseenQueue:
         self._span("lease", reading.granted, ends, at, 1, delivery.nbytes)
 
     def settle(self) -> None:
-        """Record what was done for a rank that came to its end before it took it."""
+        """Record leases that an ended rank did not take."""
         for reading in self._granted:
             if reading is not None and reading.stage >= DECODES:
                 step, attempt = reading.delivery.step, reading.delivery.attempt

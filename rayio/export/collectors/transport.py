@@ -8,6 +8,7 @@ import http.client
 import os
 import re
 import shlex
+import ssl
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from rayio.errors import ExportError
-from rayio.export.collectors import tls
 from rayio.export.collectors.pauses import retry_after, retry_info
 from rayio.export.collectors.sending import CONNECTIONS, RefusedError, Sender, Taken
 from rayio.export.collectors.settings import Settings, endpoint, shown
@@ -31,30 +31,9 @@ RETRYABLE = frozenset({429, 502, 503, 504})
 RETRYABLE_CODES = frozenset({"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"})
 
 
-class _Tls:
-    """A diagnosis of failed connections: finds TLS problems, with at most one probe."""
-
-    def __init__(self, url: str, port: int, settings: Settings, *, is_plain: bool) -> None:
-        parts = urlsplit(url)
-        self._host, self._port = parts.hostname or "", parts.port or port
-        self._settings, self._is_plain = settings, is_plain
-        self._probed: tls.Trouble | None = None
-        self._is_known = False
-
-    def why(self, error: BaseException | None = None) -> tls.Trouble | None:
-        """Return the TLS problem of an error; without a TLS error, that of a separate handshake."""
-        if (
-            error is not None
-            and (tls_error := tls.failure(error))
-            and (trouble := tls.diagnosis(tls_error, self._host, self._settings.files))
-        ):
-            return trouble
-        if not self._is_known:
-            self._probed = tls.probe(
-                self._host, self._port, self._settings.files, self._settings.seconds, is_plain=self._is_plain
-            )
-            self._is_known = True
-        return self._probed
+#: Hints after a TLS library's words, and after a connection that broke without an answer.
+TLS_HINT = "see OTEL_EXPORTER_OTLP_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"
+BROKEN_HINT = "perhaps the address needs https://, or the server a client's certificate"
 
 
 class Http:
@@ -67,8 +46,6 @@ class Http:
         self.option = "--otlp"
         self._url = url
         self._settings = settings
-        is_plain = urlsplit(url).scheme == "http"
-        self._tls = _Tls(url, 80 if is_plain else 443, settings, is_plain=is_plain)
         self._session = requests.Session()
         self._session.headers.update(settings.headers | {"Content-Type": "application/x-protobuf"})
         if settings.is_compressed:
@@ -95,9 +72,7 @@ class Http:
         except requests.exceptions.Timeout:
             raise RefusedError(f"no answer within {self._settings.seconds:g} s", again=True) from None
         except requests.exceptions.ConnectionError as error:
-            if (_is_broken(error) or tls.failure(error)) and (trouble := self._tls.why(error)):
-                raise RefusedError(trouble.why, again=not trouble.is_sure) from None
-            raise RefusedError(_cause(error), again=True) from None
+            raise _unconnected(error) from None
         except requests.exceptions.ChunkedEncodingError:
             raise RefusedError("the connection was closed during the answer", again=True) from None
         except (requests.exceptions.RequestException, OSError) as error:
@@ -128,7 +103,6 @@ class Grpc:
         is_secure = settings.is_insecure is False or (settings.is_insecure is None and has_files)
         plain = parts.scheme == "http" or (parts.scheme == "" and not is_secure)
         self.option = "--grpc"
-        self._tls = _Tls(f"//{self.target}", 4317, settings, is_plain=plain)
         compression = grpc.Compression.Gzip if settings.is_compressed else grpc.Compression.NoCompression
         if plain:
             self._channel = grpc.insecure_channel(self.target, compression=compression)
@@ -152,14 +126,14 @@ class Grpc:
             return _taken(self._call(body, timeout=self._settings.seconds, metadata=self._metadata))
         except self._grpc.RpcError as error:
             code = error.code().name
-            details = " ".join((error.details() or "").split())
-            if code == "UNAVAILABLE" and _BROKEN.search(details) and (trouble := self._tls.why()):
-                raise RefusedError(trouble.why, again=not trouble.is_sure) from None
+            details = " ".join((error.details() or "").split()).rpartition("last error: ")[2][:300]
+            if code == "UNAVAILABLE" and _TLS.search(details):
+                raise RefusedError(f"TLS: {details}; {TLS_HINT}") from None
+            if code == "UNAVAILABLE" and _BROKEN.search(details):
+                details += f"; {BROKEN_HINT}"
             after = retry_info(error.trailing_metadata() or ())
             again = code in RETRYABLE_CODES or (code == "RESOURCE_EXHAUSTED" and after is not None)
-            raise RefusedError(
-                f"gRPC {code}{f': {details[:200]}' if details else ''}", again=again, after=after
-            ) from None
+            raise RefusedError(f"gRPC {code}{f': {details}' if details else ''}", again=again, after=after) from None
 
     def close(self) -> None:
         """Let go of connections."""
@@ -180,14 +154,24 @@ def _grpc() -> Any:
     return grpc
 
 
-#: Words in gRPC's details for a broken connection or handshake.
-_BROKEN = re.compile("handshake|verification|socket closed|connection reset|broken pipe|\\beof\\b", re.IGNORECASE)
+#: Words in gRPC's details for TLS that cannot work, and for a broken connection.
+_TLS = re.compile("SSL_ERROR_SSL|verification check", re.IGNORECASE)
+_BROKEN = re.compile("socket closed|connection reset|broken pipe|handshake|\\beof\\b", re.IGNORECASE)
 
 
-def _is_broken(error: BaseException) -> bool:
-    """Return True if the other side closed the connection or used another protocol."""
-    kinds = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, http.client.BadStatusLine)
-    return any(isinstance(cause, kinds) for cause in tls.causes(error))
+def _unconnected(error: BaseException) -> RefusedError:
+    """Return the refusal for a connection that failed; TLS that cannot work is not tried again."""
+    chain, why = [error], _cause(error)
+    for link in chain:
+        inner = (getattr(link, "reason", None), link.__cause__, link.__context__, *link.args)
+        chain += [other for other in inner if isinstance(other, BaseException) and other not in chain]
+    closed = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
+    if any(isinstance(cause, ssl.SSLError) and not isinstance(cause, closed) for cause in chain):
+        return RefusedError(f"TLS: {why}; {TLS_HINT}")
+    kinds = (*closed, ConnectionResetError, ConnectionAbortedError, BrokenPipeError, http.client.BadStatusLine)
+    if any(isinstance(cause, kinds) for cause in chain):
+        why = f"{why}; {BROKEN_HINT}"
+    return RefusedError(why, again=True)
 
 
 def connect(url: str, *, grpc: bool, longest_seconds: float | None = None) -> Sender:

@@ -1,8 +1,7 @@
 """``storage.cache``: a modelled cache of samples in each node's memory, in front of a modelled storage.
 
-The unit is a sample. A batch is looked up sample by sample as it is asked for: what is there comes from memory, what
-another reader of the node is reading at that moment is awaited and comes from memory then, and the rest is read from
-the storage. Whatever was looked up is the last that was used; what was used longest ago makes room for it.
+A batch is looked up sample by sample. Cached samples come from memory, samples that another worker of the node is
+reading come from memory after that read, and the rest is read from storage. The least recently used samples go first.
 """
 
 from __future__ import annotations
@@ -30,22 +29,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: A batch, by its rank, epoch and step: who reads what is missing.
+#: A batch that reads missing samples, by its rank, epoch and step.
 Who = tuple[int, int, int]
 
-#: What a cache says of a sample: whoever asked is to read it, somebody else is reading it, or it is there.
+#: The state of a sample: the caller must read it, another batch is reading it, or it is cached.
 MISSING, COMING, THERE = range(3)
 
 #: The memory of a node.
 MEMORY_SPEC = DeviceSpec(MEMORY.connection_bandwidth, MEMORY.bandwidth)
 
-
-#: How a cache is written, for whoever wrote something else.
+#: An example for error messages.
 _SUCH_AS = "[{tier: ram, bytes: 64 GiB}]"
 
 
 class CacheTier(Section):
-    """Memory of each node that keeps samples of the datasets, whole, and what was used longest ago no longer."""
+    """A cache of whole samples in each node's memory; the least recently used go first."""
 
     tier: Annotated[Literal["ram"], choice("ram", later=("local_disk",))] = Field(
         description="What it is in: the node's memory. local_disk is not built yet."
@@ -77,7 +75,7 @@ def _cache_schema() -> JsonSchema:
 
 
 class CacheOptions(Section):
-    """What ``storage`` may say of caches."""
+    """The keys of caches in ``storage``."""
 
     cache: Annotated[tuple[CacheTier, ...] | None, Reads(_cache, _cache_schema)] = Field(
         None,
@@ -88,7 +86,7 @@ class CacheOptions(Section):
 
 @dataclass(frozen=True)
 class NodeCaches(Layer):
-    """A cache of so many bytes on each node that reads."""
+    """A cache of ``capacity`` bytes on each node that reads."""
 
     capacity: int
 
@@ -104,16 +102,16 @@ class NodeCaches(Layer):
 
     @classmethod
     def of(cls, scenario: Scenario, options: Section | None, *, modelled: bool) -> NodeCaches | None:
-        """Return the caches of a scenario's nodes; real storage has none of ours."""
+        """Return the caches of a scenario's nodes; None on real storage."""
         tiers = options.cache if isinstance(options, CacheOptions) else None
         return cls(tiers[0].bytes) if tiers and modelled else None
 
     def wrap(self, storage: Storage, mount: Mount) -> Storage:
-        """Put the cache in front of the datasets; files of checkpoints are written past it."""
+        """Put the cache in front of the datasets; checkpoints bypass it."""
         return CachedStorage(storage, mount.shared(), mount) if mount.is_dataset else storage
 
     def state(self, kernel: Kernel) -> NodeCache:
-        """Make the cache of one node."""
+        """Return the cache of one node."""
         return NodeCache(kernel, self.capacity)
 
     def reach(self, ask: Ask) -> CalledCache:
@@ -121,15 +119,15 @@ class NodeCaches(Layer):
         return CalledCache(ask)
 
     @property
-    def told(self) -> str:
-        """What is modelled of it, for readers of a prediction."""
+    def description(self) -> str:
+        """The model in words, for a prediction."""
         return (
             f"storage.cache: each node that reads keeps {format_bytes(self.capacity)} of samples in memory, the least "
             "recently used go first (it serves as storage.model=memory does, which is assumed)"
         )
 
     def changes(self, run: Run) -> Iterator[Change]:
-        """Twice the memory for samples on each node, unless they have room for all."""
+        """Offer twice the memory for samples on each node, unless all samples fit already."""
         from rayio.scenario import derive  # actors, which have this layer too, load nothing of a whole scenario
 
         if self.capacity < derive.dataset_bytes(run.scenario):
@@ -145,12 +143,12 @@ class NodeCaches(Layer):
 
     @property
     def keeps(self) -> str:
-        """Return how bytes came that storage was not asked for."""
+        """The source of bytes that storage did not serve."""
         return f"storage.cache: modelled caches of {format_bytes(self.capacity)} on each reading node, empty at first"
 
 
 class Lru:
-    """Keys with sizes, as many as fit into a number of bytes: what was used longest ago makes room. Pure.
+    """A set of keys with sizes, within a number of bytes: the least recently used go first. Pure.
 
     >>> kept = Lru(100)
     >>> [kept.use(key, 40) for key in (1, 2, 1, 3, 1, 2)], kept.nbytes
@@ -159,13 +157,13 @@ class Lru:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        #: Bytes of what is there, never more than ``capacity``.
+        #: Bytes of all keys, never more than ``capacity``.
         self.nbytes = 0
-        #: What was used longest ago comes first.
-        self._sizes: OrderedDict[int, int] = OrderedDict()  # a dict would look for its first key ever longer
+        #: The least recently used comes first.
+        self._sizes: OrderedDict[int, int] = OrderedDict()  # finding a dict's first key gets ever slower
 
     def use(self, key: int, size: int) -> bool:
-        """Say whether a key is there; from then on it is, unless it is larger than all the room."""
+        """Return True if a key is there; otherwise add it, unless it is larger than the capacity."""
         sizes = self._sizes
         if key in sizes:
             sizes.move_to_end(key)
@@ -178,26 +176,26 @@ class Lru:
         return False
 
     def clear(self) -> None:
-        """Have nothing there."""
+        """Remove all keys."""
         self._sizes.clear()
         self.nbytes = 0
 
 
 class Cache(Arbiter, Protocol):
-    """The cache of a node and the memory that it is in, which may live elsewhere; see :class:`NodeCache`."""
+    """The cache of a node and its memory, possibly in another process; see :class:`NodeCache`."""
 
     def look(self, who: Who, keys: Sequence[int], sizes: Sequence[int]) -> list[int] | Awaitable[list[int]]:
-        """Say of each sample which of ``MISSING``, ``COMING`` and ``THERE`` it is; ``who`` reads what is missing."""
+        """Return ``MISSING``, ``COMING`` or ``THERE`` for each sample; ``who`` reads the missing ones."""
 
     def came(self, who: Who, keys: Sequence[int]) -> Awaitable[None] | None:
-        """Learn that ``who`` has read samples that were missing."""
+        """Record that ``who`` has read missing samples."""
 
     def arrived(self, keys: Sequence[int]) -> Awaitable[None]:
-        """Return once nobody is reading any of these samples."""
+        """Wait until none of these samples is being read."""
 
 
 class _Reading:
-    """A batch that is being read, and what is set once it was."""
+    """A batch that is being read, and the future of its arrival."""
 
     __slots__ = ("arrived", "who")
 
@@ -207,35 +205,34 @@ class _Reading:
 
 
 class NodeCache:
-    """One node's cache of ``capacity`` bytes, which all its readers share; see :class:`Cache`.
+    """One node's cache of ``capacity`` bytes, which all its workers share; see :class:`Cache`.
 
-    A sample is read by one of them at a time: the others wait for it, as readers of one page do. A batch that is read
-    once more, because its reader was killed, reads again what it was to read.
+    One worker at a time reads a sample; the others wait for it. A batch that is read again, because its worker was
+    killed, reads its missing samples again.
     """
 
     def __init__(self, kernel: Kernel, capacity: int) -> None:
         self.kernel = kernel
         self.kept = Lru(capacity)
-        #: The memory that it is in.
         self.device = Device(MEMORY_SPEC)
         self.reserve, self.reserve_again = self.device.reserve, self.device.reserve_again
-        #: By sample: the batch with which it is being read.
+        #: The batch that reads each sample.
         self._coming: dict[int, _Reading] = {}
 
     def look(self, who: Who, keys: Sequence[int], sizes: Sequence[int]) -> list[int]:
-        """Use samples one after the other: say of each whether it was there; ``who`` reads those that are missing."""
-        found, mine = [], None
+        """See :meth:`Cache.look`."""
+        states, mine = [], None
         for key, size in zip(keys, sizes, strict=True):
             is_there = self.kept.use(key, size)
             reading = self._coming.get(key)
             if reading is None and not is_there:
                 mine = mine or _Reading(who, self.kernel.future("a sample that another reader of the node reads"))
                 self._coming[key] = reading = mine
-            found.append(THERE if reading is None else MISSING if reading.who == who else COMING)
-        return found
+            states.append(THERE if reading is None else MISSING if reading.who == who else COMING)
+        return states
 
     def came(self, who: Who, keys: Sequence[int]) -> None:
-        """Learn that a batch has read samples, and let those go on who wait for them."""
+        """Record that a batch has read samples, and wake the batches that wait for them."""
         for key in keys:
             reading = self._coming.get(key)
             if reading is not None and reading.who == who:
@@ -250,7 +247,7 @@ class NodeCache:
                 await reading.arrived
 
     def clear(self) -> None:
-        """Begin empty, as a node does that comes anew: whoever was reading here before is gone."""
+        """Begin empty, for a new node: the workers of the old one are gone."""
         self.kept.clear()
         coming, self._coming = self._coming, {}
         for reading in coming.values():
@@ -263,8 +260,8 @@ class CalledCache(CalledDevice):
 
     async def look(self, who: Who, keys: Sequence[int], sizes: Sequence[int]) -> list[int]:
         """See :meth:`Cache.look`."""
-        found: list[int] = await self.ask("look", who, keys, sizes)
-        return found
+        states: list[int] = await self.ask("look", who, keys, sizes)
+        return states
 
     async def came(self, who: Who, keys: Sequence[int]) -> None:
         """See :meth:`Cache.came`."""
@@ -276,7 +273,7 @@ class CalledCache(CalledDevice):
 
 
 class CachedStorage:
-    """One role's way to the dataset: through the cache of its node."""
+    """A role's access to the dataset through its node's cache."""
 
     def __init__(self, storage: Storage, cache: Cache, mount: Mount) -> None:
         self.storage = storage
@@ -286,23 +283,23 @@ class CachedStorage:
         )
 
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
-        """Read what the cache has not from the storage, then the rest from memory."""
+        """Read the missing samples from storage, then the rest from memory."""
         who, samples = requests.address, requests.samples
         assert samples is not None
-        asked = self.cache.look(who, samples.keys, samples.nbytes)
-        found = asked if isinstance(asked, list) else await asked
-        missing = [place for place, state in enumerate(found) if state == MISSING]
+        reply = self.cache.look(who, samples.keys, samples.nbytes)
+        states = reply if isinstance(reply, list) else await reply
+        missing = [place for place, state in enumerate(states) if state == MISSING]
         if not missing:
-            return await self._remembered(requests, samples, found, load)
-        is_whole = len(missing) == len(found)
+            return await self._remembered(requests, samples, states, load)
+        is_whole = len(missing) == len(states)
         served = await self.storage.read(requests if is_whole else samples.requests(np.array(missing)), load)
-        if (told := self.cache.came(who, [samples.keys[place] for place in missing])) is not None:
-            await told
+        if (recorded := self.cache.came(who, [samples.keys[place] for place in missing])) is not None:
+            await recorded
         fetched = Moved(served.nbytes, served.nbytes, None)
         if is_whole:
             return served._replace(moved=fetched)
-        rest = samples.requests(np.array([place for place, state in enumerate(found) if state != MISSING]))
-        remembered = await self._remembered(rest, samples, found, load)
+        rest = samples.requests(np.array([place for place, state in enumerate(states) if state != MISSING]))
+        remembered = await self._remembered(rest, samples, states, load)
         assert remembered.moved is not None
         return Served(
             None, served.opens + remembered.opens, served.requests + remembered.requests,
@@ -311,22 +308,22 @@ class CachedStorage:
         )  # fmt: skip
 
     async def _remembered(
-        self, requests: Requests, samples: Divisible, found: Sequence[int], load: Callable[[Opener], T]
+        self, requests: Requests, samples: Divisible, states: Sequence[int], load: Callable[[Opener], T]
     ) -> Served[T | None]:
-        """Read from memory, once all that others are reading has come."""
-        if COMING in found:
-            coming = [key for key, state in zip(samples.keys, found, strict=True) if state == COMING]
+        """Read from memory, after all reads by other batches."""
+        if COMING in states:
+            coming = [key for key, state in zip(samples.keys, states, strict=True) if state == COMING]
             await self.cache.arrived(coming)
         served = await self.memory.read(requests, load)
         return served._replace(moved=Moved(served.nbytes, 0, None))
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
-        """Write past the cache."""
+        """Write without the cache."""
         return await self.storage.write(path, num_bytes, request_bytes, fsync=fsync)
 
 
 class _OfMemory(Latencies):
-    """The times of requests to memory, which are all the same, so that none has to be drawn."""
+    """The latencies of requests to memory, which are constant."""
 
     def __init__(self) -> None:
         super().__init__(lambda key, index: np.full(index.shape, MEMORY.first_byte_median), 0, together=1)
@@ -334,16 +331,16 @@ class _OfMemory(Latencies):
     def sum_of_reads(
         self, address: tuple[int, int, int], number: int, latency: Draws | None = None, num_opens: int = 0
     ) -> float:
-        """The sum of :meth:`of_reads`."""
+        """Return the sum of :meth:`of_reads` (s)."""
         return number * MEMORY.first_byte_median
 
 
 def _joined(first: Issued | None, then: Issued | None) -> Issued | None:
-    """The requests of two parts of one read; a file may have been asked in both."""
+    """Return the requests of two parts of one read; both may have the same file."""
     if first is None or then is None:
         return first or then
     files = list(dict.fromkeys([*first.files, *then.files]))
     number = {path: place for place, path in enumerate(files)}
     rows = np.concatenate([first.rows, then.rows])
-    rows["file"] = [number[one.files[file]] for one in (first, then) for file in one.rows["file"].tolist()]
+    rows["file"] = [number[part.files[file]] for part in (first, then) for file in part.rows["file"].tolist()]
     return Issued(rows, files)

@@ -1,8 +1,8 @@
 """``storage.faults``: storage that stalls, answers with errors and has slow files, real or modelled.
 
-What happens to a batch is drawn at its address (rank, epoch, step) for each of its samples, so that it is the same on
-every engine, whichever reader reads it. Times of a run count from the first call to storage. All of it is added to
-what storage took by itself, inside the span ``read`` or ``write``, and is charged to the cause ``fault``.
+Faults are drawn at a batch's address (rank, epoch, step) for each of its samples, so they are the same on every engine,
+whichever worker reads it. Times of a run count from the first call to storage. Faults are added to the time of storage,
+inside the span ``read`` or ``write``, and are charged to the cause ``fault``.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Samples of a step are drawn at indices of their own, of which it has so many.
+#: The samples of a step are drawn at separate indices: 2**24 for each step.
 SAMPLES_PER_STEP_BITS = 24
-#: What storage may answer in place of a sample.
+#: Errors that storage may return instead of a sample.
 ERRORS = ("EIO", "ESTALE", "ETIMEDOUT", "500", "503")
 
 
@@ -58,8 +58,9 @@ def _factor(value: Any) -> float:
     return float(value)
 
 
-_Share = Annotated[float, Reads(_share, {"type": "number", "exclusiveMinimum": 0, "maximum": 1})]
-_Rate = Annotated[float | None, Reads(lambda value: None if value is None else _share(value), {"type": "number"})]
+_SHARE = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
+_Share = Annotated[float, Reads(_share, _SHARE)]
+_Rate = Annotated[float | None, Reads(lambda value: None if value is None else _share(value), _SHARE)]
 _At = Annotated[float | None, quantity(SECONDS, or_none=True)]
 _Lasts = Annotated[float, quantity(SECONDS, positive=True, maximum=86400.0)]
 
@@ -97,9 +98,9 @@ def _many(kind: type[Section]) -> Reads:
     def read(value: Any) -> tuple[Section, ...]:
         if value is None or value == "none":
             return ()
-        if not isinstance(value, (list, tuple)) or not all(isinstance(one, (Mapping, kind)) for one in value):
+        if not isinstance(value, (list, tuple)) or not all(isinstance(fault, (Mapping, kind)) for fault in value):
             raise RefusedError(f"must be a list of mappings with {', '.join(kind.model_fields)}")
-        faults: list[Any] = [kind.model_validate(one) for one in value]
+        faults: list[Any] = [kind.model_validate(fault) for fault in value]
         for fault in faults:
             if (fault.rate is None) == (fault.at is None):
                 raise RefusedError("each needs rate (a share of samples) or at (a time of the run), and not both")
@@ -121,7 +122,7 @@ class FaultKeys(Section):
     )
     on_error: Annotated[Literal["fail", "skip", "retry"], choice("fail", "skip", "retry")] = Field(
         "retry",
-        description="What readers do about an error: the run fails; the sample is left out of its batch, and counted; "
+        description="Reaction of workers to an error: the run fails; the sample is left out of its batch, and counted; "
         "or it is read again after a pause, at most storage.max_attempts times in all.",
     )
 
@@ -133,7 +134,7 @@ def _or_none(value: Any) -> Any:
 
 
 class FaultOptions(Section):
-    """What ``storage`` may say of faults."""
+    """The keys of faults in ``storage``."""
 
     faults: Annotated[FaultKeys | Literal["none"], BeforeValidator(_or_none)] = Field(
         "none", description="Faults that storage is given on purpose, real or modelled."
@@ -141,20 +142,20 @@ class FaultOptions(Section):
 
 
 class Beginning:
-    """When a run first called storage, for all of its readers and writers."""
+    """The time of a run's first call to storage, for all of its workers and checkpoint writers."""
 
     def __init__(self) -> None:
         self._since: int | None = None
 
     def since(self, now: int) -> int:
-        """Return when storage was called first; that is ``now`` where nobody did before (ns)."""
+        """Return the time of the first call to storage; ``now`` if this is the first (ns)."""
         self._since = now if self._since is None else self._since
         return self._since
 
 
 @dataclass(frozen=True)
 class Faults(Layer):
-    """Stalls, errors and slow files; attempts that a sample may take in all, and what all of it is drawn from."""
+    """Stalls, errors and slow files, the most attempts of a sample, and the seed."""
 
     keys: FaultKeys
     attempts: int
@@ -175,17 +176,17 @@ class Faults(Layer):
 
     @property
     def sharing(self) -> Literal["", "all"]:  # type: ignore[override]
-        """All share when the run began, where something happens at a time of it."""
-        times = [one.at for one in self.keys.stalls] + [one.at for one in self.keys.errors]
+        """All share the beginning of the run, if a fault has a time."""
+        times = [*(stall.at for stall in self.keys.stalls), *(error.at for error in self.keys.errors)]
         return "all" if any(at is not None for at in times) else ""
 
     @property
     def needs_files(self) -> bool:  # type: ignore[override]
-        """Whether it must be told which files a batch is in."""
+        """Return True if it needs the files of a batch."""
         return self.keys.slow_files is not None
 
     def state(self, kernel: Kernel) -> Beginning:
-        """Make what says when the run began."""
+        """Return the beginning of the run."""
         return Beginning()
 
     def wrap(self, storage: Storage, mount: Mount) -> Storage:
@@ -193,7 +194,7 @@ class Faults(Layer):
         return FaultyStorage(storage, self, mount)
 
     def contradictions(self, scenario: Scenario) -> Iterator[str]:
-        """Times of a run, where the loader's readers have no way to agree on them."""
+        """Refuse faults at a time, if the loader's workers share no clock."""
         if self.sharing and not LOADERS[scenario.loader.kind].has_roles:
             yield (
                 f"storage.faults: faults at a time are not possible with loader.kind={scenario.loader.kind}, whose "
@@ -201,23 +202,23 @@ class Faults(Layer):
             )
 
     @property
-    def told(self) -> str:
-        """What is modelled of it, for readers of a prediction."""
+    def description(self) -> str:
+        """The model in words, for a prediction."""
         keys = self.keys
         kinds = [name for name in ("stalls", "errors", "slow_files") if getattr(keys, name)]
         return f"storage.faults: {', '.join(kinds)} as the scenario has them, on_error={keys.on_error}"
 
-    # --- what happens, drawn by address -----------------------------------------------------------------------------
+    # --- draws by address -------------------------------------------------------------------------------------------
 
     def hit(self, kind: str, rate: float, address: tuple[int, int, int], number: int, attempt: int = 1) -> NDArray[Any]:
-        """Return the places of those of a batch's ``number`` samples that something happens to in an attempt."""
+        """Return the places of the samples with a fault in an attempt, among a batch's ``number`` samples."""
         rank, epoch, step = address
         index = (step << SAMPLES_PER_STEP_BITS) + np.arange(number, dtype=np.int64)
         drawn = seeds.uniform(seeds.key(self.seed, f"faults/{kind}/{attempt}", rank, epoch), index)
         return np.flatnonzero(drawn < rate)
 
     def slow_share(self, requests: Requests) -> float:
-        """Return the part of a batch's bytes that lies in slow files."""
+        """Return the share of a batch's bytes in slow files."""
         slow = self.keys.slow_files
         if slow is None or requests.files is None:
             return 0.0
@@ -228,7 +229,7 @@ class Faults(Layer):
 
 
 class FaultyStorage:
-    """One role's way to storage that has faults."""
+    """A role's access to storage with faults."""
 
     def __init__(self, storage: Storage, faults: Faults, mount: Mount) -> None:
         self.storage = storage
@@ -241,10 +242,10 @@ class FaultyStorage:
         self._since: int | None = None
 
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
-        """Read, and add what storage would have taken longer.
+        """Read, and add the delays of faults.
 
         Raises:
-            StorageError: a sample failed, and readers fail at once or have tried as often as they may.
+            StorageError: a sample failed, and ``on_error`` is fail, or no attempt is left.
         """
         delays = await self._stalled()
         begun = self.clock.now()
@@ -252,10 +253,10 @@ class FaultyStorage:
         keys, number = self.faults.keys, requests.num_samples
         took = (self.clock.now() - begun) / 1e9
         stalls = [
-            one.seconds
-            for place, one in enumerate(keys.stalls)
-            if one.rate is not None
-            for _ in self.faults.hit(f"stall-{place}", one.rate, requests.address, number)
+            stall.seconds
+            for place, stall in enumerate(keys.stalls)
+            if stall.rate is not None
+            for _ in self.faults.hit(f"stall-{place}", stall.rate, requests.address, number)
         ]
         slow = self.faults.slow_share(requests)
         factor = 1.0 if keys.slow_files is None else keys.slow_files.factor
@@ -268,26 +269,26 @@ class FaultyStorage:
         return served._replace(delays=(*served.delays, *delays), skipped=served.skipped + skipped)
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
-        """Write, once storage does not stall any more."""
+        """Write, after the current stall."""
         delays = await self._stalled()
         served = await self.storage.write(path, num_bytes, request_bytes, fsync=fsync)
         return served._replace(delays=(*served.delays, *delays))
 
     async def _stalled(self) -> list[Delay]:
-        """Wait until no stall that comes at a time is on."""
+        """Wait for the end of current stalls that have a time."""
         delays: list[Delay] = []
-        for one in self.faults.keys.stalls:
-            if one.at is not None:
-                ends = await self._in_run() + round((one.at + one.seconds) * 1e9)
-                begins = ends - round(one.seconds * 1e9)
+        for stall in self.faults.keys.stalls:
+            if stall.at is not None:
+                ends = await self._in_run() + round((stall.at + stall.seconds) * 1e9)
+                begins = ends - round(stall.seconds * 1e9)
                 if begins <= (now := self.clock.now()) < ends:
                     delays += await self._held("stall", (ends - now) / 1e9)
         return delays
 
     async def _errors(self, requests: Requests, took: float) -> tuple[list[Delay], int]:
-        """Go through the samples that fail, each until it was read or given up; return the delays, and how many were.
+        """Retry or skip the samples that fail; return the delays, and the number of skipped samples.
 
-        One attempt of a sample takes its part of what the batch ``took`` (s).
+        An attempt of a sample takes its share of the batch's time ``took`` (s).
         """
         failing = dict(await self._failing(requests, 1))
         if not failing:
@@ -312,16 +313,16 @@ class FaultyStorage:
 
     async def _failing(self, requests: Requests, attempt: int) -> list[tuple[int, Failure]]:
         """Return the samples that fail in an attempt, each with its error."""
-        found: dict[int, Failure] = {}
-        for place, one in enumerate(self.faults.keys.errors):
-            if one.rate is not None:
-                hit = self.faults.hit(f"error-{place}", one.rate, requests.address, requests.num_samples, attempt)
-                found |= dict.fromkeys(hit.tolist(), one)
-            elif one.at is not None:
+        failing: dict[int, Failure] = {}
+        for place, error in enumerate(self.faults.keys.errors):
+            if error.rate is not None:
+                hit = self.faults.hit(f"error-{place}", error.rate, requests.address, requests.num_samples, attempt)
+                failing |= dict.fromkeys(hit.tolist(), error)
+            elif error.at is not None:
                 passed = (self.clock.now() - await self._in_run()) / 1e9
-                if one.at <= passed < one.at + one.seconds:
-                    found |= dict.fromkeys(range(requests.num_samples), one)
-        return sorted(found.items(), key=lambda each: each[0])
+                if error.at <= passed < error.at + error.seconds:
+                    failing |= dict.fromkeys(range(requests.num_samples), error)
+        return sorted(failing.items(), key=lambda each: each[0])
 
     def _given_up(self, requests: Requests, failing: Mapping[int, Failure], attempts: int, begun: int) -> StorageError:
         rank, epoch, step = requests.address
@@ -335,7 +336,6 @@ class FaultyStorage:
         return StorageError(f"{error}{hint}")
 
     async def _held(self, why: str, seconds: float) -> list[Delay]:
-        """Let time pass."""
         if (duration := round(seconds * 1e9)) <= 0:
             return []
         since = self.clock.now()
@@ -343,11 +343,11 @@ class FaultyStorage:
         return [Delay(since, self.clock.now(), "fault", why)]
 
     def _together(self, seconds: Sequence[float]) -> float:
-        """The time of several samples' faults, ``io_depth`` of them at a time."""
+        """Return the time of several samples' faults, ``io_depth`` of them at a time."""
         return max([sum(seconds) / self.io_depth, *seconds], default=0.0)
 
     async def _in_run(self) -> int:
-        """When storage was called first in the run (ns)."""
+        """Return the time of the run's first call to storage (ns)."""
         if self._since is None:
             assert self._beginning is not None
             since = self._beginning.since(self.clock.now())

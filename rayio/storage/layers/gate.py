@@ -1,11 +1,11 @@
-"""Token buckets by prefix: which requests a throttled service admits. Pure, no clock of its own; times in ns.
+"""Token buckets by prefix: the requests that a throttled service admits. Pure, without a clock; times in ns.
 
-The rates are those of a *prefix*: requests below it are served while its bucket has tokens, one a request, and refused
-while it has none. A bucket fills at the rate, and holds what ``burst_seconds`` of it come to; it is full at the
-beginning. Reads and writes have buckets of their own. A refused request takes no token.
+The rates are those of a *prefix*: it serves requests while its bucket has tokens, one a request, and refuses them while
+it has none. A bucket fills at the rate up to ``burst_seconds`` of it, and is full at the beginning. Reads and writes
+have separate buckets. A refused request takes no token.
 
-The service grows with the load: when requests to a prefix have been refused for ``split_seconds`` the prefix is split
-in two, which doubles its rates. Refusals that are further apart than :data:`CALM_SECONDS` are not of one load.
+The service grows with the load: after ``split_seconds`` of refusals a prefix is split in two, which doubles its rates.
+Refusals that are further apart than :data:`CALM_SECONDS` belong to different loads.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import NamedTuple, Protocol
 from rayio.storage.layers.layer import Ask
 from rayio.storage.stores.retrying import LONGEST_SECONDS
 
-#: Seconds without a refusal after which a load is over: whoever was refused has asked again by then.
+#: Seconds without a refusal after which a load is over: refused requests have been repeated by then.
 CALM_SECONDS = LONGEST_SECONDS
-#: A prefix is split no more often: its rate is then far above any that requests come at.
+#: The most splits of a prefix: its rate is then far above any load.
 MOST_SPLITS = 60
 
 
@@ -42,14 +42,14 @@ class Rates(Protocol):
 
 
 class State(NamedTuple):
-    """All that a bucket knows; times in ns."""
+    """The state of a bucket; times in ns."""
 
-    #: When this was so, and the tokens that there were, times 1e9: whole numbers as long as rates are.
+    #: The time of this state, and its tokens times 1e9: whole numbers if rates are.
     at: int = -1
     credit: float = 0.0
-    #: How often the prefix was split.
+    #: Number of splits of the prefix.
     splits: int = 0
-    #: When the load began that is being refused, and when it was refused last; -1 is never.
+    #: When the refused load began, and when it was refused last; -1 is never.
     since: int = -1
     refused: int = -1
 
@@ -70,12 +70,12 @@ class Bucket:
         self.state = State()
 
     def learn(self, state: State) -> None:
-        """Take over what this bucket told of itself before it was started again; older news change nothing."""
+        """Restore a state from before a restart, unless it is older than the current one."""
         if state.at > self.state.at:
             self.state = state
 
     def admit(self, now: int) -> bool:
-        """Serve a request that comes at ``now``, or refuse it. Times that run back are taken for the latest one."""
+        """Return True if a request at ``now`` is served, False if refused; an earlier time counts as the latest one."""
         at, credit, splits, since, refused = self.state
         rate = self._rate * 2.0**splits
         most = max(rate * self._burst, 1.0) * TOKEN
@@ -100,20 +100,20 @@ class Gate:
         self._buckets: dict[tuple[int, int], Bucket] = {}
 
     def bucket(self, kind: int, prefix: int) -> Bucket:
-        """The bucket of a prefix (any number: they go round) for requests of a kind."""
+        """Return the bucket of a prefix (any number, modulo the number of prefixes) for requests of a kind."""
         throttle = self._throttle
         number = kind, prefix % throttle.prefixes
-        if (found := self._buckets.get(number)) is None:
+        if (bucket := self._buckets.get(number)) is None:
             rate = throttle.rate(kind)
-            found = self._buckets[number] = Bucket(rate, throttle.burst_seconds, throttle.split_seconds)
-        return found
+            bucket = self._buckets[number] = Bucket(rate, throttle.burst_seconds, throttle.split_seconds)
+        return bucket
 
     def admit(self, now: int, kind: int, prefix: int) -> bool:
-        """Serve or refuse a request that comes at ``now`` (ns)."""
+        """Return True if a request at ``now`` (ns) is served."""
         return self.bucket(kind, prefix).admit(now)
 
     def admit_again(self, now: int, kind: int, prefix: int, state: State) -> tuple[bool, State]:
-        """Do as :meth:`admit`, after learning what the caller heard of the bucket; answer with what it then knows."""
+        """Do as :meth:`admit` with the state that the caller knows; return the new state too."""
         bucket = self.bucket(kind, prefix)
         bucket.learn(State(*state))
         return bucket.admit(now), bucket.state
@@ -127,18 +127,18 @@ class Admits(Protocol):
 
 
 class CalledGate:
-    """A gate in another process, which learns from its callers what it knew before it was started again."""
+    """A gate in another process; its callers restore its state after a restart."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        #: What was last heard of each bucket, by kind and prefix.
+        #: The last known state of each bucket, by kind and prefix.
         self._buckets: dict[tuple[int, int], State] = {}
 
     async def admit(self, now: int, kind: int, prefix: int) -> bool:
         """See :meth:`Gate.admit`."""
-        told = self._buckets.get((kind, prefix), State())
-        is_admitted, state = await self._ask("admit_again", now, kind, prefix, told)
-        heard = State(*state)
-        if heard.at >= self._buckets.get((kind, prefix), told).at:
-            self._buckets[kind, prefix] = heard
+        known = self._buckets.get((kind, prefix), State())
+        is_admitted, reply = await self._ask("admit_again", now, kind, prefix, known)
+        state = State(*reply)
+        if state.at >= self._buckets.get((kind, prefix), known).at:
+            self._buckets[kind, prefix] = state
         return bool(is_admitted)

@@ -1,8 +1,8 @@
-"""A layer: what stands between a reader and its bytes, or between two nodes. Each is one file and a line in ``LAYERS``.
+"""The interface of layers between a worker and storage, or between nodes: each is one file and a line in ``LAYERS``.
 
-A layer is a frozen value of the plan. The subclass is its kind, and owns all that the rest of rayio needs to know of
-it: its keys, what it wraps, what all its users share, its causes of loss, its changes and its words. Engines wrap
-storage in the order of the plan and know no layer by name; so does ``explain``.
+A layer is a frozen value of the plan. Its class is the kind, and defines all that the rest of rayio uses: its keys, the
+storage that it wraps, its shared state, its causes of loss, its changes and its texts. Engines wrap storage in the
+order of the plan and know no layer by name; nor does ``explain``.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from rayio.scenario.change import Run
     from rayio.scenario.model import Scenario
 
-#: Calls a method of what users of a layer share, by its name, wherever that lives.
+#: Calls a method of a layer's shared state by name, in whatever process that is.
 Ask = Callable[..., Awaitable[Any]]
 
 
 class Arrival(Protocol):
-    """A value to come, which any number of roles may await."""
+    """A future, which any number of roles may await."""
 
     def set_result(self, value: Any, /) -> None:
         """Set the value; every waiter continues."""
@@ -42,11 +42,11 @@ class Kernel(Clock, Protocol):
     """The part of a kernel (``rayio.model.kernel``) that shared states may use."""
 
     def future(self, label: str) -> Arrival:
-        """Make a value to come; ``label`` says in a deadlock report what its waiters wait for."""
+        """Return a new future; ``label`` names in a deadlock report what its waiters wait for."""
 
 
 class Called:
-    """Shared state that lives elsewhere: each method is a call."""
+    """A shared state in another process: each method is a call."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -57,113 +57,112 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """Where a role uses storage."""
+    """A place where a role uses storage."""
 
     clock: Clock
     #: The role's emulated node.
     node: int
     #: The folder, as errors name it.
     path: str
-    #: Whether batches are read there; files of checkpoints are written elsewhere.
+    #: True for datasets, False for checkpoints.
     is_dataset: bool
-    #: Requests in flight at a time, and whether each is given out (``Served.issued``).
+    #: Requests in flight at a time, and whether each is recorded (``Served.issued``).
     io_depth: int
     is_itemised: bool
-    #: Reaches what users of the layer share; only those may call it who have something to share.
+    #: Returns the layer's shared state; only for layers that have one.
     shared: Callable[[], Any]
 
 
 class Way(Protocol):
-    """The way of batches from one node to another."""
+    """A connection for batches from one node to another."""
 
     def send(self, now: int, nbytes: int) -> int | Awaitable[int]:
-        """Return when ``nbytes`` that are sent at ``now`` arrive; both in ns."""
+        """Return the time at which ``nbytes`` sent at ``now`` arrive; both in ns."""
 
 
 class Layer(Kind):
-    """A kind of layer; an object of it is a frozen dataclass, which is part of the plan and pickles with it."""
+    """A kind of layer; its objects are frozen dataclasses, which pickle with the plan."""
 
     #: Its name in ``LAYERS``. Its keys are its ``options``, flat in the section ``storage``.
     name: ClassVar[str]
-    #: The causes that its time is charged to, as its delays name them (``Served.delays``), with their meaning.
+    #: The causes of its delays (``Served.delays``), with their meaning.
     causes: ClassVar[Mapping[str, str]] = {}
-    #: The role under which the actors that hold its shared state are known to the trace.
+    #: The role of the actors with its shared state, in the trace.
     role: ClassVar[str] = "layer"
-    #: What users of a model share: one state for each node that reads, one for all, or nothing.
+    #: Its shared state: one for each node that reads, one for all, or none.
     sharing: ClassVar[Literal["", "node", "all"]] = ""
-    #: Whether the end of a read through it is known as the read begins (``rayio.engines.virtual.foreseen``).
+    #: Whether the end of a read is known at its begin (``rayio.engines.virtual.foreseen``).
     is_foreseen: ClassVar[bool] = False
-    #: Whether it must be told which file each request goes to, or which samples each batch has.
+    #: Whether it needs the file of each request, the samples of each batch, the files of each batch.
     needs_places: ClassVar[bool] = False
     needs_samples: ClassVar[bool] = False
-    #: Whether it must be told the files of each batch.
     needs_files: ClassVar[bool] = False
-    #: Whether it stands for hardware that nodes have themselves where each has a Ray node of its own.
+    #: Whether it models hardware that nodes have anyway, if each is a separate Ray node.
     is_of_nodes: ClassVar[bool] = False
-    #: What emulated nodes that share a host have each of their own only in the model; empty for nothing.
+    #: The hardware that emulated nodes on one host have separately only in the model; empty for none.
     own: ClassVar[str] = ""
     #: The failures of storage that it models, such as "throttling"; empty for none.
     fails: ClassVar[str] = ""
-    #: What a note says where what it models is real, so that it does not act; empty for nothing.
+    #: A note for runs on real hardware, where it has no effect; empty for none.
     idle_if_real: ClassVar[str] = ""
 
     @classmethod
     def of(cls, scenario: Scenario, options: Section | None, *, modelled: bool) -> Layer | None:
-        """Return the layer that a scenario asks for, from its ``options``; None if it asks for none."""
+        """Return the layer of a scenario, from its ``options``; None if it has none."""
         raise NotImplementedError
 
     def wrap(self, storage: Storage, mount: Mount) -> Storage:
-        """Return storage that asks ``storage`` and adds what this layer does."""
+        """Return storage that uses ``storage`` and adds this layer."""
         return storage
 
     def way(self, source: int, target: int, shared: Callable[[], Any]) -> Way | None:
-        """Return the way of batches between two different nodes; None where it takes no time."""
+        """Return the connection between two different nodes; None if it takes no time."""
         return None
 
     def state(self, kernel: Kernel) -> Any:
-        """Make what users of this layer share. All its public methods may be called from other processes.
+        """Return a new shared state. All its public methods may be called from other processes.
 
-        Where ``sharing`` is "node" it has a method ``clear``, called when the node has gone.
+        If ``sharing`` is "node", it has a method ``clear``, called when the node has gone.
         """
         raise NotImplementedError
 
     def reach(self, ask: Ask) -> Any:
-        """Return the shared state of another process, which ``ask`` calls by the name of a method."""
+        """Return the shared state of another process; ``ask`` calls its methods by name."""
         return Called(ask)
 
     def actor(self, number: int) -> str:
-        """Return the name of the actor with the shared state of a node, or of all."""
+        """Return the name of the actor with the shared state of a node, or the one for all."""
         named = self.role if self.role == self.name else f"{self.role}-{self.name}"
         return f"{named}-{number}" if self.sharing == "node" else named
 
     def changes(self, run: Run) -> Iterator[Change]:
-        """Offer to do without it, where it is charged for anything; a layer with more to say adds to that."""
+        """Offer to remove the layer, if it has causes of loss; a layer may offer more changes."""
         if self.causes:
             to, key = partial(_without, self.name), f"storage.{self.name}=none"
             causes = (*self.causes,)
             yield Change(f"without {self.name}", kind="removal", to=to, key=key, removes=causes, helps=causes)
 
     def scaled(self, scenario: Scenario) -> Scenario:
-        """Return a scenario that has as much of it beside a dataset of twice the size."""
+        """Return the scenario with this layer scaled to a dataset of twice the size."""
         return scenario
 
     @property
-    def told(self) -> str:
-        """What is modelled of it, for readers of a prediction; empty for nothing."""
+    def description(self) -> str:
+        """The model in words, for a prediction; empty for none."""
         return ""
 
     @property
     def reads_of_all(self) -> float | None:
-        """Reads per second that it lets through in all; None for any."""
+        """Reads per second of all prefixes that it serves; None is no bound."""
         return None
 
     @property
     def keeps(self) -> str:
-        """How it has readers come by bytes without storage, for ``Fetched.how``; empty where it does not."""
+        """The source of bytes that storage did not serve, for ``Fetched.how``; empty for none."""
         return ""
 
     def seconds(self, requests: float) -> Iterator[tuple[str, float]]:
-        """The expected seconds that each of its keys adds to a run of so many requests."""
+        """Return the expected seconds that each of its keys adds to a run of ``requests`` requests."""
         yield from ()
 
 

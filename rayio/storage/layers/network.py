@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NetworkSpec(Layer):
-    """Bytes per second of an interface, each way (None: any), and seconds of the way between two."""
+    """The network interface of every node: bytes per second each way (None is no bound), and the latency in seconds."""
 
     bandwidth: float | None
     latency: float = 0.0
@@ -38,20 +38,20 @@ class NetworkSpec(Layer):
     is_of_nodes: ClassVar[bool] = True
     own: ClassVar[str] = "network interface (cluster.nic_bandwidth)"
     idle_if_real: ClassVar[str] = (
-        "cluster.nic_bandwidth and nic_latency are not charged: each node has a Ray node of its own, and batches cross "
-        "the network that is there"
+        "cluster.nic_bandwidth and nic_latency are not charged: each node is a separate Ray node, and batches cross "
+        "the real network"
     )
 
     @classmethod
     def of(cls, scenario: Scenario, options: Section | None, *, modelled: bool) -> NetworkSpec | None:
-        """Return the interfaces; None where nothing crosses them, or batches have no bytes that could."""
+        """Return the interfaces; None if no batch crosses them, or batches have no bytes."""
         cluster, loader = scenario.cluster, scenario.loader
         if not (cluster.has_network and cluster.is_crossed) or loader.payload == "none" or not loader.num_workers:
             return None
         return cls(cluster.nic_bandwidth, cluster.nic_latency)
 
     def changes(self, run: Run) -> Iterator[Change]:
-        """Batches that need no time between nodes, and more nodes for readers."""
+        """Offer a network without limits, and twice the nodes for workers."""
         cluster = run.scenario.cluster
         yield Change(
             "network = ∞", kind="removal", to=with_keys("cluster", nic_bandwidth=None, nic_latency=0.0),
@@ -65,16 +65,16 @@ class NetworkSpec(Layer):
             )  # fmt: skip
 
     def way(self, source: int, target: int, shared: Callable[[], NetworkPort]) -> Route:
-        """Return the way of batches from a reader's node to their rank's."""
+        """Return the connection from a worker's node to its rank's."""
         return Route(shared(), source, target)
 
     def state(self, kernel: Kernel) -> Network:
-        """Make the interfaces of all nodes."""
+        """Return the interfaces of all nodes."""
         return Network(self)
 
 
 class Network:
-    """The interfaces of all nodes: the single arbiter of what is on its way when."""
+    """The interfaces of all nodes, which order all batches."""
 
     def __init__(self, spec: NetworkSpec) -> None:
         rate = math.inf if spec.bandwidth is None else spec.bandwidth
@@ -84,7 +84,7 @@ class Network:
         self._entering: defaultdict[int, Device] = defaultdict(made)
 
     def send(self, now: int, source: int, target: int, nbytes: int) -> int:
-        """When so many bytes that are sent now from a node arrive at another, behind what was sent before.
+        """Return the time at which ``nbytes`` sent now arrive at another node, after those sent before (ns).
 
         >>> network = Network(NetworkSpec(bandwidth=1e9))
         >>> network.send(0, 0, 1, 1000), network.send(0, 0, 2, 1000), network.send(0, 3, 2, 1000)
@@ -96,20 +96,20 @@ class Network:
 
 
 class NetworkPort(Protocol):
-    """A network that may live elsewhere."""
+    """A network, possibly in another process."""
 
     def send(self, now: int, source: int, target: int, nbytes: int) -> int | Awaitable[int]:
-        """See :meth:`Network.send`; a network of this process answers at once."""
+        """See :meth:`Network.send`; a network of this process replies at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A reader's way to its rank on another node."""
+    """A connection from a worker to its rank on another node."""
 
     network: NetworkPort
     source: int
     target: int
 
     def send(self, now: int, nbytes: int) -> int | Awaitable[int]:
-        """When so many bytes that are sent now arrive."""
+        """Return the time at which ``nbytes`` sent now arrive (ns)."""
         return self.network.send(now, self.source, self.target, nbytes)

@@ -1,9 +1,8 @@
 """``storage.throttle``: a modelled service that refuses requests above a rate, as S3 does (503 Slow Down).
 
-Requests are made one by one, and again after a pause, as a client of S3 makes them. Where nothing is refused a batch
-takes as long as in ``model.py``, but for what requests queue for: each takes its share of the bandwidth as it is
-served, and not all of them as the first one arrives. A refusal takes the time to the first byte of the request that it
-answers; the pause after it and the number of attempts are those of real storage (``retrying.py``).
+Requests are made one by one, and repeated after a pause, as a client of S3 makes them. Without refusals a batch takes
+as long as in ``model.py``, except for queueing: each request takes its share of the bandwidth when it is served. A
+refusal takes its request's time to first byte; pauses and attempts are those of real storage (``retrying.py``).
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class Throttling(Section):
 
 
 class ThrottleOptions(Section):
-    """What ``storage`` may say of throttling."""
+    """The keys of throttling in ``storage``."""
 
     throttle: Annotated[Throttling | None, BeforeValidator(none_is_null)] = Field(
         None,
@@ -72,7 +71,7 @@ class ThrottleOptions(Section):
 
 @dataclass(frozen=True)
 class Throttle(Layer):
-    """Requests per second that each of a service's prefixes serves, and what it does as they stay more than that."""
+    """The requests per second that each prefix of a service serves, and its growth under load."""
 
     reads_per_second: float
     writes_per_second: float
@@ -82,7 +81,7 @@ class Throttle(Layer):
     burst_seconds: float = 1.0
     #: Seconds of refusals after which a prefix is split in two; None is never.
     split_seconds: float | None = None
-    #: Attempts that one request may take in all, and the seed of the pauses between them.
+    #: The most attempts of a request, and the seed of the pauses between them.
     attempts: int = 8
     seed: int = 0
 
@@ -94,7 +93,7 @@ class Throttle(Layer):
 
     @classmethod
     def of(cls, scenario: Scenario, options: Section | None, *, modelled: bool) -> Throttle | None:
-        """Return the rates of a scenario's model, with the attempts that a request has."""
+        """Return the rates of a scenario's model, with the most attempts of a request."""
         given = options.throttle if isinstance(options, ThrottleOptions) else None
         if given is None or not modelled:
             return None
@@ -105,7 +104,7 @@ class Throttle(Layer):
         )  # fmt: skip
 
     def rate(self, kind: int) -> float:
-        """Requests of a kind (``READ``, ``WRITE``) per second that one prefix serves before it has been split."""
+        """Return the requests/s of a kind (``READ``, ``WRITE``) that one prefix serves before a split."""
         return self.writes_per_second if kind == WRITE else self.reads_per_second
 
     @property
@@ -114,12 +113,12 @@ class Throttle(Layer):
         return self.prefixes * self.reads_per_second
 
     def wrap(self, storage: Storage, mount: Mount) -> Storage:
-        """Make the model's requests one by one; the model itself must be below."""
+        """Return storage that makes the model's requests one by one; ``storage`` must be the model."""
         assert isinstance(storage, ModelStorage)
         return ThrottledStorage(storage, mount.shared(), self, mount.path)
 
     def state(self, kernel: Kernel) -> Gate:
-        """Make the buckets of all prefixes."""
+        """Return the buckets of all prefixes."""
         return Gate(self)
 
     def reach(self, ask: Ask) -> CalledGate:
@@ -127,12 +126,12 @@ class Throttle(Layer):
         return CalledGate(ask)
 
     def seconds(self, requests: float) -> Iterator[tuple[str, float]]:
-        """The time of so many requests at the rate of all prefixes."""
+        """Return the seconds of ``requests`` requests at the rate of all prefixes."""
         yield "storage.throttle", requests / (self.prefixes * min(self.reads_per_second, self.writes_per_second))
 
     @property
-    def told(self) -> str:
-        """What is modelled of it, for readers of a prediction."""
+    def description(self) -> str:
+        """The model in words, for a prediction."""
         split = self.split_seconds
         grown = "" if split is None else f", twice that after {format_seconds(split)} of refusals"
         each = f"{self.reads_per_second:,.15g} reads/s and {self.writes_per_second:,.15g} writes/s"
@@ -140,7 +139,7 @@ class Throttle(Layer):
         return f"storage.throttle: {each} {where}, above it 503{grown} (how S3 counts and scales is assumed)"
 
     def changes(self, run: Run) -> Iterator[Change]:
-        """Storage that refuses nobody, and twice the prefixes, each with the rates that it has."""
+        """Offer storage without throttling, and twice the prefixes."""
         yield Change("no throttling", kind="limit", to=with_keys("storage", throttle=None))
         more = run.scenario.storage.throttle.model_copy(update={"prefixes": 2 * self.prefixes})
         yield Change(
@@ -149,7 +148,7 @@ class Throttle(Layer):
         )  # fmt: skip
 
     def contradictions(self, scenario: Scenario) -> Iterator[str]:
-        """Caps of a modelled system that cannot be where it refuses requests above a rate."""
+        """Refuse other limits of requests in the modelled system."""
         model = scenario.storage.model
         given = STORAGE_MODELS[model] if isinstance(model, str) and model in STORAGE_MODELS else model
         if not isinstance(model, str) and model.requests_per_second is not None:
@@ -159,12 +158,12 @@ class Throttle(Layer):
             yield f"storage.throttle: {named} has a metadata server, where requests wait; leave one of them out"
 
 
-#: What S3 answers to a request above its rate, and who answers it here.
+#: S3's reply to a request above its rate, and the service that replies here.
 REFUSAL, SERVICE = "503 SlowDown", "the model of storage"
 
 
-class _Asked(NamedTuple):
-    """The requests of one call to storage: seconds to the first byte of each, and until it streams (opens included)."""
+class _Call(NamedTuple):
+    """The requests of one call: seconds to the first byte of each, and until it streams (opens included)."""
 
     kind: int
     #: The prefix of the first of them; those after it follow in turn.
@@ -178,7 +177,7 @@ class _Asked(NamedTuple):
 
 
 class _Made(NamedTuple):
-    """When each request was made first and when it was served (ns), among which others, and what was refused."""
+    """The requests of a call: when each was made first and served (ns), its slot, and the refused attempts."""
 
     begun: NDArray[np.int64]
     served: NDArray[np.int64]
@@ -187,18 +186,18 @@ class _Made(NamedTuple):
 
 
 class _Retries:
-    """Attempts that were refused, as rows."""
+    """A list of refused attempts, as rows."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[int, int, int, int]] = []
         self._files: dict[str, int] = {}
 
     def add(self, start: int, end: int, file: str, slot: int) -> None:
-        """Note an attempt, from its begin to the next one's (ns)."""
+        """Add an attempt, from its begin to that of the next one (ns)."""
         self._rows.append((start, end, self._files.setdefault(file, len(self._files)), slot))
 
     def until(self, now: int | None = None) -> Issued | None:
-        """All of them, none beyond ``now``; None where there are none."""
+        """Return all attempts, cut at ``now`` (ns); None if there are none."""
         if not self._rows:
             return None
         rows = np.zeros(len(self._rows), ISSUED)
@@ -210,7 +209,7 @@ class _Retries:
 
 
 class ThrottledStorage:
-    """One role's connections to a modelled service that refuses; ``address`` is of the folder that it is used for."""
+    """A role's connections to a modelled service that refuses; ``address`` is the folder's, for errors."""
 
     def __init__(self, model: ModelStorage, gate: Admits, throttle: Throttle, address: str) -> None:
         self.gate = gate
@@ -221,15 +220,15 @@ class ThrottledStorage:
         self.io_depth, self.is_itemised = model.io_depth, model.is_itemised
 
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
-        """Make these requests until all are served; answer None, for a model has no bytes.
+        """Make these requests until all are served; the value is None, because a model has no bytes.
 
         Raises:
-            StorageError: one of them was refused as often as it may be made.
+            StorageError: a request was refused in all its attempts.
         """
         address, num_opens, sizes, places, _, _, _, _ = requests
         first_byte, opens = self.latencies.apart(address, len(sizes), self.spec.open, num_opens)
         latency = first_byte if self.spec.open is None else each_before_a_request(opens, first_byte)
-        made = await self._make(_Asked(READ, sum(address), first_byte, latency, sizes, _naming(places), "reading"))
+        made = await self._make(_Call(READ, sum(address), first_byte, latency, sizes, _naming(places), "reading"))
         issued = self._issued(READ, made, sizes, opens, places)
         return Served(None, num_opens, len(sizes), requests.total_bytes, 0, issued, 0, made.retried)
 
@@ -237,7 +236,7 @@ class ThrottledStorage:
         """Make the requests of a file until all are served.
 
         Raises:
-            StorageError: one of them was refused as often as it may be made.
+            StorageError: a request was refused in all its attempts.
         """
         sizes = sizes_of_writes(num_bytes, request_bytes)
         first_byte, opens = self.latencies.of_writes(path, len(sizes)), np.zeros(1)
@@ -245,7 +244,7 @@ class ThrottledStorage:
             opens = self.latencies.of_creation(self.spec.open, path)
         latency = each_before_a_request(opens, first_byte)
         prefix, doing = zlib.crc32(path.encode()), f"writing {num_bytes} bytes"
-        made = await self._make(_Asked(WRITE, prefix, first_byte, latency, sizes, lambda _: path, doing))
+        made = await self._make(_Call(WRITE, prefix, first_byte, latency, sizes, lambda _: path, doing))
         syncs = 2 if fsync else 0
         issued = self._issued(WRITE, made, sizes, opens, None)
         if issued is not None:
@@ -259,12 +258,12 @@ class ThrottledStorage:
             return None
         return itemise_served(kind, made.begun, made.served, made.slot, sizes, opens, places=places)
 
-    async def _make(self, asked: _Asked) -> _Made:
+    async def _make(self, call: _Call) -> _Made:
         """Make requests in order, at most ``io_depth`` at a time, each until it is served."""
-        clock, retries, number = self.clock, _Retries(), len(asked.sizes)
+        clock, retries, number = self.clock, _Retries(), len(call.sizes)
         made = _Made(np.zeros(number, np.int64), np.zeros(number, np.int64), np.zeros(number, np.int16), None)
         last, following = clock.now(), 0
-        #: What comes next, by time: a slot becomes free (request -1), or a request is made for the so manieth time.
+        #: Events by time: a slot becomes free (request -1), or an attempt of a request.
         due = [(last, slot, -1, 0) for slot in range(min(self.io_depth, number))]
         while due:
             time, slot, request, attempt = heappop(due)
@@ -277,19 +276,19 @@ class ThrottledStorage:
             if request < 0:
                 request, attempt, following = following, 1, following + 1
                 made.begun[request], made.slot[request] = now, slot
-            prefix = (asked.prefix + request) % self.throttle.prefixes
-            admitted = self.gate.admit(now, asked.kind, prefix)
+            prefix = (call.prefix + request) % self.throttle.prefixes
+            admitted = self.gate.admit(now, call.kind, prefix)
             if admitted if isinstance(admitted, bool) else await admitted:
-                nbytes = int(asked.sizes[request])
-                alone = round((float(asked.latency[request]) + nbytes / self.spec.connection_bandwidth) * 1e9)
+                nbytes = int(call.sizes[request])
+                alone = round((float(call.latency[request]) + nbytes / self.spec.connection_bandwidth) * 1e9)
                 served = self.arbiter.reserve(now, 1, nbytes, alone)
                 made.served[request] = end = served if isinstance(served, int) else await served
                 heappush(due, (end, slot, -1, 0))
                 continue
-            answered, file = now + round(float(asked.first_byte[request]) * 1e9), asked.file_of(request)
+            answered, file = now + round(float(call.first_byte[request]) * 1e9), call.file_of(request)
             if (pause := self.budget.pause(attempt, file)) is None:
                 await clock.sleep_until(answered)
-                raise self._given_up(asked, file, attempt, int(made.begun[request]), retries)
+                raise self._given_up(call, file, attempt, int(made.begun[request]), retries)
             again = answered + round(pause * 1e9)
             retries.add(now, again, file, slot)
             heappush(due, (again, slot, request, attempt + 1))
@@ -297,27 +296,27 @@ class ThrottledStorage:
             await clock.sleep_until(last)
         return made._replace(retried=retries.until())
 
-    def _given_up(self, asked: _Asked, file: str, attempts: int, begun: int, retries: _Retries) -> Exception:
-        """Make the error of a request that was refused as often as it may be made."""
+    def _given_up(self, call: _Call, file: str, attempts: int, begun: int, retries: _Retries) -> Exception:
+        """Return the error of a request without further attempts."""
         now = self.clock.now()
         tries = in_tries(attempts, (now - begun) / 1e9)
         full = "/".join(part for part in (self.address.rstrip("/"), file) if part)
-        error = given_up(full, REFUSAL, SERVICE, asked.doing, tries, is_busy=True)
+        error = given_up(full, REFUSAL, SERVICE, call.doing, tries, is_busy=True)
         error.retried = retries.until(now)
         return error
 
 
 def _naming(places: Places | None) -> Callable[[int], str]:
-    """Name the file of each request, once it is asked for; empty where the format does not say."""
-    found: list[tuple[list[str], NDArray[np.int64]]] = []
+    """Return a function from a request to its file, computed on first use; empty if the format has no places."""
+    known: list[tuple[list[str], NDArray[np.int64]]] = []
 
     def file_of(request: int) -> str:
         if places is None:
             return ""
-        if not found:
+        if not known:
             files, file, *_ = places()
-            found.append((files, file))
-        files, file = found[0]
+            known.append((files, file))
+        files, file = known[0]
         return files[int(file[request])]
 
     return file_of

@@ -33,7 +33,7 @@ class SweepDirectory:
 
     @classmethod
     def open(cls, path: Path, definition: Mapping[str, Any]) -> Self:
-        """Make the directory of a new sweep, or open that of an earlier one with the same definition.
+        """Return the directory of a new sweep, or open that of an earlier one with the same definition.
 
         ``definition`` is what all points share: scenario, engine, swept keys.
 

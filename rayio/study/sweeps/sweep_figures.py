@@ -11,7 +11,7 @@ from rayio.report.charts import SIDE
 from rayio.study.sweeps import choices
 from rayio.study.sweeps.points import identity, number_of
 from rayio.study.sweeps.sweep_rows import Point, axis
-from rayio.study.sweeps.sweep_tables import said
+from rayio.study.sweeps.sweep_tables import written
 
 #: The least ratio of largest to smallest value for a logarithmic axis.
 LOG_FROM = 8.0
@@ -63,9 +63,9 @@ def curve(points: Sequence[Point], metric: str, times: float, unit: str, knee: P
     texts = []
     for (point, _), m, h in zip(known, mean, half, strict=True):
         more = f" ± {axes.number(h)}" if h else ""
-        texts.append(f"{said(point.values[0])}\n{axes.number(m)}{more} {unit}")
+        texts.append(f"{written(point.values[0])}\n{axes.number(m)}{more} {unit}")
     tips = [texts[min(range(len(x)), key=lambda n: abs(x[n] - (part + 0.5) / PARTS))] for part in range(PARTS)]
-    ticks = _thin([(position[id(point)], said(point.values[0])) for point in points])
+    ticks = _thin([(position[id(point)], written(point.values[0])) for point in points])
     marks = [(position[id(knee)], "knee")] if knee is not None else []
     return charts.plot(
         band + line + dots, label=f"{metric} over the values", x=ticks, y=axes.linear(high), tips=tips, marks=marks,
@@ -98,9 +98,9 @@ def heat_map(points: Sequence[Point], names: Sequence[str]) -> str:
         level = min(int(CLASSES * (value - low) / (high - low)), CLASSES - 1) if high > low else 0
         return f'<td class="heat{level}">{100 * value:.1f}</td>'
 
-    head = "".join(f"<th>{escape(said(value))}</th>" for value in columns)
+    head = "".join(f"<th>{escape(written(value))}</th>" for value in columns)
     body = "".join(
-        f"<tr><th>{escape(said(row))}</th>{''.join(cell(column, row) for column in columns)}</tr>" for row in rows
+        f"<tr><th>{escape(written(row))}</th>{''.join(cell(column, row) for column in columns)}</tr>" for row in rows
     )
     more = f'<p class="lead">The first {MOST_CELLS} values of each key; sweep.csv has all.</p>' if left_out else ""
     return (
@@ -147,7 +147,7 @@ def against(
         f'<path class="dot l-au" d="{"".join(f"M{dot(entry)}h.01" for entry in on)}"/>'
     )
     texts = [
-        f"{', '.join(map(said, points[index].values))}\nAU {100 * gain:.1f} % at {write(spent)}"
+        f"{', '.join(map(written, points[index].values))}\nAU {100 * gain:.1f} % at {write(spent)}"
         for index, spent, gain in on
     ]
     x = [0.97 * spent / wide for _, spent, _ in on]

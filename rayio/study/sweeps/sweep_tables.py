@@ -1,4 +1,4 @@
-"""A sweep as text: a table that fits a terminal, and what it comes to."""
+"""A sweep as text: a table that fits a terminal, and conclusions."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from rayio.units import format_bytes
 
 #: Points that a terminal shows; the files have all.
 SHOWN_POINTS = 40
-#: Different reasons of points that cannot be that are told in full; sweep.csv has each.
+#: Different reasons of contradictory points to print; sweep.csv has all.
 SHOWN_REASONS = 3
-#: Characters that a swept value has room for, however narrow the terminal.
+#: The fewest characters of a swept value, even in a narrow terminal.
 SHORTEST_VALUE = 8
 
 
 def short_names(keys: Sequence[str]) -> list[str]:
-    """Name keys by their last part where that tells them apart."""
+    """Return keys by their last part, if it is unique."""
     lasts = [key.rpartition(".")[2] for key in keys]
     return [last if lasts.count(last) == 1 else key for key, last in zip(keys, lasts, strict=True)]
 
 
-def said(value: Any) -> str:
-    """Write a value as a scenario has it."""
+def written(value: Any) -> str:
+    """Return a value as text in a scenario; - for None."""
     return "-" if value is None else value if isinstance(value, str) else show(value)
 
 
-def cells(found: Sweep, point: Point) -> list[str]:
-    """Write a point: its values, AU, samples/s, exposed data loading, readers, memory, and what is to be said of it."""
+def cells(sweep: Sweep, point: Point) -> list[str]:
+    """Return a point's cells: its values, AU, samples/s, exposed data loading, workers, memory, remarks."""
     spread = point.spread("au")
     au = "-" if spread is None else f"{100 * spread[0]:.1f} %"
     if spread is not None and spread[1] is not None:
@@ -39,52 +39,52 @@ def cells(found: Sweep, point: Point) -> list[str]:
     rate, wait = point.mean("samples_per_second"), point.mean("data_wait_share")
     memory = point.first.window_bytes
     return [
-        *map(said, point.values),
+        *map(written, point.values),
         au,
         "-" if rate is None else f"{rate:,.1f}",
         "-" if wait is None else f"{100 * wait:.1f} %",
         "-" if point.first.readers is None else f"{point.first.readers:,}",
         "-" if memory is None else format_bytes(memory),
-        ", ".join(remarks(found, point)),
+        ", ".join(remarks(sweep, point)),
     ]
 
 
-def remarks(found: Sweep, point: Point) -> list[str]:
-    """Say what there is to a point: the knee, on the front, or that it is not well."""
-    told = ["knee"] if point is found.knee else []
-    told += ["front"] if any(point is other for other in found.front) else []
-    return [*told, *([] if point.status == DONE else [point.status])]
+def remarks(sweep: Sweep, point: Point) -> list[str]:
+    """Return the remarks on a point: knee, front (on the Pareto front), or its status if it failed."""
+    words = ["knee"] if point is sweep.knee else []
+    words += ["front"] if any(point is other for other in sweep.front) else []
+    return [*words, *([] if point.status == DONE else [point.status])]
 
 
 HEAD = ("AU", "samples/s", "data loading", "readers", "memory", "")
 
 
-def text(found: Sweep, width: int) -> str:
-    """Write a sweep as a table of at most ``width`` columns, then what it comes to.
+def text(sweep: Sweep, width: int) -> str:
+    """Return a sweep as a table of at most ``width`` columns, with conclusions.
 
-    Of more than :data:`SHOWN_POINTS` points those on the front come first, then the others in their order.
+    If there are more than :data:`SHOWN_POINTS` points, it has the Pareto front and the first others.
     """
-    points = shown(found)
-    rows = [cells(found, point) for point in points]
-    head = [*short_names(found.keys), *HEAD]
-    _shorten([head, *rows], len(found.keys), width)
+    points = shown(sweep)
+    rows = [cells(sweep, point) for point in points]
+    head = [*short_names(sweep.keys), *HEAD]
+    _shorten([head, *rows], len(sweep.keys), width)
     wide = [max(len(head[n]), *(len(row[n]) for row in rows)) for n in range(len(head) - 1)]
     lines = [_line(head, wide, width), *(_line(row, wide, width) for row in rows)]
-    if (left := len(found.points) - len(points)) > 0:
+    if (left := len(sweep.points) - len(points)) > 0:
         lines.append(f"  and {left} more points: all are in sweep.csv")
-    return "\n".join([*lines, "", *conclusions(found)])
+    return "\n".join([*lines, "", *conclusions(sweep)])
 
 
-def shown(found: Sweep) -> list[Point]:
-    """Choose the points of a table that fits: all, or those on the front and the first others."""
-    if len(found.points) <= SHOWN_POINTS:
-        return found.points
-    kept = [*{id(point): None for point in [*found.front, *found.points]}][:SHOWN_POINTS]
-    return [point for point in found.points if id(point) in kept]
+def shown(sweep: Sweep) -> list[Point]:
+    """Return the points of the table: all, or the Pareto front and the first others."""
+    if len(sweep.points) <= SHOWN_POINTS:
+        return sweep.points
+    kept = [*{id(point): None for point in [*sweep.front, *sweep.points]}][:SHOWN_POINTS]
+    return [point for point in sweep.points if id(point) in kept]
 
 
 def _shorten(rows: Sequence[list[str]], num_keys: int, width: int) -> None:
-    """Cut the swept values of a table so that its numbers fit beside them; sweep.csv has them whole."""
+    """Cut the swept values of a table so that its numbers fit; sweep.csv has them whole."""
     taken = 2 + sum(2 + max(len(row[n]) for row in rows) for n in range(num_keys, len(rows[0])))
     most = max(SHORTEST_VALUE, (width - taken) // num_keys - 2) if num_keys else 0
     for row in rows:
@@ -92,27 +92,27 @@ def _shorten(rows: Sequence[list[str]], num_keys: int, width: int) -> None:
 
 
 def _line(row: Sequence[str], wide: Sequence[int], width: int) -> str:
-    """Write one line; what is said last is cut, so that it fits."""
+    """Return one line, cut to the width."""
     line = "  " + "  ".join(f"{cell:>{n}}" for cell, n in zip(row[:-1], wide, strict=True)) + f"  {row[-1]}"
     line = line.rstrip()
     return line if len(line) <= width else line[: max(width - 1, 1)] + "…"
 
 
-def conclusions(found: Sweep) -> list[str]:
-    """Say what a sweep comes to: the knee, the front, what could not be, and what expectations are met by."""
-    names = short_names(found.keys)
+def conclusions(sweep: Sweep) -> list[str]:
+    """Return the conclusions: the knee, met expectations, notes, contradictory and failed points."""
+    names = short_names(sweep.keys)
     lines = []
-    if (bend := found.knee) is not None:
+    if (bend := sweep.knee) is not None:
         lines.append(f"knee: {_place(names, bend)}: more of it brings little AU")
-    met = [point for point in found.points if point.status == DONE]
-    unmet = sum(point.status == UNMET for point in found.points)
+    met = [point for point in sweep.points if point.status == DONE]
+    unmet = sum(point.status == UNMET for point in sweep.points)
     if unmet:
         lines.append(f"expect: {len(met)} points meet it, {unmet} do not")
         if cheapest := min(met, key=lambda p: (p.first.readers or 0, p.first.window_bytes or 0.0), default=None):
             lines.append(f"the one of these with the fewest readers, then the least memory: {_place(names, cheapest)}")
-    lines += _filling(found, names)
+    lines += _filling(sweep, names)
     for status, what in ((IMPOSSIBLE, "cannot be"), (FAILED, "failed, and the same command tries again")):
-        of_status = [point.error or "" for point in found.points if point.status == status]
+        of_status = [point.error or "" for point in sweep.points if point.status == status]
         if of_status:
             reasons = [*dict.fromkeys(of_status)]
             lines.append(
@@ -122,9 +122,9 @@ def conclusions(found: Sweep) -> list[str]:
     return lines
 
 
-def _filling(found: Sweep, names: Sequence[str]) -> list[str]:
-    """Say once of how many points AU is partly that of filling, in the words of the one with the most memory."""
-    noted = [(point, note) for point in found.points for one in point.measured if (note := note_of(one.notes))]
+def _filling(sweep: Sweep, names: Sequence[str]) -> list[str]:
+    """Return one note for all points with an inflated AU: the text of the point with the most memory."""
+    noted = [(point, note) for point in sweep.points for result in point.measured if (note := note_of(result.notes))]
     of = {id(point) for point, _ in noted}
     if not noted:
         return []
@@ -133,4 +133,4 @@ def _filling(found: Sweep, names: Sequence[str]) -> list[str]:
 
 
 def _place(names: Sequence[str], point: Point) -> str:
-    return ", ".join(f"{name}={said(value)}" for name, value in zip(names, point.values, strict=True))
+    return ", ".join(f"{name}={written(value)}" for name, value in zip(names, point.values, strict=True))

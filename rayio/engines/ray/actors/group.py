@@ -1,4 +1,4 @@
-"""The actors of one run on Ray: placed, started, watched, asked for what they recorded, ended."""
+"""The actors of one run on Ray: placement, start, watch, collection of spans, end."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from rayio.trace.clocks import Anchor
 
 T = TypeVar("T")
 
-#: Called now and then with what has been done so far, for the live view.
+#: Called regularly with the progress, for the live view.
 Watch = Callable[[dict[str, Any]], None]
 #: Seconds between two looks at a run.
 LOOK_SECONDS = 0.5
-#: Seconds that actors get to hand over their spans at the end.
+#: Seconds for actors to send their spans at the end.
 FLUSH_SECONDS = 10.0
-#: Seconds that the collector gets to write what it holds, and to answer while the run goes.
+#: Seconds for the collector to write its spans, and to answer during the run.
 FINISH_SECONDS = 120.0
 COLLECTOR_SECONDS = 30.0
-#: Seconds that Ray gets to place the run beyond the deadline that it is told, to say why an actor died, and to end all.
+#: Seconds beyond a deadline: for Ray to place the run, to explain an actor's death, and to end all.
 GRACE_SECONDS = 5.0
 WHY_SECONDS = 5.0
 KILL_SECONDS = 15.0
@@ -62,7 +62,7 @@ CLASSES: dict[str, type] = {
 
 
 class ActorGroup:
-    """The actors of one run, from their start to their end."""
+    """The actors of one run, from start to end."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class ActorGroup:
         live: Live | None = None,
     ) -> None:
         self.plan = plan
-        #: What is told of the run before it begins; None where nothing is told of it while it goes.
+        #: The live record before the run begins; None without a live view.
         self.live_record = live
         self.connection = connection
         self.control = connection.control
@@ -89,25 +89,25 @@ class ActorGroup:
         self.directory = directory
         #: The Ray node of each emulated one, by its number as text.
         self.homes: dict[str, str] = {}
-        #: What run.json says of the actors.
+        #: The actors' entries of run.json.
         self.actors: list[dict[str, Any]] = []
-        #: What ranks consumed, of those that are over or could be asked.
+        #: Consumption of ranks that ended or answered.
         self.tallies: list[Tally] = []
         self.restarts: list[dict[str, Any]] = []
-        #: What has readers come and go, where they do.
+        #: The readers that scale, or None.
         self.team: Team | None = None
-        #: Spans that actors recorded, as far as they could be asked.
+        #: Spans recorded by actors that answered.
         self.recorded = 0
-        #: What it took of processors, as far as actors could be asked.
+        #: CPU time of actors that answered.
         self.cpu = CpuAccount()
-        #: What was found of the clocks of emulated nodes that are not on the driver's host.
+        #: Clocks of emulated nodes on other hosts than the driver's.
         self.clocks: dict[int, dict[str, Any]] = {}
 
     def start(self, say: Callable[[str], None]) -> None:
         """Create every actor and wait until all have started.
 
         Raises:
-            ClusterError: not all within ``cluster.start_deadline``; the message names what is missing.
+            ClusterError: some did not start within ``cluster.start_deadline``; the message names them.
         """
         deadline = time.monotonic() + self.plan.cluster.start_deadline
         self._place(deadline)
@@ -135,9 +135,9 @@ class ActorGroup:
                 self.plan, self.specs, self.handles, self._create, self.actors.append, self._not_started, slots, say
             )
 
-    def _lived(self, node: int, asked: int, up: int | None, gone: int) -> None:
-        """Tell of a node that has gone; one that comes under its number another time begins with nothing."""
-        self.handles["collector"].lived.remote(node, asked, up, gone)
+    def _lived(self, node: int, requested: int, up: int | None, gone: int) -> None:
+        """Report the life of a pool node; a new node of its number begins afresh."""
+        self.handles["collector"].lived.remote(node, requested, up, gone)
         for layer in self.plan.layers:
             if layer.sharing == "node":
                 self.handles[layer.actor(self.plan.state_of_node(node))].call.remote("clear")
@@ -148,16 +148,16 @@ class ActorGroup:
         return partial(Showing, self.live_record, payload=self.plan.payload)
 
     def _from_ray(self, call: Callable[[], T], deadline: float) -> T:
-        """Have Ray do something that its control process is needed for.
+        """Call a function of Ray that needs its control process.
 
         Raises:
-            ClusterError: it is gone, or says no.
+            ClusterError: the process is gone, or refuses.
         """
         try:
             return within(max(1.0, deadline - time.monotonic()) + GRACE_SECONDS, call, look=self.control.look)
         except RayioError:
             raise
-        except Exception as error:  # Ray raises what it happens to have
+        except Exception as error:  # Ray raises many classes
             what = "no answer" if isinstance(error, TimeoutError) else _first_line(error)
             raise ClusterError(
                 f"Ray could not place the run: {what}; a node that was lost, or a Ray that is too busy? "
@@ -166,14 +166,14 @@ class ActorGroup:
 
     def _place(self, deadline: float) -> None:
         seconds = max(1.0, deadline - time.monotonic())
-        found = self._from_ray(partial(room_for, self.plan, self.connection, self.run_id, seconds), deadline)
-        self.group, self.homes = found
+        placed = self._from_ray(partial(room_for, self.plan, self.connection, self.run_id, seconds), deadline)
+        self.group, self.homes = placed
 
     def _bundle(self, node: int) -> PlacementGroupSchedulingStrategy:
         return PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=node)
 
     def _actor(self, cls: type, name: str, where: Any, retries: int, *args: Any, concurrency: int | None = None) -> Any:
-        """Create an actor that claims no CPU; ``retries`` -1 has Ray start it again and repeat its calls for ever."""
+        """Create an actor that claims no CPU; with ``retries`` -1 Ray restarts it and repeats its calls for ever."""
         options: dict[str, Any] = {
             "name": name,
             "namespace": self.run_id,
@@ -184,7 +184,7 @@ class ActorGroup:
         }
         if concurrency is not None:
             options["max_concurrency"] = concurrency
-        # A role may block its own event loop; what asks for its standing has another.
+        # A role may block its event loop, so calls for its standing have another.
         remote: Any = ray.remote(concurrency_groups={shells.WATCH: 1})(cls) if concurrency else ray.remote(cls)
         return remote.options(**options).remote(*args)
 
@@ -195,7 +195,7 @@ class ActorGroup:
         )  # fmt: skip
 
     def _create(self, spec: ActorSpec, name: str = "", group: PlacementGroup | None = None) -> Any:
-        """Create a role's actor, in the run's group or its own; what is modelled of nodes to come is on the first."""
+        """Create a role's actor, in the run's group or a separate one; models of future nodes are on the first node."""
         birth = self._birth(spec.name, spec.node, spec.members)
         where = self._bundle(spec.node if spec.node < self.plan.cluster.all_nodes else 0)
         if group is not None:
@@ -205,8 +205,8 @@ class ActorGroup:
         return self._actor(kind, name, where, retries, birth, concurrency=shells.MAX_CONCURRENCY)
 
     def _await_ready(self, deadline: float, say: Callable[[str], None]) -> None:
-        asked = {handle.ready.remote(): name for name, handle in self.handles.items()}
-        waiting, said = list(asked), time.monotonic()
+        names_by_reference = {handle.ready.remote(): name for name, handle in self.handles.items()}
+        waiting, reported = list(names_by_reference), time.monotonic()
         while waiting:
             ready, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=LOOK_SECONDS)
             self.control.look()
@@ -214,43 +214,43 @@ class ActorGroup:
                 try:
                     self.actors.append(ray.get(reference))
                 except RayError as error:
-                    raise ClusterError(self._not_started(asked[reference], error)) from None
+                    raise ClusterError(self._not_started(names_by_reference[reference], error)) from None
             if waiting and time.monotonic() > deadline:
-                names = sorted(asked[reference] for reference in waiting)
+                names = sorted(names_by_reference[reference] for reference in waiting)
                 shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
                 raise ClusterError(
-                    f"{len(names)} of {len(asked)} actors have not started within "
+                    f"{len(names)} of {len(names_by_reference)} actors have not started within "
                     f"{self.plan.cluster.start_deadline:g} s (cluster.start_deadline): {shown}"
                 )
-            if waiting and time.monotonic() - said > 5:
-                said = time.monotonic()
-                say(f"{len(asked) - len(waiting)} of {len(asked)} actors have started")
+            if waiting and time.monotonic() - reported > 5:
+                reported = time.monotonic()
+                say(f"{len(names_by_reference) - len(waiting)} of {len(names_by_reference)} actors have started")
 
     def _not_started(self, name: str, error: RayError) -> str:
         cause = plain(error)
         if isinstance(cause, RayioError):
             return f"{name} did not start: {cause}"
         return (
-            f"{name} did not start: it was killed, or its node was lost, or out of memory or open files "
+            f"{name} did not start: killed (node lost, out of memory, or too many open files) "
             f"({_first_line(cause)}); Ray's logs are in {self.control.logs}"
         )
 
     def sightings(self) -> list[Sighting]:
-        """Have one actor on each Ray node describe its host, of those that read and write files and answer in time."""
+        """Return host descriptions, by one actor with file access on each Ray node, of those that answer in time."""
         of_node: dict[str, str] = {}
-        for actor in (actor for actor in self.actors if actor["name"] in self.handles):  # readers may have gone
+        for actor in (actor for actor in self.actors if actor["name"] in self.handles):  # readers may have left
             if actor["name"].startswith(("reader-", "rank-", "checkpoint_writer-")):
                 of_node.setdefault(actor["ray_node"], actor["name"])
-        asked = [self.handles[name].sighting.remote() for name in of_node.values()]
-        ready, _ = ray.wait(asked, num_returns=len(asked), timeout=FLUSH_SECONDS) if asked else ([], [])
-        found = []
+        references = [self.handles[name].sighting.remote() for name in of_node.values()]
+        ready, _ = ray.wait(references, num_returns=len(references), timeout=FLUSH_SECONDS) if references else ([], [])
+        sightings = []
         for reference in ready:
             with contextlib.suppress(RayError):
-                found.append(ray.get(reference))
-        return [sighting for sighting in found if sighting is not None]
+                sightings.append(ray.get(reference))
+        return [sighting for sighting in sightings if sighting is not None]
 
     def live(self, watch: Watch) -> None:
-        """Let every rank live its life to the end, looking in now and then.
+        """Run every rank's life to its end, with regular looks.
 
         Raises:
             RayioError: a role failed, or an actor that cannot be replaced died.
@@ -265,10 +265,10 @@ class ActorGroup:
                     self.tallies += ray.get(reference)
                 except RayTaskError as error:
                     raise plain(error) from None
-                except RayError as end:  # of several kinds: killed by Ray for its memory is another one than killed
+                except RayError as end:  # various classes: Ray reports its own kills for memory in another one
                     raise RunError(
                         f"{lives[reference]} died ({self._why(lives[reference], end)}); a rank is not restarted: "
-                        "the run is over, what was recorded is in the run directory"
+                        "the run is over; its spans are in the run directory"
                     ) from None
             if waiting:
                 self.control.look()
@@ -277,12 +277,12 @@ class ActorGroup:
                     self._from_ray(partial(self.team.look, progress["wishes"]), time.monotonic() + COLLECTOR_SECONDS)
                 watch(progress)
                 rounds.look()
-        hold()  # nothing is left that could be stopped, nor fail
+        hold()  # nothing is left to be stopped or to fail
         with contextlib.suppress(RayioError):
             watch(self._progress())
 
     def _why(self, name: str, error: RayError) -> str:
-        """Say what an actor died of, as far as Ray knows: it takes a quarter of a minute to know of a lost node."""
+        """Return the cause of an actor's death, if Ray knows it: it takes 15 s to notice a lost node."""
         home = next((actor["ray_node"] for actor in self.actors if actor["name"] == name), None)
         try:
             nodes = within(WHY_SECONDS, ray.nodes, look=self.control.look)
@@ -296,12 +296,12 @@ class ActorGroup:
         return "killed, or out of memory"
 
     def _progress(self) -> dict[str, Any]:
-        asked = self.handles["collector"].progress.remote()
+        reference = self.handles["collector"].progress.remote()
         ends = time.monotonic() + COLLECTOR_SECONDS
-        while not ray.wait([asked], timeout=1.0)[0] and time.monotonic() < ends:
+        while not ray.wait([reference], timeout=1.0)[0] and time.monotonic() < ends:
             self.control.look()
         try:
-            progress: dict[str, Any] = ray.get(asked, timeout=0)
+            progress: dict[str, Any] = ray.get(reference, timeout=0)
         except RayTaskError as error:
             raise plain(error) from None
         except GetTimeoutError:
@@ -318,9 +318,9 @@ class ActorGroup:
         return progress
 
     def close(self) -> None:
-        """Gather what is recorded, as far as actors still answer, then end every actor.
+        """Collect spans from actors that answer, then end every actor.
 
-        No call waits for ever: what does not answer is left to its end.
+        Every call has a deadline.
 
         Raises:
             StorageError: spans could not be written.
@@ -336,34 +336,34 @@ class ActorGroup:
                 within(self.control.patience(KILL_SECONDS), self._kill)
 
     def _kill(self) -> None:
-        for handle in reversed(self.handles.values()):  # ranks first, so that nobody calls the dead
+        for handle in reversed(self.handles.values()):  # ranks first, so that they do not call dead actors
             with contextlib.suppress(Exception):
                 ray.kill(handle)
-        if self.group is not None and not self.connection.is_local:  # a Ray of our own ends with all that is in it
+        if self.group is not None and not self.connection.is_local:  # a local Ray ends with everything in it
             remove_placement_group(self.group)
 
     def _gather_tallies(self) -> None:
-        """Ask ranks that were cut short what they have consumed so far."""
+        """Get the consumption of interrupted ranks."""
         known = {tally.rank for tally in self.tallies}
-        asked = [
+        references = [
             self.handles[s.name].consumed.remote()
             for s in self.specs
             if s.kind == "rank" and s.name in self.handles and not known.issuperset(rank for (rank,) in s.members)
         ]
-        for reference in self.control.answers(asked, FLUSH_SECONDS):
+        for reference in self.control.answers(references, FLUSH_SECONDS):
             with contextlib.suppress(RayError):
                 self.tallies += ray.get(reference)
 
     def _flush(self) -> None:
         layers = [spec.name for spec in self.specs if spec.kind == "layer"]
-        asked = [
+        references = [
             self.handles[name].spent.remote() for name in ("barrier", *layers, "collector") if name in self.handles
         ]
-        asked += [
+        references += [
             self.handles[s.name].flush.remote() for s in self.specs if s.kind not in SERVERS and s.name in self.handles
         ]
         heard, processes = (0, []) if self.team is None else (self.team.sent, [*self.team.cpu])
-        for reference in self.control.answers(asked, FLUSH_SECONDS):
+        for reference in self.control.answers(references, FLUSH_SECONDS):
             with contextlib.suppress(RayError):
                 sent, cpu = ray.get(reference)
                 heard += sent
@@ -374,7 +374,7 @@ class ActorGroup:
         try:
             ending = self.handles["collector"].finish.remote()
             if not self.control.answers([ending], FINISH_SECONDS):
-                raise RunError("the collector could not write all spans: it did not answer any more")
+                raise RunError("the collector could not write all spans: it no longer answers")
             finished = ray.get(ending)
             self.recorded = max(heard, finished["recorded"])
             self.clocks = finished["clocks"]

@@ -1,4 +1,4 @@
-"""What is modelled, as actors reach it: storage devices and what layers share are other actors."""
+"""Access of actors to modelled storage devices and shared state of layers, which are other actors."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from rayio.storage.model import CalledDevice
 
 
 class ReachesModelled:
-    """The ways of an actor to what is modelled; see ``rayio.model.wiring.Devices``."""
+    """The connections of an actor to modelled devices; see ``rayio.model.wiring.Devices``."""
 
     birth: Birth
 
     def line(self, handle: Any) -> Line:
-        """The way to another actor."""
+        """Return a connection to another actor."""
         raise NotImplementedError
 
     def arbiter(self, device: int) -> CalledDevice:
-        """Reach a modelled storage device."""
+        """Return a modelled storage device."""
         return CalledDevice(self._ask(f"storage-{device}"))
 
     def shared(self, layer: Layer, node: int) -> Any:
-        """Reach what users of a layer share."""
+        """Return the shared state of a layer."""
         name = layer.actor(self.birth.plan.state_of_node(node))
         reached = self.__dict__.setdefault("_reached", {})
         if name not in reached:

@@ -1,4 +1,4 @@
-"""The actors that serve all others and record no spans: barrier, modelled storage devices, what layers share."""
+"""Actors without spans that serve all others: barrier, modelled storage devices, shared state of layers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rayio.storage.model import Device
 
 
 class Server:
-    """Tells the collector of its birth, and regularly that it lives: nothing else would say since when it is dead."""
+    """The common part of these actors: it reports birth and life to the collector, which so notices a death."""
 
     def __init__(self, birth: Birth) -> None:
         self.birth = birth
@@ -34,7 +34,7 @@ class Server:
         self.exchange: Exchange | None = None
 
     async def listen(self) -> Address:
-        """Say where this actor takes calls of others on its host."""
+        """Return this actor's address for calls from its host."""
         return address(self.birth.plan, self.exchange)
 
     def _beat(self) -> None:
@@ -43,11 +43,11 @@ class Server:
             self._collector.alive.remote(self.birth.name)
 
     def spent(self) -> tuple[int, ProcessCpu | None]:
-        """Answer as a role's ``flush`` does: it has sent no spans, and this is what its work took of processors."""
+        """Return the CPU time of its work, as a role's ``flush`` does; it has sent no spans."""
         return 0, self._cpu.read()
 
-    def told(self) -> dict[str, Any]:
-        """What run.json says of it."""
+    def description(self) -> dict[str, Any]:
+        """Return the actor's entry of run.json."""
         return {"name": self.birth.name, "pid": os.getpid(), "ray_node": ray.get_runtime_context().get_node_id()}
 
 
@@ -60,18 +60,18 @@ class BarrierActor(Server):
         self.exchange = Exchange({"announce": self.announce})
 
     async def ready(self) -> dict[str, Any]:
-        """Answer when the actor has started."""
-        return self.told()
+        """Return the actor's entry of run.json, once it has started."""
+        return self.description()
 
     async def announce(self, arrivals: list[tuple[Where, int]]) -> int:
-        """Note the deadlines of ranks at one step; answer with the latest once every party has announced its own."""
+        """Record deadlines of ranks at one step; return the latest once every party has announced its own."""
         self._cpu.begin()
         latest = [self.barrier.announce(at.rank, at.epoch, at.step, at.attempt, deadline) for at, deadline in arrivals]
-        return max([int(await one) for one in latest])
+        return max([int(await deadline) for deadline in latest])
 
 
 class Holder(Server):
-    """An actor that holds what others share, and calls its methods for them."""
+    """An actor with shared state, whose methods it calls for others."""
 
     def __init__(self, birth: Birth, state: Any) -> None:
         super().__init__(birth)
@@ -79,25 +79,25 @@ class Holder(Server):
         self.exchange = Exchange({"call": self.call})
 
     async def ready(self) -> dict[str, Any]:
-        """Answer when the actor has started."""
-        return self.told()
+        """Return the actor's entry of run.json, once it has started."""
+        return self.description()
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the state by its name."""
+        """Call a method of the state by name."""
         self._cpu.begin()
         answer = getattr(self.state, method)(*arguments)
         return await answer if isawaitable(answer) else answer
 
 
 class StorageServer(Holder):
-    """One device of the modelled storage: the single arbiter of who is served when."""
+    """One device of the modelled storage, which decides when each call is served."""
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth, Device(birth.plan.device))
 
 
 class LayerServer(Holder):
-    """What users of a layer share: those of one node, or all. One that is started again begins anew."""
+    """The state shared by users of a layer, of one node or all. After a restart it begins afresh."""
 
     def __init__(self, birth: Birth) -> None:
         ((place, _),) = birth.members
