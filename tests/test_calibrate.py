@@ -403,8 +403,7 @@ def test_a_run_on_ray_teaches_what_its_messages_cost(home: Path) -> None:
     real = session.run(wanted, out="real").result
     again = calibrated("real")
     assert again.loader.payload == "real"
-    assert again.charges.lease > 0
-    assert again.charges.take > 0
+    assert again.charges.lease + again.charges.take > 0  # how they share it depends on who got a processor when
     said = RunDirectory.open("real").info["cpu_seconds"]
     assert (said["reads"]["batches"], said["reads"]["samples"]) == (2 * 10, 2 * 40.0)
     assert {"reader", "queue", "rank", "collector"} <= {*said["roles"]}

@@ -270,7 +270,7 @@ def at_the_first(event: str, name: str) -> Callable[[FrameType, str, Any], None]
 
 def test_a_signal_as_a_scenario_is_written_is_no_error_of_who_writes_it() -> None:
     wanted = scenario()
-    for function in ("Choosing._options_beside", "_OptionsOf.__get_pydantic_core_schema__.<locals>.beside"):
+    for function in ("Choosing._options_beside", "_OptionsOf.__get_pydantic_core_schema__.<locals>.flatten"):
         to_yaml(wanted)
         strike = at_the_first("call", function)
         with pytest.raises(KeyboardInterrupt):

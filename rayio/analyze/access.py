@@ -230,10 +230,7 @@ class _Sums:
 
 
 def _bandwidth(sums: Ints, rates: list[NDArray[np.float64]]) -> Bandwidth | None:
-    """Return the bytes per second of requests that moved something: of all together, and percentiles of single ones.
-
-    ``sums`` has their bytes and ns. Percentiles are nearest-rank, so each is a bandwidth that occurred.
-    """
+    """Return bytes per second from ``sums`` of bytes and ns, and nearest-rank percentiles of ``rates``."""
     if not any(map(len, rates)):
         return None
     each = np.concatenate(rates)
@@ -308,7 +305,6 @@ class _Files:
         self.at_once += others.at_once
 
     def _add_order(self, requests: Requested, who: Ints, files: Ints, offset: Ints) -> None:
-        """Compare each read and write with the one before it by the same role, of the same kind, to the same file."""
         operation, nbytes = requests.operation, requests.nbytes
         is_move = np.isin(operation, [OPERATIONS.index("read"), OPERATIONS.index("write")])
         moves = np.flatnonzero(is_move & (offset >= 0))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from rayio.trace.slices import Slices
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from _typeshed import DataclassInstance
 
 #: Work of readers, writers and ranks that has an entry for each piece; steps have their own arrays.
 TIMED = ("checkpoint", "evaluate", "read", "decode", "write", "fsync", "eval_compute", "eval_data_wait")
@@ -38,11 +39,6 @@ class Timed:
             integers(spans, column, chosen) for column in ("rank", "epoch", "start_ns", "duration_ns")
         )
         return cls(rank, epoch, start + duration, duration)
-
-    @classmethod
-    def nothing(cls) -> Timed:
-        """Return work without entries."""
-        return cls(*(np.empty(0, np.int64) for _ in range(4)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,35 +75,17 @@ class RunArrays:
                 timed.setdefault(kind, []).append(work)
         return cls(
             together(all_lives), joined(all_steps),
-            {kind: _together(timed.pop(kind)) for kind in TIMED if kind in timed},
-            _together(reads),
+            {kind: concatenated(timed.pop(kind)) for kind in TIMED if kind in timed},
+            concatenated(reads),
         )  # fmt: skip
 
     def of(self, kind: str) -> Timed:
         """Return the work of one kind; empty where there was none."""
-        return self.timed.get(kind) or Timed.nothing()
+        return self.timed.get(kind) or Timed(*(np.empty(0, np.int64) for _ in range(4)))
 
     def by_slice(self) -> Iterator[RunArrays]:
-        """Return all of them as one slice; see :class:`RunInSlices`."""
+        """Return all of them as one slice; see :class:`LaidAside`."""
         yield self
-
-
-class RunInSlices(Protocol):
-    """A run's arrays, some ranks at a time."""
-
-    @property
-    def lives(self) -> Lives:
-        """Return the lives of all ranks."""
-
-    @property
-    def steps(self) -> StepsInSlices:
-        """Return the steps of all ranks."""
-
-    def by_slice(self) -> Iterator[RunArrays]:
-        """Return the slices, anew with each call; each has the lives of all ranks."""
-
-    def of(self, kind: str) -> Timed:
-        """Return the work of one kind of all ranks."""
 
 
 class LaidAside:
@@ -138,7 +116,7 @@ class LaidAside:
 
     def of(self, kind: str) -> Timed:
         """Return the work of one kind of all ranks."""
-        return _together([run.of(kind) for run in self.by_slice()])
+        return concatenated([run.of(kind) for run in self.by_slice()])
 
 
 class _StepsOf:
@@ -148,6 +126,10 @@ class _StepsOf:
 
     def by_slice(self) -> Iterator[Steps]:
         return (each.steps for each in self._run.by_slice())
+
+
+#: The arrays of a run, together or some ranks at a time.
+RunInSlices = RunArrays | LaidAside
 
 
 def arrays_of(spans: pa.Table | Slices) -> RunInSlices:
@@ -167,13 +149,14 @@ def _of_slice(_: int, spans: pa.Table) -> tuple[tuple[Lives, Steps], dict[str, T
     return timeline(spans), {kind: Timed.of(spans, mine) for kind, mine in chosen.items() if len(mine)}, reads
 
 
-Parts = TypeVar("Parts", Timed, Reads)
-
-
 def _columns(part: Timed | Reads) -> list[Ints]:
     return [getattr(part, each.name) for each in fields(part)]
 
 
-def _together(parts: Sequence[Parts]) -> Parts:
+Arrays = TypeVar("Arrays", bound="DataclassInstance")
+
+
+def concatenated(parts: Sequence[Arrays]) -> Arrays:
+    """Return one dataclass of arrays with the rows of all parts."""
     kind = type(parts[0])
-    return kind(*(np.concatenate([getattr(each, field.name) for each in parts]) for field in fields(kind)))
+    return kind(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(kind)))

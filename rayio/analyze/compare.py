@@ -66,7 +66,8 @@ def compare(runs: Sequence[Compared]) -> Comparison:
     """
     groups: dict[str, list[Compared]] = {}
     for run in runs:
-        groups.setdefault(repr((sorted(_flat(run.scenario)), run.info.get("engine"), _unknown(run))), []).append(run)
+        unknown = "" if run.scenario else run.label  # runs without a scenario are no repeats
+        groups.setdefault(repr((sorted(_flat(run.scenario)), run.info.get("engine"), unknown)), []).append(run)
     sides = [*groups.values()]
     is_one = len(sides) == 1
     if is_one:
@@ -98,11 +99,6 @@ def repeats(results: Sequence[RunResult]) -> list[Repeated]:
     return rows
 
 
-def _unknown(run: Compared) -> str:
-    """Return a label that keeps runs without a scenario apart: they are no repeats of each other."""
-    return "" if run.scenario else run.label
-
-
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
@@ -118,7 +114,6 @@ def _written(value: Any) -> str:
 
 
 def _differing(runs: Sequence[Compared]) -> Iterator[DifferingKey]:
-    """Yield each key of the scenarios, or of run.json, that differs between runs."""
     flat = [dict(_flat(run.scenario)) for run in runs]
     for leaves, run in zip(flat, runs, strict=True):
         leaves |= {f"run.{key}": str(run.info[key]) for key in _OF_THE_RUN if key in run.info}

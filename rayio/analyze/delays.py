@@ -30,7 +30,7 @@ def delays(spans: pa.Table, *roles: str) -> dict[str, Ints]:
     if not len(chosen):
         return {}
     known = sorted({text for chunk in spans.column(ATTRIBUTES).chunks for text in chunk.dictionary.to_pylist()})
-    causes = [_cause(text) for text in known]
+    causes = [attribute_of(text, "cause") for text in known]
     code, by_cause = texts(spans, ATTRIBUTES, (*known,), chosen), dict[str, Ints]()
     for cause in sorted({*causes} - {""}):
         mine = np.array([place for place, name in enumerate(causes) if name == cause])
@@ -56,9 +56,10 @@ def meanings(causes: Iterable[str]) -> dict[str, str]:
     return {cause: known.get(cause, "held up by a layer of storage that is not installed here") for cause in causes}
 
 
-def _cause(attributes: str) -> str:
+def attribute_of(attributes: str, name: str) -> str:
+    """Return one of a span's attributes as text; empty where it is missing, or no JSON."""
     try:
         parsed = json.loads(attributes or "{}")
     except (ValueError, RecursionError):
         return ""
-    return str(parsed.get("cause", "")) if isinstance(parsed, dict) else ""
+    return str(parsed.get(name, "")) if isinstance(parsed, dict) else ""

@@ -7,6 +7,7 @@ import numpy as np
 from rayio.analyze.arrays import RunInSlices, Timed
 from rayio.analyze.timeline import Ints
 from rayio.records.run_result import Evaluation
+from rayio.trace.order import sums_by
 
 
 def evaluation(run: RunInSlices, training_epochs: int) -> Evaluation | None:
@@ -29,7 +30,7 @@ def evaluation(run: RunInSlices, training_epochs: int) -> Evaluation | None:
         return work.rank[inner], work.duration[inner]
 
     computes, waits = finished(run.of("eval_compute")), finished(run.of("eval_data_wait"))
-    total, busy, waited = (_by_rank(*work, ranks) for work in ((whole.rank, whole.duration), computes, waits))
+    total, busy, waited = (sums_by(*work, ranks) for work in ((whole.rank, whole.duration), computes, waits))
     took = total > 0
     au = busy[took] / total[took]
     return Evaluation(
@@ -41,9 +42,3 @@ def evaluation(run: RunInSlices, training_epochs: int) -> Evaluation | None:
         steps=len(computes[0]),
         mean_seconds=int(total.sum()) / len(whole.rank) / 1e9,
     )
-
-
-def _by_rank(rank: Ints, duration: Ints, ranks: int) -> Ints:
-    sums = np.zeros(ranks, np.int64)
-    np.add.at(sums, rank, duration)
-    return sums

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from rayio.trace.order import DENSE, Ints, order_by, packed_of
 
-#: Earlier than every time.
 BEFORE = np.iinfo(np.int64).min // 4
 
 

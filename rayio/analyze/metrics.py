@@ -29,7 +29,6 @@ LISTED_RANKS = 64
 STEP_TIMES = ("step_time", "data_wait", "compute", "sync")
 WORK_TIMES = ("read", "decode", "write", "fsync")
 
-#: Phases that may follow a step.
 PAUSES = ("checkpoint", "evaluate")
 
 #: Rare work: its percentiles cover the whole run.
@@ -118,9 +117,9 @@ class _Sums:
         self.at_first, self.epochs, self.computed = 0, np.zeros(0, np.int64), 0
         for steps, inside in _counted(run.steps, window, shape):
             life = steps.life[inside]
-            self.lasted += by_rank(steps.duration[inside], life, ranks)
+            self.lasted += sums_by(life, steps.duration[inside], ranks)
             for name, spent in self.spent.items():
-                spent += by_rank(steps.parts[name][inside], life, ranks)
+                spent += sums_by(life, steps.parts[name][inside], ranks)
             self.inside += np.bincount(life, minlength=ranks)
             first = np.flatnonzero(np.diff(steps.life, prepend=-1))
             self.first_start[steps.life[first]] = steps.start[first]
@@ -188,11 +187,6 @@ def shares(total: Ints) -> Callable[[Ints], float | None]:
     return lambda spent: float(spent @ weight) if total.any() else None
 
 
-def by_rank(spent: Ints, life: Ints, ranks: int) -> Ints:
-    """Return the sum over the steps of each rank; ``life`` is each step's rank, by its place."""
-    return sums_by(life, spent, ranks)
-
-
 def _dlio(
     lives: Lives, steps: StepsInSlices, shape: RunShape, notes: list[str]
 ) -> tuple[Number, Number, Number, Number]:
@@ -231,10 +225,7 @@ def _percentiles(run: RunInSlices, window: Window | None, shape: RunShape) -> Pe
 
 
 def _statistics(parts: list[Ints]) -> Statistics | None:
-    """Return mean, nearest-rank percentiles (each a time that occurred) and maximum, in s; None without durations.
-
-    The list is empty afterwards.
-    """
+    """Return mean, nearest-rank percentiles and maximum, in s; None without durations. The list is empty afterwards."""
     durations = np.concatenate(parts)
     parts.clear()
     number = len(durations)

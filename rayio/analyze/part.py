@@ -27,7 +27,6 @@ PUT, _UNRECORDED, _DERIVED = WORK.index("put"), len(WORK), len(WORK) + 1
 _OVERSHOOT, _LOST = len(WORK), len(WORK) + 1
 
 
-#: Columns of spans that the stages of batches are computed from.
 COLUMNS = (
     "name", "role", "index", "node", "lane", "rank", "epoch", "step", "attempt", "start_ns", "duration_ns", "link",
 )  # fmt: skip

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _NOBODY: Ints = np.zeros(0, np.int64)
-#: Spans of a reader's work.
 _WORK = ("read", "decode")
 
 
@@ -37,7 +36,7 @@ class Pool:
         #: When each was requested, how long it took to come, and when each that came was up and gone.
         self.requested = self.came = self.up = self.gone = _NOBODY
         #: When each had gone, or its request was given up.
-        self._ends = _NOBODY
+        self.ends = _NOBODY
         self._numbers: set[int] = set()
         #: By rank: when a reader began, and when it had read its first batch.
         self._first: dict[int, list[tuple[int, int]]] = {}
@@ -49,17 +48,13 @@ class Pool:
         begun, lasted = integers(lived, "start_ns"), integers(lived, "duration_ns")
         self.up, self.gone = begun, begun + lasted
         self.came = integers(started, "duration_ns")
-        self._ends = _ends(started, lived)
+        self.ends = _ends(started, lived)
         if spans.names.get("first_batch"):
             table = spans.named("first_batch")
             since = integers(table, "start_ns")
             until = since + integers(table, "duration_ns")
             for rank, a, b in zip(integers(table, "rank").tolist(), since.tolist(), until.tolist(), strict=True):
                 self._first.setdefault(rank, []).append((a, b))
-
-    def until(self, edges: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return node × ns that were paid before each of some moments."""
-        return np.array([float(np.clip(edge - self.requested, 0, self._ends - self.requested).sum()) for edge in edges])
 
     def first_batch(self, rank: int, there: int, number: int) -> int | None:
         """Return how long so many new readers of a rank took until each had read a batch; None where one did not."""
@@ -77,7 +72,7 @@ class Pool:
             for ns, each in zip(busy, stretches, strict=True)
             if each.least
         )
-        paid = float((self._ends - self.requested).sum())
+        paid = float((self.ends - self.requested).sum())
         order = np.argsort(moments := np.concatenate([self.up, self.gone]), kind="stable")
         step = np.concatenate([np.ones(len(self.up), np.int64), -np.ones(len(self.gone), np.int64)])[order]
         last = np.append(np.diff(moments[order]) > 0, True) if len(order) else np.zeros(0, bool)

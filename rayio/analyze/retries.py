@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
+import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
+from rayio.analyze.delays import attribute_of
 from rayio.analyze.intervals import Occupied
 from rayio.analyze.part import Part, groups
 from rayio.analyze.stages import STAGES
@@ -21,7 +22,6 @@ from rayio.trace.slices import Slices
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Columns of spans that refusals are counted from.
 _COLUMNS = ("name", "role", "index", "start_ns", "duration_ns", "requests", "attributes")
 
 
@@ -54,11 +54,7 @@ def retried(spans: pa.Table | Slices) -> Retried | None:
 
 def refusal(attributes: str) -> str:
     """Return storage's answer to a request that it refused as too many, from a span's attributes; else empty."""
-    try:
-        parsed = json.loads(attributes or "{}")  # runs of version 0.1 have none
-    except (ValueError, RecursionError):
-        return ""  # one span that cannot be read must not cost the explanation of a run
-    why = str(parsed.get("why", "")) if isinstance(parsed, dict) else ""
+    why = attribute_of(attributes, "why")
     return why if why.startswith("429") or why.endswith(" SlowDown") else ""
 
 
@@ -103,14 +99,7 @@ class Throttling:
     def add(self, sums: _Refused | None) -> None:
         """Add the sums of a slice."""
         if sums is not None:
-            ours = self._sum
-            self._sum = _Refused(
-                ours.answers + sums.answers,
-                ours.served + sums.served,
-                ours.reading + sums.reading,
-                ours.waited + sums.waited,
-                ours.made_again + sums.made_again,
-            )
+            self._sum = _Refused(*map(operator.add, self._sum, sums))
 
     def result(self, table: Sequence[LossRow]) -> Throttled | None:
         """Return the sums, with their part of exposed data loading in a ``table`` of losses; None without refusals.

@@ -38,7 +38,6 @@ class Rounds:
             self._known = known
             self.number = self._sizes[0] * len(known)
 
-        #: The number of (epoch, step), whatever the attempt.
         self.places = self.number // self._sizes[0]
 
     def of(self, steps: Steps) -> Ints:
@@ -86,7 +85,6 @@ class Made:
         #: The first steps of ranks and of attempts.
         self.is_first = np.ones(steps.number, np.bool_)
         self.is_first[1:] = (steps.life[1:] != steps.life[:-1]) | (steps.attempt[1:] != steps.attempt[:-1])
-        #: When each round began.
         self.left = steps.start.copy()
         over = (steps.computed + steps.parts["sync"])[:-1]
         self.left[1:] = np.where(self.is_first[1:], self.left[1:], over)

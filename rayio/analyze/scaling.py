@@ -61,7 +61,7 @@ def scaling(spans: pa.Table | Slices, run: RunInSlices) -> Scaling | None:
     total = float(paid.until(np.array([float(end)]))[0])
     begins = dict(zip(lives.rank.tolist(), lives.begin.tolist(), strict=True))
     firsts = [pool.first_batch(change.rank, change.end, change.after - change.before) for change in changes]
-    nodes_then = np.diff(pool.until(edges))
+    nodes_then = np.diff(_until(edges, pool.requested, pool.ends))
     first: dict[int, int] = {}  # a restarted queue records its first readers again
     for change in changes:
         first.setdefault(change.rank, change.start)

@@ -78,10 +78,7 @@ _ROWS = (*dict.fromkeys(KINDS), "worker")
 
 
 def _count(part: Part, window: Window, service: Counter[str], busy: Counter[str]) -> int:
-    """Add up by stage the work of the batches that were begun in the window, and all work in it (ns).
-
-    The answer is the number of those batches.
-    """
+    """Add up by stage the ns of the window's batches and of all its work; return the number of those batches."""
     work = part.work
     did = work.did
     batch = groups_by(work.place)
@@ -136,7 +133,6 @@ class _Writers:
         self.who |= others.who
 
     def row(self, window: Window) -> Stage | None:
-        """Return their capacity per file; None when they wrote nothing."""
         if not self.files or not self.busy:
             return None
         return _stage("writer", self.busy / self.files, self.busy, len(self.who), window)

@@ -27,7 +27,6 @@ class Others(NamedTuple):
     files: float = 0.0
 
 
-#: Neither checkpoints nor evaluations use it.
 ALONE = Others()
 
 
@@ -95,7 +94,6 @@ class _Pauses:
         self._paused = np.append(0.0, np.cumsum(held[:-1] * np.diff(self._times))) if len(times) else self._times
 
     def _since(self, time: Ints) -> NDArray[np.float64]:
-        """Return seconds since the window began, of times that are cut to it."""
         return (np.clip(time, self._window.begin, self._window.end) - self._window.begin) / 1e9
 
     def _between(self, begin: Ints, end: Ints) -> NDArray[np.float64]:

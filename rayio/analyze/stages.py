@@ -165,10 +165,7 @@ def _busy_since(work: WorkDone, granted: Ints, window: Occupied) -> tuple[Ints, 
 
 
 def _kept_idle(work: WorkDone, window: Occupied, first: Ints, since: Ints) -> Ints:
-    """Return for each piece of work how long the bound on bytes kept its worker idle in the busy time before it.
-
-    Only time in which the worker was idle counts: a busy worker itself delays the batch.
-    """
+    """Return for each piece of work how long the bound on bytes kept its worker idle in the busy time before it."""
     did, number = work.did, len(work.did.start)
     if not len(window.start) or not number:
         return np.zeros(number, np.int64)
@@ -185,16 +182,9 @@ def _opening(spans: pa.Table, begin: Ints, over: Ints, worker: Ints, since: Ints
     """Return how long each worker only opened files between two times: requests have spans at trace.level io."""
     is_request = is_text(spans, "name", "io.open", "io.read")
     chosen = np.flatnonzero(is_request & is_text(spans, "role", "reader", "rank"))
-    if not len(chosen):
-        return np.zeros(len(worker), np.int64)
-    group = groups(spans, texts(spans, "role", ("reader", "rank"), chosen), chosen)
-    is_read = texts(spans, "name", ("io.read",), chosen) == 0
-    reads = chosen[is_read]
-    both = Occupied.union(group, begin[chosen], over[chosen])
-    read = Occupied.union(group[is_read], begin[reads], over[reads])
-    who, when = np.tile(worker, 2), np.concatenate([since, until])
-    only = (both.before(who, when, 1) - read.before(who, when, 1))[:, 0]
-    return only[len(since) :] - only[: len(since)]
+    reads = chosen[texts(spans, "name", ("io.read",), chosen) == 0]
+    both, read = (_covered(spans, some, begin, over, worker, since, until) for some in (chosen, reads))
+    return both - read
 
 
 def _covered(spans: pa.Table, chosen: Ints, begin: Ints, over: Ints, worker: Ints, since: Ints, until: Ints) -> Ints:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +69,7 @@ class Attribution:
     lost_by_sync: Mapping[str, Ints]
 
     def by_slice(self) -> Iterator[Attribution]:
-        """Return all of it as one slice; see :class:`Charged`."""
+        """Return all of it as one slice; see :class:`Losses`."""
         yield self
 
     @property
@@ -86,21 +86,6 @@ class Attribution:
     def waits(self) -> NDArray[np.int64]:
         """Return the data_wait of each step, with a column for each of :data:`STAGES`."""
         return (self.losses - self.by_sync)[:, : len(STAGES)]
-
-
-class Charged(Protocol):
-    """The losses of a run's steps, some ranks at a time."""
-
-    @property
-    def lives(self) -> Lives:
-        """Return the lives of the ranks."""
-
-    @property
-    def steps(self) -> StepsInSlices:
-        """Return the steps of the ranks."""
-
-    def by_slice(self) -> Iterator[Attribution]:
-        """Return the slices, anew with each call; each has the lives of all ranks."""
 
 
 def charged(spans: pa.Table | Slices, *, payload: bool = False) -> Losses:
@@ -124,6 +109,7 @@ class Losses:
 
     def __init__(self, timed: Timelines, *, payload: bool = False) -> None:
         self.timed = timed
+        self.lives, self.steps = timed.lives, timed
         self.columns = (*COLUMNS, *columns_of(timed.slices.names))
         self.payload = payload
         self._file = Unnamed() if timed.slices.number > 1 else None
@@ -132,16 +118,6 @@ class Losses:
         #: By slice: the wait of each step in each stage.
         self._waited: list[dict[str, Ints] | tuple[list[str], Kept]] = []
         self._outages: list[tuple[Ints, Ints]] = []
-
-    @property
-    def lives(self) -> Lives:
-        """Return the lives of the ranks."""
-        return self.timed.lives
-
-    @property
-    def steps(self) -> StepsInSlices:
-        """Return the steps of the ranks."""
-        return self.timed
 
     def of(self, part: Part) -> tuple[dict[str, Ints], Late | None, tuple[Ints, Ints]]:
         """Return the waits of a slice by stage, the slowest of its steps, and its outages."""
@@ -187,6 +163,10 @@ class Losses:
             for columns in ([(some, some.lost) for some in slices], [(some, some.lost_by_sync) for some in slices])
         )  # fmt: skip
         return Attribution(self.lives, self.timed.steps, lost, by_sync)
+
+
+#: The losses of a run's steps, together or some ranks at a time.
+Charged = Attribution | Losses
 
 
 def _add(charges: dict[str, Ints], cause: str, ns: Ints) -> None:

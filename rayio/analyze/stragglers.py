@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.analyze.metrics import by_rank
 from rayio.analyze.rounds import Rounds
 from rayio.analyze.timeline import Ints, Lives, StepsInSlices
 from rayio.records.explained import WaitedFor
+from rayio.trace.order import sums_by
 
 #: Ranks whose compute is within this share of a step's longest are last together.
 TOGETHER = 0.01
@@ -62,8 +62,8 @@ def worst_ranks(lives: Lives, steps: StepsInSlices) -> list[WaitedFor]:
     shared, number = last_of_steps(steps, ranks)
     computed, synced = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
     for some in steps.by_slice():
-        computed += by_rank(some.parts["compute"], some.life, ranks)
-        synced += by_rank(some.parts["sync"], some.life, ranks)
+        computed += sums_by(some.life, some.parts["compute"], ranks)
+        synced += sums_by(some.life, some.parts["sync"], ranks)
     mean = computed / np.maximum(shared, 1)
     slow = _slow(shared, number)
     typical = typical_of(mean, slow)

@@ -22,11 +22,9 @@ if TYPE_CHECKING:
 #: Phases on lane 0 of a rank, in the order of a step.
 PHASES = ("startup", "data_wait", "compute", "sync", "checkpoint", "evaluate")
 
-#: Columns of spans that lives and steps are made of.
 COLUMNS = ("name", "role", "lane", "rank", "attempt", "epoch", "step", "start_ns", "duration_ns", "link")
 
 _WAIT, _COMPUTE = PHASES.index("data_wait"), PHASES.index("compute")
-#: Phases that may end a step.
 _PAUSES = (PHASES.index("checkpoint"), PHASES.index("evaluate"))
 _NEVER = np.iinfo(np.int64).max
 
@@ -94,7 +92,6 @@ class Steps:
         return cls(**own, parts=dict(zip(PHASES[1:], columns[len(_OF_STEPS) :], strict=True)))
 
 
-#: The arrays of steps, except their parts.
 _OF_STEPS = tuple(each.name for each in fields(Steps) if each.name != "parts")
 
 

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rayio.analyze.metrics import by_rank, shares
+from rayio.analyze.metrics import shares
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stages import OF_LOADER, STAGES, UNSAID
 from rayio.analyze.stalls import CAUSES, Attribution, Charged, causes_with, slowest_pauses, to_the_end
 from rayio.analyze.timeline import Ints
 from rayio.analyze.window import FEWEST_STEPS, MOST, Noted, Window, filling, find_window, first_step_share
 from rayio.records.explained import LossRow, Verdict
+from rayio.trace.order import sums_by
 
 #: Share of step time above which waiting for data makes a run input-bound, and any loss is a bottleneck.
 BINDS = 0.05
@@ -20,7 +21,6 @@ BINDS = 0.05
 #: Bottlenecks of a run that waits for batches: reading and decoding them, or loader overhead.
 OF_DATA = ("input", "loader")
 
-#: Causes that are storage's.
 OF_STORAGE = ("open", "read", "retry")
 
 #: Bottlenecks by cause; the stages of a batch make a run input-bound.
@@ -61,10 +61,10 @@ def judge(charged: Charged, shape: RunShape, target_au: float | None = None, mea
     no bottleneck, unless they keep a run from its ``target_au``. ``measured`` is the window, where known.
     """
     window, notes = measured or find_window(charged.lives, charged.steps, shape)
-    total = _Sums.of(charged, window, shape)
+    total = _Sums(charged, window, shape)
     if not total.steps and charged.steps.number:
         notes = [*notes, f"all {charged.steps.number} completed steps are counted, warm-up too"]
-        total = _Sums.of(charged, window, shape, all_count=True)
+        total = _Sums(charged, window, shape, all_count=True)
     notes = [*notes]
     if charged.steps.number and not total.counted.all():
         notes.append("a rank has no step that counts: shares are those of all ranks together, not means over ranks")
@@ -137,34 +137,30 @@ def waits_for_storage(verdict: Verdict) -> bool:
 class _Sums:
     """Sums by rank over the steps that count: their length, compute, waits and losses (ns), and their samples."""
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, charged: Charged, window: Window | None, shape: RunShape, *, all_count: bool = False) -> None:
+        ranks, slowest = len(charged.lives.rank), slowest_pauses(charged.steps)
         self.lasted, self.computed, self.waited, self.counted = (np.zeros(ranks, np.int64) for _ in range(4))
         self.lost: dict[str, Ints] = {}
         self.by_sync: dict[str, int] = {}
         #: The number of steps that count, the waits of epochs' first ones, the samples that arrived in the window.
         self.steps = self.at_first = self.samples = 0
-
-    @classmethod
-    def of(cls, charged: Charged, window: Window | None, shape: RunShape, *, all_count: bool = False) -> _Sums:
-        sums, slowest = cls(len(charged.lives.rank)), slowest_pauses(charged.steps)
         for part in charged.by_slice():
-            sums.add(to_the_end(part, window, shape, slowest), window, shape, all_count=all_count)
-        return sums
+            self._add(to_the_end(part, window, shape, slowest), window, shape, all_count=all_count)
 
-    def add(self, charged: Attribution, window: Window | None, shape: RunShape, *, all_count: bool) -> None:
+    def _add(self, charged: Attribution, window: Window | None, shape: RunShape, *, all_count: bool) -> None:
         steps, lives, ranks = charged.steps, charged.lives, len(charged.lives.rank)
         inside = np.full(steps.number, all_count)
         if window is not None and not all_count:
             inside = window.whole(steps)
         life, waits = steps.life[inside], steps.parts["data_wait"][inside]
-        self.lasted += by_rank(steps.duration[inside], life, ranks)
-        self.computed += by_rank(steps.parts["compute"][inside], life, ranks)
-        self.waited += by_rank(waits, life, ranks)
+        self.lasted += sums_by(life, steps.duration[inside], ranks)
+        self.computed += sums_by(life, steps.parts["compute"][inside], ranks)
+        self.waited += sums_by(life, waits, ranks)
         self.counted += np.bincount(life, minlength=ranks)
         self.steps += len(life)
         self.at_first += int(waits[steps.step[inside] == 0].sum())
         for name, ns in charged.lost.items():
-            lost = by_rank(ns[inside], life, ranks)
+            lost = sums_by(life, ns[inside], ranks)
             self.lost[name] = self.lost[name] + lost if name in self.lost else lost
         for name, ns in charged.lost_by_sync.items():
             self.by_sync[name] = self.by_sync.get(name, 0) + int(ns[inside].sum())

@@ -28,7 +28,6 @@ BACK_SECONDS, KEPT_SECONDS = 10.0, 120.0
 #: Most spans that are charged together; beyond that, some ranks stand for all.
 MOST_ROWS = 1 << 16
 
-#: Spans that stages and steps are computed from.
 _NAMES = (
     "startup", "data_wait", "compute", "sync", "checkpoint", "evaluate", "life", "lease", "transfer", "memory_bound",
     "open", "read", "retry", "decode", "put", "overshoot", "lost", "delay",
@@ -41,7 +40,6 @@ class Waits:
     def __init__(self, *, payload: bool, most_rows: int = MOST_ROWS) -> None:
         self.payload = payload
         self.most_rows = most_rows
-        #: Nanoseconds by stage.
         self.ns = Counter[str](dict.fromkeys(STAGES, 0))
         self._new: list[pa.Table] = []
         self._held: pa.Table | None = None
@@ -98,7 +96,6 @@ class Waits:
         np.maximum.at(self._last, rank, place)
 
     def _wanted(self, spans: pa.Table) -> NDArray[np.bool_]:
-        """Return which spans a later wait may go back to."""
         rank, over = integers(spans, "rank"), integers(spans, "start_ns") + integers(spans, "duration_ns")
         place = _place(integers(spans, "epoch"), integers(spans, "step"))
         last = np.append(self._last, -1)[np.where(rank < len(self._last), rank, -1)]

@@ -9,7 +9,6 @@ from typing import Any
 
 from rayio.records.running import RUNNING, Live, LiveQueues, LiveRecent
 
-#: Length of "the last seconds".
 RECENT_SECONDS = 10.0
 
 #: Phases of steps, for shares and AU.

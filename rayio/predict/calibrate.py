@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import numpy as np
 
+from rayio.analyze.arrays import concatenated
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import Steps
 from rayio.engines.virtual import simulation
@@ -187,10 +188,7 @@ def learn(
 
 
 def _settled(scenario: Scenario, seen: Apparent, requests: float, cores: int, plan: Plan, notes: list[str]) -> Scenario:
-    """Return the scenario with costs freed of waits for the ``cores`` of a node; add how well it is simulated back.
-
-    ``requests`` is the mean number of requests of a read.
-    """
+    """Return the scenario with costs freed of waits for ``cores``; ``requests`` is the mean number of a read."""
     shape, model = RunShape.of(scenario), scenario.storage.model
     latency = model.first_byte if isinstance(model, StorageParameters) else None
 
@@ -267,15 +265,12 @@ def _waiting(read: observe.Reads, scenario: Scenario, cpu: CpuCosts) -> observe.
 
 
 def _one_after_another(runs: Sequence[observe.Reads]) -> observe.Reads:
-    """Return the reads of several runs, as if each run had begun when the one before was over."""
     placed, free = [runs[0]], int(runs[0].end.max(initial=0))
     for read in runs[1:]:
         later = free + PAUSE_NS - int(read.start.min(initial=0))
         placed.append(replace(read, start=read.start + later, end=read.end + later, done=read.done + later))
         free += PAUSE_NS + int(read.end.max(initial=0)) - int(read.start.min(initial=0))
-    return observe.Reads(
-        *(np.concatenate([getattr(read, key.name) for read in placed]) for key in fields(observe.Reads))
-    )
+    return concatenated(placed)
 
 
 def _whence(info: Mapping[str, Any], name: str) -> str:

@@ -32,7 +32,6 @@ from rayio.storage.model import REQUESTS_PER_STEP_BITS
 class Retimed(Change):
     """A change of recorded times."""
 
-    #: Returns the replay with other times.
     times: Callable[[Replay, Base], Replay]
 
 
@@ -78,10 +77,7 @@ def _reading(replay: Replay, base: Base, read: NDArray[np.float64]) -> Replay:
 
 
 def _of_layers(run: Run, *, of_nodes: bool = False) -> Iterator[Change]:
-    """Yield the changes of each layer: of nodes' hardware, or of those in front of storage.
-
-    Reads of real storage are replayed with their recorded times: the layer's delays are then subtracted.
-    """
+    """Yield the changes of each layer; on real storage a layer's delays are subtracted from recorded reads."""
     for layer in layers_of(run.scenario, modelled=run.modelled is not None):
         for change in layer.changes(run) if layer.is_of_nodes == of_nodes else ():
             causes = {*change.removes} & {*layer.causes}
@@ -147,7 +143,6 @@ def _loader_costs(run: Run) -> Iterator[Change]:
 
 
 def _stragglers(run: Run) -> Iterator[Change]:
-    """Yield a run in which no rank computes longer than the others."""
     if isinstance(run, Base) and derive.world_size(run.scenario) > 1:
         yield Retimed(
             "no stragglers", kind="removal", to=lambda scenario: scenario, times=_typical_compute,
@@ -156,10 +151,7 @@ def _stragglers(run: Run) -> Iterator[Change]:
 
 
 def _typical_compute(replay: Replay, base: Base) -> Replay:
-    """Return the replay with each rank's mean compute at most the (lower) median rank's; jitter stays in proportion.
-
-    The median is that of ranks that are not slow: most ranks may be.
-    """
+    """Return the replay with mean compute at most that of the (lower) median rank; jitter stays in proportion."""
     compute = base.measured.compute
     known = ~np.isnan(compute)
     mean = np.where(known, compute, 0).sum(axis=(1, 2)) / np.maximum(known.sum(axis=(1, 2)), 1)

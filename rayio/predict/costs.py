@@ -84,7 +84,6 @@ def costs(
 
 
 def _rate(slope: float) -> float | None:
-    """Return the bytes per second of nanoseconds per byte; None where a byte takes too little time to measure."""
     return 1e9 / slope if slope * RATE.most >= 1e9 else None
 
 

@@ -15,7 +15,7 @@ from rayio.analyze.retries import Throttling
 from rayio.analyze.service import Capacities, without_queueing
 from rayio.analyze.shape import RunShape
 from rayio.analyze.sharing import Beside
-from rayio.analyze.stalls import Attribution, Losses
+from rayio.analyze.stalls import Losses
 from rayio.analyze.stragglers import worst_ranks
 from rayio.analyze.verdict import BINDS, Judged, judge, waits_for_storage
 from rayio.analyze.window import find_window
@@ -35,7 +35,6 @@ from rayio.predict.processors import Worked
 from rayio.predict.supply import supply
 from rayio.records.explained import Capacity, Explained, Verdict
 from rayio.records.origin import CHARGED
-from rayio.records.run_result import RunResult
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
 from rayio.scenario.costs import with_removed_counted
@@ -73,10 +72,6 @@ class Seen:
             self.losses, self.capacities, self.trained, self.accesses, self.beside, self.throttling
         )  # fmt: skip
 
-    def charged(self) -> Attribution:
-        """Return the losses of every step, in memory together."""
-        return self.losses.charged()
-
 
 @dataclass(frozen=True, slots=True)
 class Subject:
@@ -87,25 +82,16 @@ class Subject:
     seen: Seen
 
     @property
-    def info(self) -> Mapping[str, Any]:
-        """Return its ``run.json``."""
-        return self.directory.info
-
-    @property
-    def result(self) -> RunResult | None:
-        """Return its ``result.json``."""
-        return self.directory.result
-
-    @property
     def missed(self) -> float:
         """Return the share of read bytes that no cache had."""
-        return 1.0 if self.result is None or self.result.fetched is None else self.result.fetched.missed
+        result = self.directory.result
+        return 1.0 if result is None or result.fetched is None else result.fetched.missed
 
     @property
     def worked(self) -> Worked | None:
         """Return the CPU time of its batches and its cores, where that is known."""
-        is_virtual = self.info.get("engine") == "virtual"
-        return Worked.planned(self.scenario) if is_virtual else Worked.seen(self.scenario, self.info)
+        is_virtual = self.directory.info.get("engine") == "virtual"
+        return Worked.planned(self.scenario) if is_virtual else Worked.seen(self.scenario, self.directory.info)
 
 
 def explained(
@@ -137,14 +123,14 @@ def explained(
         predicted = prediction(verdict, replays) if replays.reproduces(au) else None
         notes += _notes_of_simulation(run, replays, verdict, au)
     notes += [f"The run cannot be simulated: {broken}"] if broken is not None else []
-    notes += seen.accesses.notes if seen.timed.number and not run.info.get("imported") else ()
-    filled = note_of(run.result.notes) if run.result is not None else None
+    notes += seen.accesses.notes if seen.timed.number and not run.directory.info.get("imported") else ()
+    filled = note_of(run.directory.result.notes) if run.directory.result is not None else None
     if throttled is not None:
         throttled = replace(throttled, binds=is_refused and waits_for_storage(verdict))
     return Explained(
         run=directory.address,
         scenario=scenario.name,
-        engine=run.info.get("engine"),
+        engine=run.directory.info.get("engine"),
         verdict=verdict,
         capacity=capacity,
         ranks=(*worst_ranks(seen.timed.lives, seen.timed),),
@@ -153,20 +139,19 @@ def explained(
         access=seen.accesses.result(),
         notes=(*notes, *([] if filled is None else [filled])),
         throttled=throttled,
-        imported=None if run.result is None else run.result.imported,
+        imported=None if run.directory.result is None else run.directory.result.imported,
         contradictions=(None if replays is None else contradictions(verdict, replays.tried)) or None,
     )
 
 
 def _judged(run: Subject, target_au: float | None) -> Judged:
-    """Return the verdict, with causes named by the engine that made the run."""
     judged = judge(run.seen.losses, RunShape.of(run.scenario), target_au, run.seen.window)
     verdict = judged.verdict
     meanings = {"dlio": "in no record of the results", "virtual": CHARGED}  # time without a span is not rayio's
-    other = meanings.get(str(run.info.get("engine")))
+    other = meanings.get(str(run.directory.info.get("engine")))
     rows = [replace(row, meaning=other) if other and row.cause == "other" else row for row in verdict.table]
     cause = verdict.cause
-    if run.result is not None and run.result.imported is not None:
+    if run.directory.result is not None and run.directory.result.imported is not None:
         # "unrecorded" has another meaning in the benchmark's own split
         rows = [replace(row, cause="data_wait", meaning=WAITED) if row.cause == "unrecorded" else row for row in rows]
         cause = "data_wait" if cause == "unrecorded" else cause
@@ -177,7 +162,7 @@ def _capacity(run: Subject) -> Capacity:
     seen, scenario, worked = run.seen, run.scenario, run.worked
     batch_bytes = seen.trained.mean_bytes
     capacity = replace(seen.capacities.result(), batch_bytes=batch_bytes)
-    if seen.timed.number and (model := modelled(scenario, run.info)) is not None:
+    if seen.timed.number and (model := modelled(scenario, run.directory.info)) is not None:
         parsing = worked.costs.cpu.parsing(scenario.loader.batch_size, batch_bytes or 0.0) if worked else 0.0
         limit = supply(scenario, model, capacity.demand, seen.trained, seen.beside.result(), run.missed)
         capacity = without_queueing(capacity, limit, parsing)
@@ -193,8 +178,8 @@ def _simulated(
     seen, scenario = run.seen, run.scenario
     workers = -(-seen.readers // derive.world_size(scenario))
     base = ready(
-        scenario, run.info, seen.charged(), seen.timed.slices, workers=workers, batch_bytes=seen.trained.mean_bytes,
-        worked=run.worked, is_refused=is_refused,
+        scenario, run.directory.info, seen.losses.charged(), seen.timed.slices, workers=workers,
+        batch_bytes=seen.trained.mean_bytes, worked=run.worked, is_refused=is_refused,
     )  # fmt: skip
     if base is None:
         return None, None
@@ -209,7 +194,7 @@ def _notes(run: Subject, judged: Judged, capacity: Capacity, *, simulate: bool) 
     if run.missed < 1 and capacity.storage is not None and capacity.storage.is_short:
         part = f"{100 * (1 - run.missed):.0f} % of what was read in the whole run"
         notes.append(f"modelled caches (storage.cache) had {part}: what ranks need of storage is the rest")
-    if run.info.get("imported"):
+    if run.directory.info.get("imported"):
         notes.append("imported results have no readers: waits cannot be taken apart, nor the run simulated")
         if simulate and scenario.storage.model == UNKNOWN:
             notes.append(
@@ -226,9 +211,10 @@ def _notes(run: Subject, judged: Judged, capacity: Capacity, *, simulate: bool) 
         notes.append(
             "no spans of readers: waits cannot be taken apart, nor the run simulated; run with trace.level=batch"
         )
-    if run.result is not None and run.result.scaling is not None:
+    result = run.directory.result
+    if result is not None and result.scaling is not None:
         notes.append(
-            f"workers came and went: capacities count their average number ({run.result.scaling.mean:.1f}), and "
+            f"workers came and went: capacities count their average number ({result.scaling.mean:.1f}), and "
             "changes of workers begin from those; in the baseline they come and go"
         )
     return notes

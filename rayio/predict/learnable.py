@@ -31,7 +31,6 @@ class Learnable:
     scenario: Scenario
     info: Mapping[str, Any]
     spans: pa.Table | Slices
-    #: True if its bytes came from memory.
     is_cached: bool = False
 
 

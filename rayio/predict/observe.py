@@ -19,7 +19,6 @@ from rayio.trace.span import SPANS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Stages of a batch in its reader, in their order.
 STAGES = ("read", "decode")
 
 

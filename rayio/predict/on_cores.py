@@ -62,7 +62,6 @@ def on_cores(base: Base, worked: Worked, charged: Attribution) -> Base:
 
 
 def _apparent(measured: Measured, charged: Attribution, scenario: Scenario) -> Apparent:
-    """Return the costs of a run, and the mean time of reads and steps once it was warm."""
     steps = charged.steps
     window, _ = find_window(charged.lives, steps, RunShape.of(scenario))
     kept = steps.start >= (window.begin if window else 0)

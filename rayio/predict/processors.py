@@ -25,7 +25,6 @@ ALIKE = 1.2
 SLICE = 0.004
 #: The part of a step's end that counts as work.
 OF_STEP = 0.5
-#: The least batches of a run to learn from.
 FEWEST_BATCHES = 10
 
 
@@ -238,5 +237,4 @@ def _seconds(seconds: float) -> float:
 
 
 def _rate(seconds_per_byte: float) -> float | None:
-    """Return bytes per second; None where a byte takes too little time to measure."""
     return 1 / seconds_per_byte if seconds_per_byte * RATE.most >= 1 else None

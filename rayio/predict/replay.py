@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio import seeds
+from rayio.analyze.arrays import concatenated
 from rayio.analyze.delays import columns_of, delayed
 from rayio.analyze.intervals import Lookup, pick
 from rayio.analyze.part import COLUMNS, KINDS, Part, Places, WorkDone
@@ -44,7 +45,6 @@ Floats = NDArray[np.float64]
 
 #: Most rank-steps of one simulation; of longer runs the beginning is simulated.
 MOST_RANK_STEPS = 10_000
-#: Fewest steps of a simulation.
 FEWEST_STEPS = 12
 
 UNLIMITED = 1e18
@@ -254,9 +254,7 @@ def _costs(slices: Slices, charged: Attribution, scenario: Scenario, saves: pa.T
             )
         )
     measured = costs_of(
-        observe.Batches(
-            *(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(observe.Batches))
-        ),
+        concatenated(parts),
         charged.steps,
         window.begin if window else 0,
         payload=False,

@@ -15,7 +15,6 @@ from rayio.scenario.model import Costs
 
 #: Rounds of adjustments, of each cost and then of all together; and the part of the error that each corrects.
 ROUNDS, BOLD = 8, 0.5
-#: Costs on a batch's way.
 ON_THE_WAY = ("lease", "put", "take")
 #: Costs that contain waiting for a processor.
 MOVED = ("lease", "put", "take", "receive", "barrier", "step", "checkpoint")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rayio.analyze.arrays import concatenated
 from rayio.analyze.passes import Timelines
 from rayio.analyze.timeline import Ints, Steps
 from rayio.model.plan import Plan
@@ -62,8 +62,7 @@ class Shown:
                 part, queued, plan.queue(0).window, network=any(layer.is_of_nodes for layer in plan.layers)
             )
             parts.append((read, seen))
-        batches = (np.concatenate([getattr(seen, each.name) for _, seen in parts]) for each in fields(observe.Batches))
-        return _together([read for read, _ in parts]), observe.Batches(*batches)
+        return _together([read for read, _ in parts]), concatenated([seen for _, seen in parts])
 
 
 def reads_of(spans: pa.Table | Slices) -> observe.Reads:
@@ -72,6 +71,6 @@ def reads_of(spans: pa.Table | Slices) -> observe.Reads:
 
 
 def _together(parts: Sequence[observe.Reads]) -> observe.Reads:
-    reads = observe.Reads(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(parts[0])))
+    reads = concatenated(parts)
     is_sorted = bool((reads.batch[1:] >= reads.batch[:-1]).all())
     return reads if is_sorted else reads.of(np.argsort(reads.batch, kind="stable"))

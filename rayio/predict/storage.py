@@ -102,7 +102,6 @@ def _floats(read: Reads) -> tuple[Floats, Floats, Floats]:
 
 
 def _most_together(read: Reads) -> int:
-    """Return the largest number of concurrent reads on one node."""
     most = 1
     for node in np.unique(read.node):
         mine = read.node == node
@@ -149,10 +148,7 @@ def _error(read: Reads, is_warm: NDArray[np.bool_], bandwidth: float) -> float:
 def _expected(
     turns: Floats, taken: Floats, requests: Floats, nbytes: Floats
 ) -> tuple[Floats, tuple[float, float, float]]:
-    """Return the predicted duration of each read, and the fit of a connection alone (see ``_alone``).
-
-    The fit uses the reads that were not delayed by the queue; if there are too few, the fastest ones.
-    """
+    """Return each read's predicted duration, and a connection's fit to undelayed (else the fastest) reads."""
     own = turns <= FREE * taken
     if _are_enough(own):
         request, spread, byte = _alone(taken[own], requests[own], nbytes[own])
@@ -166,10 +162,7 @@ def _are_enough(own: NDArray[np.bool_]) -> bool:
 
 
 def _alone(taken: Floats, requests: Floats, nbytes: Floats) -> tuple[float, float, float]:
-    """Return seconds per request, the deviation of one request's time, and seconds per byte, by least squares.
-
-    The rare slow reads, which would bend the line, add to the time of every request, so that the sum is right.
-    """
+    """Return seconds per request, their deviation, and seconds per byte: least squares; slow reads add to requests."""
     whole = (taken, requests, nbytes)
     low, high = np.quantile(taken, [CUT, 1 - CUT])
     kept = (taken >= low) & (taken <= high)

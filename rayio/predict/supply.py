@@ -70,7 +70,6 @@ def supply(
 
 
 def _of_batch(requests: list[Requests], read: Trained) -> Asked:
-    """Return the mean request of a batch of training."""
     planned = mean_of(requests)
     if not read.batches:
         return planned

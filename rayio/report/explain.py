@@ -20,9 +20,7 @@ from rayio.scenario.origin import origin_of
 from rayio.schema.fields import show
 from rayio.trace.run_directory import RunDirectory
 
-#: Ranks that are listed, those that others waited for most.
 WORST = 8
-#: Actors that died and are named.
 MOST_DEATHS = 8
 
 
@@ -71,7 +69,6 @@ def worded(explained_run: Explained) -> Explained:
 
 
 def _as_published(directory: RunDirectory, result: RunResult) -> Explained:
-    """Return the published numbers of a reduced import: it has no step that could be explained."""
     imported = result.imported
     assert imported is not None
     return Explained(
@@ -106,7 +103,6 @@ def _origin(scenario: Scenario, info: Mapping[str, Any]) -> Origin | None:
 
 
 def _trouble(directory: RunDirectory, result: RunResult | None) -> list[str]:
-    """Return notes on how the run ended, which actors died meanwhile, and which spans are missing."""
     notes = []
     if result is None:
         notes.append("the run has no result: it failed, or is still running; only recorded spans are explained")

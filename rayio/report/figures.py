@@ -185,7 +185,6 @@ class HeatMap:
     ranks: list[tuple[int, int]]
     #: Time of a step without the wait for other ranks, over that of the (lower) median rank in the same bin.
     pace: Floats
-    #: Shares of the rank's time.
     data_wait: Floats
     sync: Floats
 

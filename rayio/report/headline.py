@@ -18,6 +18,7 @@ from rayio.records.run_result import RunResult
 from rayio.report.content import Content
 from rayio.report.definitions import term
 from rayio.report.text.summary import fetched_line, fetched_row, format_done, whose_overhead
+from rayio.report.text.terms import seconds
 from rayio.scenario import derive
 from rayio.scenario.expect import Condition
 from rayio.units import format_number, format_seconds, format_share
@@ -144,7 +145,6 @@ def _read(result: RunResult) -> Number:
 
 
 def _lost_most(explained: Explained | None) -> Number | None:
-    """Return the cause that took most of the step time: the first one below compute in the table of losses."""
     lost = [row for row in explained.verdict.table if row.share and row.seconds] if explained else []
     if not lost:
         return None
@@ -176,13 +176,13 @@ def _of_import(result: RunResult) -> tuple[list[Number], list[Number]]:
 
 
 def _others(result: RunResult) -> list[Number]:
-    others = whose_overhead(result)
+    others, steps = whose_overhead(result), result.steps or 0
     rows: list[Number] = [
         ("data_wait_share", "exposed", "data loading", format_share(result.data_wait_share), "of step time, exposed"),
         ("sync_share", "share", "sync", format_share(result.sync_share), "of step time"),
         ("other_share", "overhead", "overhead", format_share(result.other_share, 2), f"of step time, {others}"),
         ("goodput", "goodput", "goodput", format_share(result.goodput), "of wall time"),
-        ("wall_seconds", "wall", "wall time", _seconds(result.wall_seconds), _steps(result.steps or 0)),
+        ("wall_seconds", "wall", "wall time", seconds(result.wall_seconds), f"{steps:,} step{'s' * (steps != 1)}"),
     ]
     if fetched := result.fetched:
         name, value, rest = fetched_row(fetched)
@@ -194,14 +194,6 @@ def _others(result: RunResult) -> list[Number]:
         remark = f"{rounds.rounds} evaluation{'s' * (rounds.rounds != 1)}"
         rows.append(("evaluation.au", "eval-au", "evaluation", format_share(rounds.au), remark))
     return rows
-
-
-def _steps(count: int) -> str:
-    return f"{count:,} step{'s' * (count != 1)}"
-
-
-def _seconds(value: float | None) -> str:
-    return "unknown" if value is None else format_seconds(value)
 
 
 def _tiles(rows: list[Number], name: str) -> str:

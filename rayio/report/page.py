@@ -15,7 +15,6 @@ from rayio.report.sections import section
 from rayio.report.text.summary import books_line
 from rayio.units import format_seconds
 
-#: Short names of the sections.
 SHORT = {
     "loss": "Losses", "time": "Over time", "timeline-section": "Timeline", "steps": "Steps", "ranks": "Ranks",
     "stages": "What if", "access": "Storage", "records": "Records", "configuration": "Configuration",

@@ -17,6 +17,7 @@ from rayio.report.bins import Bins
 from rayio.report.content import Content
 from rayio.report.definitions import term
 from rayio.report.figures import Floats
+from rayio.report.text.terms import seconds
 from rayio.report.tracks import packed
 
 #: Phases of ranks in the order in which a figure stacks them.
@@ -185,7 +186,7 @@ def step_times(content: Content) -> str:
     marks = []
     if statistics and statistics.count > 2:
         known = [(n, statistics[n]) for n in ("p50", "p90", "p99") if statistics[n] <= high]
-        marks = [(place(value), f"{n} {tables.seconds(value)}") for n, value in known]
+        marks = [(place(value), f"{n} {seconds(value)}") for n, value in known]
     top = axes.roof(float(histogram.counts.max()))
     tips = [
         f"{axes.seconds_label(a, high)} – {axes.seconds_label(b, high)}\n{count:,} steps"
@@ -199,8 +200,8 @@ def step_times(content: Content) -> str:
     scale = ", logarithmic axis" if histogram.is_log else ""
     head = f"number of steps{scale}, {int(histogram.counts.sum()) + histogram.beyond:,} in all"
     if histogram.beyond:
-        head += f"; {histogram.beyond:,} longer than {tables.seconds(high)} are not drawn"
-        head += f" (up to {tables.seconds(statistics['max'])})" if statistics else ""
+        head += f"; {histogram.beyond:,} longer than {seconds(high)} are not drawn"
+        head += f" (up to {seconds(statistics['max'])})" if statistics else ""
     return f"<h3>{term('step', 'step times')} <small>{head}</small></h3>{drawn}"
 
 

@@ -16,15 +16,10 @@ from rayio.report.axes import number
 from rayio.report.charts import bar
 from rayio.report.definitions import term
 from rayio.report.text.summary import meaning_of, measured_times
-from rayio.report.text.terms import WORK_OF_STAGES, can_do, rate
+from rayio.report.text.terms import WORK_OF_STAGES, can_do, rate, seconds
 from rayio.units import format_bytes, format_seconds, format_share
 
 _TAG = re.compile(r"<[^>]*>")
-
-
-def seconds(value: float | None) -> str:
-    """Return a time; "unknown" for None."""
-    return "unknown" if value is None else format_seconds(value)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], name: str = "") -> str:
@@ -56,16 +51,13 @@ def reader_changes(scaling: Scaling) -> str:
     return f"<details><summary>{listed}</summary>{table(['at', 'rank', 'readers', 'took', 'why'], rows)}</details>"
 
 
-def _steps(count: int) -> str:
-    return f"{count:,} step{'s' * (count != 1)}"
-
-
 def hosts(listed: Sequence[Host]) -> str:
     """Return the hosts of a run, and the file systems of its paths."""
     if not listed:
         return ""
     hardware = [
-        [escape(host.name), escape(host.kernel), _known(host.cores), _bytes(host.memory_bytes),
+        [escape(host.name), escape(host.kernel), "unknown" if host.cores is None else f"{host.cores:,}",
+         _bytes(host.memory_bytes),
          _bytes(host.memory_limit_bytes) if host.memory_limit_bytes else "",
          escape(", ".join(f"{link.name}{_speed(link.bits_per_second)}" for link in host.interfaces))]
         for host in listed
@@ -82,10 +74,6 @@ def hosts(listed: Sequence[Host]) -> str:
         "<h3>hosts</h3>" + table(head, hardware, "worded")
         + ("<h3>file systems</h3>" + table(below, mounts, "worded") if mounts else "")
     )  # fmt: skip
-
-
-def _known(value: int | None) -> str:
-    return "unknown" if value is None else f"{value:,}"
 
 
 def _bytes(value: int | None) -> str:
@@ -114,11 +102,12 @@ def waterfall(verdict: Verdict) -> str:
             f'<span class="what">{escape(meaning)}</span></div>'
         )
         begin += share
+    steps = f"{verdict.steps:,} step{'s' * (verdict.steps != 1)}"
     total = f'<div class="fall sum"><span class="name">{term("loss", "sum")}</span>{bar(0, 0, "other")}'
     return (
         '<div class="waterfall">' + "".join(lines) + total
         + f'<span class="n">{format_share(begin)}</span><span class="n">{format_seconds(verdict.seconds)}</span>'
-        f'<span class="what">{_steps(verdict.steps)} of all ranks</span></div></div>'
+        f'<span class="what">{steps} of all ranks</span></div></div>'
     )  # fmt: skip
 
 

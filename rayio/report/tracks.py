@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 #: Roles on the timeline, in the order of their tracks, and the names of the tracks.
 ROLES = {"rank": "rank", "reader": "reader", "queue": "queue", "checkpoint_writer": "writer"}
 
-#: Kinds of slices: a track shows one at a time.
 KINDS = (
     *PHASES, "restart", "read", "decode", "put", "overshoot", "memory_bound", "write", "fsync", "lost",
     "eval_data_wait", "eval_compute", "snapshot", "checkpoint_wait",
@@ -37,12 +36,10 @@ KINDS = (
 MOST_RANKS, MOST_TRACKS = 8, 40
 #: Most slices of all tracks together: of a whole run, and of a window of a longer one.
 MOST_SLICES, WINDOW_SLICES = 24_000, 4_000
-#: Name of the requested window.
 ASKED = "as asked for"
 #: Phases that interrupt a rank's training.
 _PAUSES = ("checkpoint", "evaluate")
 COARSE = 300
-#: Steps that a suggested window shows.
 SHOWN_STEPS = 8
 
 
@@ -170,7 +167,6 @@ class _Seen:
 
     @classmethod
     def together(cls, parts: Sequence[_Seen]) -> _Seen:
-        """Return the tracks of all parts: the first ones."""
         every = [track for part in parts for track in part.tracks]
         order = np.array(sorted(range(len(every)), key=lambda at: _sorting(*every[at]))[:MOST_TRACKS], np.int64)
         place = np.full(len(every), -1)
@@ -286,7 +282,6 @@ def _indices(spans: pa.Table, chosen: Ints) -> tuple[Ints, list[str]]:
 
 
 def _sorting(code: int, index: str) -> tuple[int, ...]:
-    """Return the order of tracks: by rank, a rank before its workers; writers come last."""
     role = [*ROLES][code // 2]
     numbers = [int(part) if part.isdigit() else 1 << 20 for part in index.split("-")]
     return (role == "checkpoint_writer", numbers[0], code, *numbers[1:])

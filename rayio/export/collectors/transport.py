@@ -32,8 +32,8 @@ RETRYABLE_CODES = frozenset({"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_O
 
 
 #: Hints after a TLS library's words, and after a connection that broke without an answer.
-TLS_HINT = "see OTEL_EXPORTER_OTLP_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"
-BROKEN_HINT = "perhaps the address needs https://, or the server a client's certificate"
+TLS_HINT = "; see OTEL_EXPORTER_OTLP_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"
+BROKEN_HINT = "; perhaps the address needs https://, or the server a client's certificate"
 
 
 class Http:
@@ -128,9 +128,9 @@ class Grpc:
             code = error.code().name
             details = " ".join((error.details() or "").split()).rpartition("last error: ")[2][:300]
             if code == "UNAVAILABLE" and _TLS.search(details):
-                raise RefusedError(f"TLS: {details}; {TLS_HINT}") from None
+                raise RefusedError(f"TLS: {details}{TLS_HINT}") from None
             if code == "UNAVAILABLE" and _BROKEN.search(details):
-                details += f"; {BROKEN_HINT}"
+                details += BROKEN_HINT
             after = retry_info(error.trailing_metadata() or ())
             again = code in RETRYABLE_CODES or (code == "RESOURCE_EXHAUSTED" and after is not None)
             raise RefusedError(f"gRPC {code}{f': {details}' if details else ''}", again=again, after=after) from None
@@ -167,10 +167,10 @@ def _unconnected(error: BaseException) -> RefusedError:
         chain += [other for other in inner if isinstance(other, BaseException) and other not in chain]
     closed = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
     if any(isinstance(cause, ssl.SSLError) and not isinstance(cause, closed) for cause in chain):
-        return RefusedError(f"TLS: {why}; {TLS_HINT}")
+        return RefusedError(f"TLS: {why}{TLS_HINT}")
     kinds = (*closed, ConnectionResetError, ConnectionAbortedError, BrokenPipeError, http.client.BadStatusLine)
     if any(isinstance(cause, kinds) for cause in chain):
-        why = f"{why}; {BROKEN_HINT}"
+        why += BROKEN_HINT
     return RefusedError(why, again=True)
 
 

@@ -23,7 +23,6 @@ from rayio.records.origin import CHARGED
 from rayio.report.text.terms import PLENTY, counted, in_words, rate
 from rayio.units import format_bytes, format_rate, format_seconds
 
-#: Ranks that a sentence names.
 NAMED = 3
 
 #: Share of step time that shows in percentages without decimals.
@@ -209,7 +208,6 @@ def _larger(verdict: Verdict) -> str:
 
 
 def _supply(verdict: Verdict, capacity: Capacity, *, is_refused: bool) -> str:
-    """Compare what storage and workers can deliver with what the ranks need."""
     worker = next((row for row in capacity.stages if row.stage == "worker"), None)
     if worker is None or capacity.demand is None:
         limit = capacity.storage  # without spans of readers it is known of the plan
@@ -273,7 +271,6 @@ def _as_served(capacity: Capacity, can: float, need: float, who: str) -> str:
 
 
 def _refused(throttled: Throttled, verdict: Verdict, *, is_real: bool) -> str:
-    """Return how many requests storage refused, what retries took, and of real storage what helps."""
     refused, share = throttled.refused, throttled.data_wait_share
     requests = f"{refused:,} of {refused + throttled.served:,} requests ({in_words(throttled.answers)})"
     text = f"Storage refused {requests}; retries took {_percent(throttled.read_share)} of read time"

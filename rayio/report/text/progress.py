@@ -9,7 +9,6 @@ from rayio.analyze.stages import shown
 from rayio.records.running import OVER, RUNNING, Live
 from rayio.units import format_bytes, format_seconds
 
-#: Names of activities for people.
 _ACTIVITIES = {"data_wait": "data loading", "evaluate": "evaluation", "overshoot": "overhead", "other": "other"}
 
 #: A run that would last longer has no end shown.

@@ -8,14 +8,13 @@ from textwrap import wrap
 from rayio.records.hosts import Host
 from rayio.records.origin import Origin
 from rayio.records.sizing import HOLDS, UNDECIDED, Advised, CapacityFound, CapacityPoint, Price, Setting
+from rayio.report.text.terms import counted
 from rayio.schema.fields import show
 from rayio.units import format_bytes, format_rate
 
-#: The key whose values are accelerators of one node.
 RANKS = "cluster.ranks_per_node"
 #: Begins a note where a run does not give a model that predicts it.
 UNKNOWN = "No prediction"
-#: Characters of a whole bar of the curve.
 BAR = 20
 
 
@@ -31,7 +30,7 @@ def headline(capacity: CapacityFound) -> str:
         so_far = "" if capacity.is_finished else " in the points tried so far"
         setting = "one accelerator" if capacity.over == RANKS else f"{capacity.over}=1"
         return f"{what} does not feed {setting} at {target}{so_far}{reached}"
-    many = _many(capacity.accelerators)
+    many = counted(capacity.accelerators, "accelerator")
     least = "at least " * (capacity.is_at_least or not capacity.is_finished)
     searched = "" if capacity.over == RANKS else f" ({capacity.over}={capacity.setting})"
     unsure = [
@@ -85,10 +84,6 @@ def text(capacity: CapacityFound, width: int) -> str:
     return "\n".join(lines)
 
 
-def _many(accelerators: int) -> str:
-    return f"{accelerators} accelerator{'s' * (accelerators != 1)}"
-
-
 def _without_bar(row: list[str]) -> list[str]:
     return [cell for place, cell in enumerate(row) if place != len(row) - 5]
 
@@ -127,7 +122,7 @@ def _conclusions(capacity: CapacityFound, width: int) -> list[str]:
     for point in (at, above):
         if point is None or point.needed_bytes_per_second is None or point.bytes_per_second is None:
             continue
-        many = _many(point.accelerators)
+        many = counted(point.accelerators, "accelerator")
         need, get = format_rate(point.needed_bytes_per_second), format_rate(point.bytes_per_second)
         unsure = "; not sure whether that is enough" if point.status == UNDECIDED else ""
         verb, who = ("needs", "it") if point.accelerators == 1 else ("need", "they")
@@ -144,7 +139,7 @@ def _conclusions(capacity: CapacityFound, width: int) -> list[str]:
     best = next((change for change in capacity.changes if change.accelerators is not None), None)
     if best is not None:
         least = "at least " if best.is_at_least else ""
-        sentences.append(f"With {best.change}: {least}{_many(best.accelerators or 0)}.")
+        sentences.append(f"With {best.change}: {least}{counted(best.accelerators or 0, 'accelerator')}.")
     elif capacity.changes:
         near = capacity.changes[0]
         sentences.append(
@@ -164,7 +159,7 @@ def _note(note: str, width: int) -> list[str]:
 def advice(advised: Advised, width: int) -> str:
     """Return the advice: the setting, the search, every setting that was simulated, and the check."""
     goal = f"{'AU' if advised.goal == 'au' else 'AU as DLIO counts it'} {100 * advised.target_au:g} %"
-    counted = f"of {advised.possible} settings {len(advised.tried)} were simulated, in {advised.simulations} runs"
+    tried = f"of {advised.possible} settings {len(advised.tried)} were simulated, in {advised.simulations} runs"
     if advised.advice is not None:
         lead = f"the cheapest setting that reaches {goal}: {_values(advised, advised.advice)}"
     elif advised.is_finished:
@@ -185,7 +180,7 @@ def advice(advised: Advised, width: int) -> str:
     lines += [
         "  " + "  ".join(f"{cell:>{n}}" for cell, n in zip(row, wide, strict=True)).rstrip() for row in (head, *rows)
     ]
-    lines += ["", *wrap(f"By price, {dear}: {counted}.", width)]
+    lines += ["", *wrap(f"By price, {dear}: {tried}.", width)]
     if (check := advised.check) is not None:
         au = "unknown" if check.au is None else f"{100 * check.au:.1f} %"
         so = "reaches it" if check.reaches else "does not reach it"

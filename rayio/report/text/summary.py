@@ -13,6 +13,7 @@ from rayio.records.metric_names import SPLIT, STATISTICS, TIMES, lookup
 from rayio.records.origin import CHARGED, IMPORTED, MEASURED, PREDICTED, costs_words, kind_of, storage_words
 from rayio.records.run_result import Between, Books, Imported, RunResult, Statistics
 from rayio.records.scaling import PoolUse
+from rayio.report.text.terms import seconds
 from rayio.scenario.expect import Condition
 from rayio.units import format_bytes, format_number, format_seconds, format_share
 
@@ -125,11 +126,7 @@ def _headline(result: RunResult) -> list[str]:
             format_share(result.loader_share),
             "of step time, its messages and copies, as costs charge it",
         ),
-        (
-            "overhead",
-            format_share(result.other_share, 2),
-            f"of step time ({whose_overhead(result)})",
-        ),
+        ("overhead", format_share(result.other_share, 2), f"of step time ({whose_overhead(result)})"),
         ("goodput", format_share(result.goodput), "of wall time was compute that counts"),
     ]
     if result.au is not None and result.au_interval_low is not None and result.au_interval_high is not None:
@@ -160,7 +157,7 @@ def _headline(result: RunResult) -> list[str]:
         low, high, each = (
             format_share(evaluated.au_min),
             format_share(evaluated.au_max),
-            _seconds(evaluated.mean_seconds),
+            seconds(evaluated.mean_seconds),
         )
         remark = f"AU of evaluation, min {low}, max {high} over ranks; {evaluated.rounds} of {each} each"
         rows.append(("evaluation", format_share(evaluated.au), remark))
@@ -174,7 +171,7 @@ def _nodes(pool: PoolUse) -> str:
     if pool.spared_seconds is not None:
         text += f", which spared ranks {format_number(pool.spared_seconds)} s of waiting"
     if pool.capacity_seconds is not None:
-        text += f"; {_seconds(pool.capacity_seconds)} to capacity at most"
+        text += f"; {seconds(pool.capacity_seconds)} to capacity at most"
     if pool.given_up:
         text += f"; {pool.given_up} readers got none in time"
     return text
@@ -217,7 +214,7 @@ def _split(result: RunResult) -> list[str]:
     what = meaning_of(result)
     lines = ["  where the ranks' time went (all ranks together)"]
     return lines + [
-        f"  {name:<12}{_seconds(getattr(time, name)):>12}{format_share(getattr(share, name)):>10}  {what[name]}"
+        f"  {name:<12}{seconds(getattr(time, name)):>12}{format_share(getattr(share, name)):>10}  {what[name]}"
         for name in names
     ]
 
@@ -317,7 +314,3 @@ def books_line(books: Books) -> str:
         done = "" if books.share_done is None else f", {format_done(books.share_done)}"
         return f"run incomplete{done}: {counts}"
     return f"NOT ALL SAMPLES DELIVERED EXACTLY ONCE: {counts}"
-
-
-def _seconds(value: float | None) -> str:
-    return "unknown" if value is None else format_seconds(value)

@@ -31,6 +31,11 @@ def can_do(capacity: float, demand: float | None) -> str:
     return rate(capacity) if demand is None or capacity <= PLENTY * demand else f"> {rate(PLENTY * demand)}"
 
 
+def seconds(value: float | None) -> str:
+    """Return a time; "unknown" for None."""
+    return "unknown" if value is None else format_seconds(value)
+
+
 def rate(number: float) -> str:
     """Return a number per second with three significant digits."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
