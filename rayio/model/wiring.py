@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from rayio.errors import ScenarioError
 from rayio.kinds import LOADERS
 from rayio.model import roles
 from rayio.model.cpu_account import ReadCpu
@@ -84,6 +85,11 @@ def check_loader(plan: Plan) -> None:
     """
     with LOADERS.answerable(plan.loader.kind):
         loader_of(plan).check(plan)
+        if not loader_of(plan).has_roles and (shared := [layer.name for layer in plan.layers if layer.sharing]):
+            raise ScenarioError(
+                f"storage.{shared[0]}: the workers of loader.kind={plan.loader.kind} cannot share its state; use "
+                "loader.kind=actors, or simulate"
+            )
 
 
 def loader_of(plan: Plan) -> LoaderKind:

@@ -84,7 +84,9 @@ def _of_layers(run: Run, *, of_nodes: bool = False) -> Iterator[Change]:
             if isinstance(run, Base) and run.modelled is None and causes:
                 parts = {field.name: getattr(change, field.name) for field in fields(change)}
                 yield Retimed(**parts, times=partial(_not_held_up, causes))
-            else:
+            elif not (
+                isinstance(run, Base) and run.modelled is None and layer.causes
+            ):  # its delays are in recorded reads
                 yield change
 
 

@@ -253,7 +253,8 @@ class KindOf:
                     return self.registry[name].model_validate(value)
         if value is False and "none" in self.registry:
             raise RefusedError("write none (YAML reads off and no as false)")
-        raise RefusedError(f"must be {self.allowed}")
+        others = [name for name in self.registry if name not in self.allowed]
+        raise RefusedError(f"must be {self.allowed}" + f", or {listed(others)}" * bool(others))
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(refusing(self.read))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field
 
+from rayio.scenario.change import Change, Run, with_keys
 from rayio.schema.fields import Section, quantity
 from rayio.storage.base import Delay, Opener, Requests, Served, Storage
 from rayio.storage.layers.layer import Kernel, Layer, Mount
@@ -59,6 +60,17 @@ class Toll(Layer):
     def contradictions(self, scenario: Scenario) -> Iterator[str]:
         if scenario.loader.num_workers == 0:
             yield "storage.toll: there are no readers to pass the gate; raise loader.num_workers"
+
+    def changes(self, run: Run) -> Iterator[Change]:
+        yield from super().changes(run)
+        half = self.seconds_each / 2
+        yield Change(
+            "toll ÷ 2",
+            kind="setting",
+            to=with_keys("storage", toll=half),
+            key=f"storage.toll={half:g} s",
+            helps=("input",),
+        )
 
     def state(self, kernel: Kernel) -> Booth:
         return Booth(self.seconds_each)
