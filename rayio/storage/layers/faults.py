@@ -293,19 +293,26 @@ class FaultyStorage:
         why = ", ".join(sorted({fault.kind for fault in failing.values()}))
         if on_error == "skip":
             return await self._held(why, self._together([fault.after for fault in failing.values()])), len(failing)
+        places = [*failing]
+        delays: list[Delay] = []
+        for first in range(0, len(places), self.io_depth):
+            delays += await self._retried(requests, places[first : first + self.io_depth], took / number)
+        return delays, 0
+
+    async def _retried(self, requests: Requests, places: Sequence[int], took: float) -> list[Delay]:
+        """Read samples that failed again until they succeed, all at once; an attempt takes ``took`` seconds a sample."""
         begun, delays, attempt = self.clock.now(), list[Delay](), 1
-        while failing:
+        while failing := {place: fault for place, fault in await self._failing(requests, attempt) if place in places}:
+            why = ", ".join(sorted({fault.kind for fault in failing.values()}))
             answered = self._together([fault.after for fault in failing.values()])
             pauses = [self.budget.pause(attempt, f"{self.path}/{requests.address}/{place}") for place in failing]
-            if on_error == "fail" or None in pauses:
+            if self.faults.keys.on_error == "fail" or None in pauses:
                 await self._held(why, answered)
                 raise self._given_up(requests, failing, attempt, begun)
-            each = [(pause or 0.0) + took / number for pause in pauses]
+            each = [(pause or 0.0) + took for pause in pauses]
             delays += await self._held(why, answered + self._together(each))
             attempt += 1
-            again = dict(await self._failing(requests, attempt))
-            failing = {place: again[place] for place in failing if place in again}
-        return delays, 0
+        return delays
 
     async def _failing(self, requests: Requests, attempt: int) -> list[tuple[int, Failure]]:
         failing: dict[int, Failure] = {}
