@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,13 +15,17 @@ from hypothesis import strategies as st
 import rayio
 from rayio.analyze.stalls import attribute
 from rayio.cli import main
+from rayio.engines.virtual.clock import VirtualKernel
 from rayio.errors import ScenarioError, StorageError
 from rayio.model.planning import plan_of
+from rayio.model.wiring import Wiring
+from rayio.place import Where
 from rayio.report.explain import explain
 from rayio.scenario.load import build, load
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
 from rayio.storage.layers.faults import Faults
+from rayio.trace.recorder import Recorder
 from rayio.trace.slices import Slices
 from scenarios import scenario
 
@@ -77,6 +83,46 @@ def test_the_same_batches_stall_on_ray_and_its_actors_agree_when_a_run_began(tmp
     assert run.result.ledger is not None
     assert run.result.ledger.even
     assert "layer-faults" in [actor["name"] for actor in run.directory.info["actors"]]
+
+
+EVALUATED = {
+    "dataset__eval": {"num_files": 48},
+    "train": {"epochs": 1, "compute": "1 ms", "evaluate": {"every": {"epochs": 1}, "compute": "1 ms"}},
+}
+
+
+@pytest.mark.parametrize("modelled", [True, False])
+def test_files_of_the_evaluation_have_other_names_and_another_folder(modelled: bool) -> None:
+    plan = plan_of(faulty({"slow_files": {"share": 0.5, "factor": 2}}, **EVALUATED), modelled=modelled)
+    loading = plan.loading()
+    names: list[set[str]] = []
+    for epoch in (0, 1):
+        names.append(set())
+        for step in range(48):
+            files = loading.of(Where(0, epoch, step)).requests.files
+            assert files is not None
+            names[-1] |= {*files()[0]}
+    training, evaluation = names
+    assert training <= {plan.layout.path(file) for file in range(48)}
+    assert all(name.startswith("data-eval/") for name in evaluation)
+    devices: Any = SimpleNamespace(arbiter=lambda device: None, shared=lambda layer, node: None)
+    wired: Any = Wiring(plan, VirtualKernel(), Recorder(), ".", devices, num_ranks=2).datasets(0)
+    assert [wired.of(epoch).path for epoch in (0, 1)] == ["data", "data-eval"]
+
+
+def test_a_part_of_a_batch_has_the_files_of_its_own_samples() -> None:
+    cached = {"storage": {"cache": [{"tier": "ram", "bytes": "1 MB"}]}}
+    plan = plan_of(faulty({"slow_files": {"share": 0.5, "factor": 2}}, **cached), modelled=True)
+    loads = [plan.loading().of(Where(0, 0, step)) for step in range(12)]
+    assert any(len(np.unique(batch.batch.files)) > 2 for batch in loads)
+    for batch in loads:
+        samples = batch.requests.samples
+        assert samples is not None
+        files = samples.requests(np.array([1, 3])).files
+        assert files is not None
+        names, file, nbytes = files()
+        assert [names[number] for number in file] == [plan.layout.path(one) for one in batch.batch.files[[1, 3]]]
+        assert nbytes.tolist() == batch.batch.nbytes[[1, 3]].tolist()
 
 
 @pytest.mark.parametrize(

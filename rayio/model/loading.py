@@ -87,7 +87,7 @@ class Loading:
     """The batches of one rank, computed on demand. ``modelled`` means modelled storage.
 
     ``itemised``: each request is recorded, with its place; ``cached``: a modelled cache is in front of the storage;
-    ``named``: a layer needs the files of each batch.
+    ``named``: a layer needs the files of each batch; what precedes their names, by phase.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Loading:
         modelled: bool,
         itemised: bool = False,
         cached: bool = False,
-        named: bool = False,
+        named: Phased[str] | None = None,
         rate: float | None = None,
         decoding: Work | None = None,
     ) -> None:
@@ -125,7 +125,7 @@ class Loading:
         self.itemised = itemised
         #: True if a modelled cache may have some of a batch's samples.
         self.cached = cached
-        #: True if a layer of storage needs the files of each batch.
+        #: What precedes the names of files in ``Requests.files``; None if no layer of storage needs them.
         self.named = named
         self.buffers = Buffers()
         self.read_cpu = ReadCpu()
@@ -194,16 +194,22 @@ class Load:
         loading, (rank, epoch, step, _) = self.loading, self.at
         if not loading.modelled:
             planned = Requests((rank, epoch, step), 0, NOTHING, num_samples=self.block.batch_size)
-            return planned._replace(files=self.samples) if loading.named else planned
+            return self._named(planned)
         table = self._table
         if table is None:
             planned, self.after = loading.access.requests(self.files, self.batch, self.before)
             planned = planned._replace(num_samples=self.block.batch_size)
         else:
             planned = table.row(self.row, (rank, epoch, step), self.block.batch_size)
-        if loading.named:
-            planned = planned._replace(files=self.samples)
+        planned = self._named(planned)
         return self._divisible(planned) if loading.cached else planned
+
+    def _named(self, planned: Requests, part: Batch | None = None) -> Requests:
+        """Return requests with the files of a part of the batch, or all of it, if a layer needs them."""
+        named = self.loading.named
+        if named is None:
+            return planned
+        return planned._replace(files=partial(self._samples, part or self.batch, named.of(self.at.epoch)))
 
     @property
     def _table(self) -> RequestTable | None:
@@ -250,8 +256,9 @@ class Load:
 
     def _requests_of(self, batch: Batch, places: NDArray[np.intp]) -> Requests:
         chosen = {name: getattr(batch, name)[places] for name in ("samples", "files", "index", "nbytes")}
-        planned, _ = self.loading.access.requests(self.files, replace(batch, **chosen), self.before)
-        return planned._replace(num_samples=len(places), files=self.samples if self.loading.named else None)
+        part = replace(batch, **chosen)
+        planned, _ = self.loading.access.requests(self.files, part, self.before)
+        return self._named(planned._replace(num_samples=len(places)), part)
 
     def keep(self, kept: Kept) -> None:
         """Update the reader's state after this batch."""
@@ -260,10 +267,12 @@ class Load:
 
     def samples(self) -> Samples:
         """Return the samples by file, for the trace."""
-        batch = self.batch
+        return self._samples(self.batch)
+
+    def _samples(self, batch: Batch, before: str = "") -> Samples:
         files, place = np.unique(batch.files, return_inverse=True)
         path = self.sampler.layout.path
-        return Samples([path(file) for file in files.tolist()], place, batch.nbytes)
+        return Samples([before + path(file) for file in files.tolist()], place, batch.nbytes)
 
     @property
     def decode_seconds(self) -> float:

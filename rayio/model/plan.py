@@ -214,9 +214,14 @@ class Plan:
     def data_storage(self, make: Callable[[str], Storage]) -> Storage:
         """Return a reader's storage of the dataset's folder and the evaluation's; ``make`` opens a folder."""
         training = make(self.training_phase.path)
-        if self.evaluation is None or self.modelled:
-            return training
-        return PhasedStorage(training, make(self.evaluation.path), len(self.steps))
+        evaluation = training if self.evaluation is None else make(self.evaluation.path)
+        return training if evaluation is training else PhasedStorage(training, evaluation, len(self.steps))
+
+    @property
+    def _named(self) -> Phased[str]:
+        """What precedes files' names for layers: the evaluation's have their folder, as they may be named alike."""
+        folder, of = self.training_phase.path, self.evaluation
+        return Phased("", "" if of is None or of.path == folder else f"{of.path}/", len(self.steps))
 
     def loading(self, num_ranks: int = 1) -> Loading:
         """Return the loading of ``num_ranks`` ranks, for readers and queues."""
@@ -235,7 +240,7 @@ class Plan:
             modelled=self.modelled,
             itemised=self.trace.is_itemised or any(layer.needs_places for layer in self.layers),
             cached=self.is_divided,
-            named=any(layer.needs_files for layer in self.layers),
+            named=self._named if any(layer.needs_files for layer in self.layers) else None,
             rate=work.rate if work is not None and self.modelled else None,
             decoding=None if self.modelled else work,
         )

@@ -261,7 +261,7 @@ class Wiring:
 
     def datasets(self, node: int) -> Storage:
         """Return a node's storage of the dataset, and of the evaluation's."""
-        storage = self._through_layers(node, self.plan.training_phase.path, is_dataset=True)
+        storage = self.plan.data_storage(partial(self._through_layers, node, is_dataset=True))
         return storage if self.cores is None else ParsedStorage(storage, self.cores(node), self.plan.costs.cpu)
 
     def _through_layers(self, node: int, path: str, *, is_dataset: bool) -> Storage:
@@ -269,7 +269,7 @@ class Wiring:
         plan, of = self.plan, (node, path, is_dataset)
         if (known := self._layered.get(of)) is not None:
             return known
-        storage = plan.data_storage(partial(self._storage, node)) if is_dataset else self._storage(node, path)
+        storage = self._storage(node, path)
         for layer in plan.layers:
             mount = Mount(
                 self.kernel, node, path, is_dataset, plan.loader.io_depth, plan.trace.is_itemised,

@@ -50,7 +50,8 @@ class Requests(NamedTuple):
     num_samples: int = 0
     #: These samples separately, for caches; None without a modelled cache.
     samples: Divisible | None = None
-    #: Files of these samples, each sample's file number and bytes, for layers that need them.
+    #: Files of these samples, each sample's file number and bytes, for layers that need them. Names are relative to the
+    #: training dataset's folder; those of an evaluation dataset elsewhere begin with its own.
     files: Callable[[], tuple[list[str], NDArray[np.int64], NDArray[np.int64]]] | None = None
 
     @property
