@@ -224,7 +224,8 @@ def test_a_stall_at_a_time_holds_up_checkpoints_too(tmp_path: Path) -> None:
 
 def test_without_faults_there_is_no_layer_and_faults_that_are_none_change_nothing() -> None:
     assert plan_of(faulty("none"), modelled=True).layers == ()
-    assert plan_of(faulty({}), modelled=True).layers == ()
+    with pytest.raises(ScenarioError, match=r"storage\.faults=\{\}: has no fault; give stalls"):
+        faulty({})
     (layer,) = plan_of(faulty(STALLS), modelled=False).layers
     assert isinstance(layer, Faults)
     assert not layer.sharing
@@ -284,3 +285,12 @@ def test_times_of_a_run_are_refused_where_readers_share_none() -> None:
         ScenarioError, match=r"storage\.faults: faults at a time are not possible with loader\.kind=torch"
     ):
         load("unet3d-small", ["loader.kind=torch", "storage.faults={stalls: [{at: 1 s, seconds: 1 s}]}"])
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 8])
+def test_an_error_for_a_time_holds_a_worker_up_once_however_large_its_batches_are(batch_size: int) -> None:
+    faults = {"errors": [{"kind": "EIO", "at": "100 ms", "seconds": "100 ms"}]}
+    wanted = faulty(faults, loader__batch_size=batch_size, loader__num_workers=1, cluster__ranks_per_node=1)
+    spans = rayio.simulate(wanted).spans()
+    seconds = spans[spans.name == "delay"].duration_ns.sum() / 1e9
+    assert 0.05 < seconds < 0.7, "pauses of 50 to 100, then of 100 to 200 ms reach its end"

@@ -219,7 +219,7 @@ class Plan:
 
     @property
     def _named(self) -> Phased[str]:
-        """What precedes files' names for layers: the evaluation's have their folder, as they may be named alike."""
+        """Return the prefix of file names for layers: the evaluation's have their folder, as names may be equal."""
         folder, of = self.training_phase.path, self.evaluation
         return Phased("", "" if of is None or of.path == folder else f"{of.path}/", len(self.steps))
 

@@ -132,6 +132,10 @@ def learn(
         f"{scenario.name}, calibrated from {name} ({info.get('engine')} engine, rayio {info.get('rayio')})",
         "rayio simulate takes this file; change loader.num_workers, loader.prefetch_factor and the like",
     ]
+    if delaying := [layer.name for layer in plan.layers if layer.causes]:
+        notes.append(
+            f"storage.{delaying[0]}: its delays are in the fitted storage; calibrate a run without it to predict others"
+        )
     storing: dict[str, Any] = {}
     loading = _payload(scenario, info)
     all_runs = (Learnable(name, scenario, info, run.slices), *more)

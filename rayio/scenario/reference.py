@@ -99,7 +99,9 @@ class _Page:
                 yield from ("", f"### {prefix}{key}", "")
             yield from (f"- `{_name(part)}`: {_prose(_described(part))}" for part in kinds)
             for part in kinds:
-                if inner := {name: key for name, key in part.get("properties", {}).items() if name != "kind"}:
+                if inner := {
+                    n: key for n, key in part.get("properties", {}).items() if n != "kind" or "const" not in key
+                }:
                     yield from ("", f"Keys of `{_name(part)}`:", "", *self.table(inner, ""))
 
     def _flat(self, properties: Schema, prefix: str) -> Iterator[tuple[str, Schema]]:

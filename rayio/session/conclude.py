@@ -102,12 +102,17 @@ def conclude(
     else:  # nothing to compare: planned numbers are enough
         books = Books.of_json(ledger.close(plan.planned_numbers(), tallies).as_dict())
         books = replace(books, even=None, differences=())
+    skipped = books.skipped_samples or 0
+    counted = (
+        (f"{skipped:,} samples were skipped after errors; samples/s and bytes count them as read",) if skipped else ()
+    )
     result = replace(
         result,
         engine=engine,
         scenario=scenario.name,
         origin=origin_of(scenario, is_virtual=engine_named(engine).is_virtual, modelled=plan.modelled),
         ledger=books,
+        notes=(*result.notes, *counted),
         dropped_samples_per_epoch=derive.dropped_samples(scenario),
         capped_samples_per_epoch=derive.capped_samples(scenario),
     )

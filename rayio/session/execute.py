@@ -160,6 +160,7 @@ class _Session:
             )
         if not self.plan.modelled:
             self.notes += idle_storage(scenario, base, out)
+            self.notes += [layer.description for layer in self.plan.layers if layer.description]
         elif scenario.storage.page_cache != "use":
             self.notes.append(
                 f"storage.page_cache={scenario.storage.page_cache}: no effect, "

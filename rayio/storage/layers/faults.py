@@ -100,6 +100,8 @@ def _many(kind: type[Section]) -> Reads:
             raise RefusedError(f"must be a list of mappings with {', '.join(kind.model_fields)}")
         faults: list[Any] = [kind.model_validate(fault) for fault in value]
         for fault in faults:
+            if isinstance(fault, Failure) and fault.at is None and fault.seconds != 1.0:
+                raise RefusedError("seconds is the length of errors at a time; give at, or leave it out")
             if (fault.rate is None) == (fault.at is None):
                 raise RefusedError("each needs rate (a share of samples) or at (a time of the run), and not both")
         return tuple(faults)
@@ -126,6 +128,12 @@ class FaultKeys(Section):
 
 
 def _or_none(value: Any) -> Any:
+    if (
+        isinstance(value, Mapping)
+        and value.get("on_error", "retry") in ("fail", "skip", "retry")
+        and {*value} <= {"on_error"}
+    ):
+        raise refusal(RefusedError("has no fault; give stalls, errors or slow_files, or write none"))
     if value is None or value == "none" or isinstance(value, (FaultKeys, Mapping)):
         return "none" if value is None else value
     raise refusal(RefusedError("must be none, or a mapping with stalls, errors, slow_files and on_error"))
@@ -300,7 +308,7 @@ class FaultyStorage:
         return delays, 0
 
     async def _retried(self, requests: Requests, places: Sequence[int], took: float) -> list[Delay]:
-        """Read samples that failed again until they succeed, all at once; an attempt takes ``took`` seconds a sample."""
+        """Repeat failed samples together until they succeed; an attempt takes ``took`` seconds a sample."""
         begun, delays, attempt = self.clock.now(), list[Delay](), 1
         while failing := {place: fault for place, fault in await self._failing(requests, attempt) if place in places}:
             why = ", ".join(sorted({fault.kind for fault in failing.values()}))
