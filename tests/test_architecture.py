@@ -184,14 +184,17 @@ def test_an_actor_loads_no_schema_of_a_whole_scenario() -> None:
 
 #: A program that records spans, sends them, stores them and reads them back, and says whether it loaded pandas.
 RECORDS = """
-import sys, pathlib
-from rayio.trace import progress, recorder, run_directory, span_files
+import sys, pathlib, numpy
+from rayio.trace import progress, recorder, run_directory, slice_file, span_files
 recorder = recorder.Recorder()
 recorder.add(recorder.register("rank", "0", 0), "compute", 1, 2)
 table = run_directory.from_ipc(run_directory.to_ipc(recorder.drain()))
 progress.Progress().add(table)
 span_files.write(pathlib.Path(sys.argv[1]), table)
 assert span_files.SpanFile(pathlib.Path(sys.argv[1])).read().equals(table)
+aside = slice_file.SliceFile(table.column_names, 1)
+aside.keep(table, numpy.zeros(1, numpy.uint16))
+assert len(aside.table(0, table.column_names)) == len(table)
 print("pandas" in sys.modules)
 """
 

@@ -77,8 +77,7 @@ class SliceFile:
         columns = [*dict.fromkeys(columns or self._kinds)]
         places = sorted([*self._kinds].index(name) for name in columns)
         options = pa.ipc.IpcReadOptions(included_fields=places, use_threads=False)
-        schema = pa.schema([(name, pa.from_numpy_dtype(self._kinds[name])) for name in columns])
-        tables = [schema.empty_table()]
+        tables = [pa.table({name: numbers(np.zeros(0, self._kinds[name])) for name in columns})]
         for begin, size in self._messages[number]:
             message = np.empty(size, np.uint8)
             self._file.read(message.data, begin)
