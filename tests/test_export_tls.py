@@ -219,7 +219,10 @@ def test_tls_that_cannot_work_is_one_line_with_a_hint_and_not_tried_again(
     assert f"{len(table)} of {len(table)} spans were not exported to" in said
     # A connection that only broke may have done so for another reason.
     # Whether a server's alert about a client arrives before its connection breaks differs from try to try.
-    assert live.sent.retries == (QUICK.tries - 1 if BROKEN_HINT in said else 0) or wrong.endswith("client")
+    assert live.sent.retries == (QUICK.tries - 1 if BROKEN_HINT in said else 0) or wrong in (
+        "no client",
+        "a strange client",
+    )
     assert not collector.spans
 
 

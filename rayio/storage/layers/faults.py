@@ -298,8 +298,8 @@ class FaultyStorage:
         if not failing:
             return [], 0
         on_error, number = self.faults.keys.on_error, max(requests.num_samples, 1)
-        why = ", ".join(sorted({fault.kind for fault in failing.values()}))
         if on_error == "skip":
+            why = ", ".join(sorted({fault.kind for fault in failing.values()}))
             return await self._held(why, self._together([fault.after for fault in failing.values()])), len(failing)
         places = [*failing]
         delays: list[Delay] = []
