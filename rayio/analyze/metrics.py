@@ -59,7 +59,7 @@ def measure(run: RunInSlices, shape: RunShape) -> RunResult:
     likely = interval(run.steps, window, shape, au)
     waits = int(sums.spent["data_wait"].sum())
     notes += filling(waits, sums.at_first, int(sums.lasted.sum()))
-    notes += of_filling(run, window, shape, fewest or 0, au)
+    short = of_filling(run, window, shape, fewest or 0, au)
     if ranks > LISTED_RANKS:
         notes.append(f"{LISTED_RANKS} of {ranks} ranks are listed one by one in result.json")
     for rank in lives.rank[lives.split["other"] < 0][:1]:
@@ -96,6 +96,7 @@ def measure(run: RunInSlices, shape: RunShape) -> RunResult:
         percentiles=_percentiles(run, window, shape),
         ranks=_ranks(lives, by_rank_au, sums.number),
         notes=tuple(notes),
+        doubts=() if short is None else (short,),
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from html import escape
 
-from rayio.analyze.filled import TOO_SHORT, note_of
 from rayio.analyze.stages import shown
 from rayio.imports.dlio_losses import largest
 from rayio.records.explained import Explained
@@ -17,6 +16,8 @@ from rayio.records.origin import IMPORTED, storage_words
 from rayio.records.run_result import RunResult
 from rayio.report.content import Content
 from rayio.report.definitions import term
+from rayio.report.text.doubts import title as title_of
+from rayio.report.text.doubts import worded
 from rayio.report.text.summary import fetched_line, fetched_row, format_done, whose_overhead
 from rayio.report.text.terms import seconds
 from rayio.scenario import derive
@@ -30,7 +31,8 @@ Number = tuple[str, str, str, str, str]
 def head(content: Content) -> str:
     """Return the badges, the verdict with its action, and the numbers."""
     large, small = numbers(content)
-    return _badges(content) + _verdict(content.explanation) + _tiles(large, "tiles") + _tiles(small, "tiles small")
+    verdict = _verdict(content.explanation) + _warnings(content)
+    return _badges(content) + verdict + _tiles(large, "tiles") + _tiles(small, "tiles small")
 
 
 def badge(result: RunResult | None, target: Condition | None) -> tuple[str, str]:
@@ -72,8 +74,8 @@ def _badges(content: Content) -> str:
     kind, words = badge(content.result, target)
     broke_off = unfinished(content)
     early = f'<span class="badge missed">{escape(broke_off)}</span>' if broke_off else ""
-    is_short = content.result is not None and note_of(content.result.notes) is not None
-    late = f'<span class="badge missed">{escape(TOO_SHORT)}: see the notes</span>' if is_short else ""
+    titles = dict.fromkeys(map(title_of, content.doubts))
+    late = "".join(f'<span class="badge missed">{escape(text)}</span>' for text in titles)
     return f'<p class="badges">{early}<span class="badge {kind}">{escape(words)}</span>{late}</p>'
 
 
@@ -90,6 +92,12 @@ def _verdict(explained: Explained | None) -> str:
     todo = f'<p class="action"><b>To do:</b> {_marked(action)}</p>' if action else ""
     colour = f" c-{explained.verdict.cause}" if explained.verdict.cause else ""
     return f'<div class="verdict{colour}"><p>{_marked(sentences[0])}</p>{todo}{more}</div>'
+
+
+def _warnings(content: Content) -> str:
+    """Return the doubts about the numbers, with their remedies."""
+    rows = "".join(f"<li>{_marked(doubt.sentence)}</li>" for doubt in worded(content.doubts))
+    return f'<ul class="trouble doubts">{rows}</ul>' if rows else ""
 
 
 def _marked(text: str) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from textwrap import wrap
 
+from rayio.records.doubts import CAPACITY, CHANGES, SETTING, Doubt, blocking
 from rayio.records.hosts import Host
 from rayio.records.origin import Origin
 from rayio.records.sizing import HOLDS, UNDECIDED, Advised, CapacityFound, CapacityPoint, Price, Setting
+from rayio.report.text.doubts import reasons
 from rayio.report.text.terms import counted
 from rayio.schema.fields import show
 from rayio.units import format_bytes, format_rate
@@ -24,6 +26,8 @@ def headline(capacity: CapacityFound) -> str:
     au = "AU" if capacity.formula == "au" else "AU as DLIO counts it"
     how = "simulated" if capacity.engine == "virtual" else f"engine {capacity.engine}"
     what = f"{capacity.storage_in_words or capacity.storage} ({how})"
+    if doubts := blocking(capacity.doubts, CAPACITY):
+        return f"No answer how many accelerators {what} feeds at {target}: {reasons(doubts)}"
     if capacity.accelerators is None:
         first = next(iter(capacity.points), None)
         reached = "" if first is None or first.au is None else f": {au} is {100 * first.au:.1f} % with it"
@@ -146,21 +150,33 @@ def _conclusions(capacity: CapacityFound, width: int) -> list[str]:
             f"No single change is enough for {above.accelerators if above else 'more'}; "
             f"the best is {near.change}, AU {100 * (near.au or 0):.1f} %."
         )
-    elif capacity.binds and capacity.is_finished and not any(UNKNOWN in note for note in capacity.notes):
+    elif (
+        capacity.binds
+        and capacity.is_finished
+        and not any(UNKNOWN in note for note in capacity.notes)
+        and not blocking(capacity.doubts, CHANGES)
+    ):
         sentences.append("No single change helps.")
     lines = [line for sentence in sentences for line in wrap(sentence, width, break_long_words=False)]
+    lines += _warnings(capacity.doubts, width)
     return [*lines, *(line for note in capacity.notes for line in _note(note, width))]
 
 
-def _note(note: str, width: int) -> list[str]:
-    return wrap(f"note: {note}", width, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
+def _warnings(doubts: Sequence[Doubt], width: int) -> list[str]:
+    return [line for doubt in doubts for line in _note(doubt.sentence, width, "warning")]
+
+
+def _note(note: str, width: int, what: str = "note") -> list[str]:
+    return wrap(f"{what}: {note}", width, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
 
 
 def advice(advised: Advised, width: int) -> str:
     """Return the advice: the setting, the search, every setting that was simulated, and the check."""
     goal = f"{'AU' if advised.goal == 'au' else 'AU as DLIO counts it'} {100 * advised.target_au:g} %"
     tried = f"of {advised.possible} settings {len(advised.tried)} were simulated, in {advised.simulations} runs"
-    if advised.advice is not None:
+    if doubts := blocking(advised.doubts, SETTING):
+        lead = f"No advice which setting reaches {goal}: {reasons(doubts)}"
+    elif advised.advice is not None:
         lead = f"the cheapest setting that reaches {goal}: {_values(advised, advised.advice)}"
     elif advised.is_finished:
         best = max(advised.tried, key=lambda setting: setting.au or 0.0, default=None)
@@ -185,6 +201,7 @@ def advice(advised: Advised, width: int) -> str:
         au = "unknown" if check.au is None else f"{100 * check.au:.1f} %"
         so = "reaches it" if check.reaches else "does not reach it"
         lines += wrap(f"Run once with --engine {check.engine}: AU {au}, which {so} ({check.directory}).", width)
+    lines += _warnings(advised.doubts, width)
     return "\n".join([*lines, *(line for note in advised.notes for line in _note(note, width))])
 
 

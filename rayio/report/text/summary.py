@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from textwrap import wrap
 
+from rayio.analyze.gate import of_result
 from rayio.imports import dlio_published
 from rayio.imports.dlio_losses import LOSSES
 from rayio.records.hosts import MODEL, Fetched
@@ -13,6 +14,7 @@ from rayio.records.metric_names import SPLIT, STATISTICS, TIMES, lookup
 from rayio.records.origin import CHARGED, IMPORTED, MEASURED, PREDICTED, costs_words, kind_of, storage_words
 from rayio.records.run_result import Between, Books, Imported, RunResult, Statistics
 from rayio.records.scaling import PoolUse
+from rayio.report.text.doubts import warnings
 from rayio.report.text.terms import seconds
 from rayio.scenario.expect import Condition
 from rayio.units import format_bytes, format_number, format_seconds, format_share
@@ -59,6 +61,7 @@ def summary(result: RunResult, *, run: Path | str | None = None) -> str:
     lines += ["", *times] if (times := _percentiles(result)) else []
     lines += ["", *points] if (points := dlio_points(result.imported)) else []
     lines += ["", *_books(result)]
+    lines += warnings(of_result(result))
     lines += [f"  note: {note}" for note in (*result.notes, *_sources(result))]
     if run is not None:
         lines += ["", f"  run directory  {run}"]

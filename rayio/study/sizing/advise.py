@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rayio.analyze.filled import enough, short_of
+from rayio.analyze.filled import enough
 from rayio.errors import ScenarioError
+from rayio.records.doubts import SETTING, blocking
 from rayio.records.sizing import HOLDS, UNDECIDED, Advised, Checked, Setting
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import checks, derive
@@ -17,6 +18,7 @@ from rayio.schema.fields import show
 from rayio.session.dataset import base_folder
 from rayio.session.execute import run as run_one
 from rayio.storage.address import is_path, join
+from rayio.study.sizing.doubts import of_setting
 from rayio.study.sizing.prices import DEAR, Choice, Varied, as_overrides, cheapest, choices, varied
 from rayio.study.sizing.questions import files_for
 from rayio.study.sizing.trials import AU, AU_DLIO, Trials, au_of
@@ -162,8 +164,7 @@ class _Advising:
     def _steps(self) -> int:
         """Return the steps per rank and epoch of every setting: enough for their longest window."""
         windows = [derive.window_steps(self._plain(choice.values)) for choice in self.all]
-        self._wanted_steps = enough(max(windows))
-        steps = max(derive.steps_per_epoch(self.base), self._wanted_steps)
+        steps = max(derive.steps_per_epoch(self.base), enough(max(windows)))
         return min(steps, self.base.train.steps or steps)
 
     def _grown(self, values: tuple[Any, ...]) -> Scenario:
@@ -206,6 +207,8 @@ class _Advising:
             path = self.trials.directory.path
             write(Sweep(path, self.base.name, "virtual", self.names, tuple(self.trials.rows)))
         tried = sorted(self.tried.items(), key=lambda item: item[1].cost)
+        doubts = () if best is None else of_setting(self.trials.tried[self.all.index(best)], self.target)
+        given = None if blocking(doubts, SETTING) else best
         return Advised(
             directory=str(self.trials.directory.path),
             scenario=self.base.name,
@@ -216,10 +219,11 @@ class _Advising:
             possible=len(self.all),
             simulations=sum(len(trial.rows) for trial in self.trials.tried.values()),
             is_finished=is_finished,
-            advice=None if best is None else self._setting(self.all.index(best), best),
+            advice=None if given is None else self._setting(self.all.index(given), given),
             tried=tuple(self._setting(number, choice) for number, choice in tried),
             check=checked,
             notes=tuple(self._notes()),
+            doubts=doubts,
         )
 
     def _reaches(self, choice: Choice) -> bool:
@@ -263,7 +267,6 @@ class _Advising:
     def _notes(self) -> list[str]:
         notes = [*self.notes]
         notes.append(f"every setting was simulated with {self.steps} steps per rank and epoch")
-        notes += short_of(self.steps, self._wanted_steps)
         ordered = [key.key for key in self.keys if key.is_ordered]
         if ordered:
             notes.append(f"assumed: more of {', '.join(ordered)} is not worse; list the values with | to try each")
