@@ -54,7 +54,8 @@ def test_more_workers_are_predicted_only_where_the_run_is_long_enough_for_them(s
     if steps == LONG:
         assert not found.doubts
         assert found.prediction is not None
-        assert (found.prediction.workers, found.prediction.au) == (16, pytest.approx(made, abs=0.01))
+        assert found.prediction.workers == 16
+        assert found.prediction.au == pytest.approx(made, abs=0.01)
         assert made == pytest.approx(0.5, abs=0.02)
     else:
         assert made == 1.0, "twice what it is in the long run"

@@ -14,7 +14,6 @@ from rayio.analyze.stages import STAGES
 from rayio.analyze.stalls import attribute
 from rayio.analyze.verdict import Judged, judge
 from rayio.analyze.window import find_window
-from rayio.engines.virtual import simulation
 from rayio.model.planning import plan_of
 from rayio.predict.processors import Worked
 from rayio.predict.replay import Measured, Replay
@@ -86,6 +85,8 @@ class Base:
 
         ``change`` is the name of the one that it tries, for the doubt whether its AU is that of the initial prefetch.
         """
+        from rayio.engines.virtual import simulation  # an explanation without replays needs no engine
+
         plan = plan_of(replay.scenario, True, self.bytes_in_flight, replay.times)
         spans, shape = simulation.spans_of(plan), RunShape.of(replay.scenario)
         charged = attribute(spans)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from rayio.analyze.passes import Timelines
-from rayio.imports.dlio_losses import in_words
 from rayio.predict.explain import Seen, explained, readers_of, scenario_of
 from rayio.records.explained import Access, Capacity, Explained, Verdict
 from rayio.records.origin import MEASURED, PREDICTED, Origin, kind_of
@@ -62,13 +61,19 @@ def explain(
 def worded(explained_run: Explained) -> Explained:
     """Return an explanation with its sentences, and with the ranks that others waited for most."""
     imported = explained_run.imported
-    text = in_words(imported) if imported is not None else sentence(explained_run)
+    text = sentence(explained_run)
+    if imported is not None:
+        from rayio.imports.dlio_losses import in_words  # few results are imported
+
+        text = in_words(imported)
     return replace(
         explained_run, sentence=text, ranks=explained_run.ranks[:WORST], doubts=doubts_worded(explained_run.doubts)
     )
 
 
 def _as_published(directory: RunDirectory, result: RunResult) -> Explained:
+    from rayio.imports.dlio_losses import in_words
+
     imported = result.imported
     assert imported is not None
     return Explained(
