@@ -18,7 +18,7 @@ from rayio.predict.changes import applied, offered
 from rayio.predict.on_cores import on_cores
 from rayio.predict.processors import Worked
 from rayio.predict.replay import Measured, Replay
-from rayio.records.doubts import Doubt
+from rayio.records.doubts import Doubt, Remark, remark
 from rayio.records.explained import Change as ChangeRow
 from rayio.records.explained import Prediction, Simulated, Verdict
 from rayio.reporter import SILENT, Reporter
@@ -63,8 +63,8 @@ class Counterfactuals:
     replayed: Replay
     baseline: Outcome
     tried: tuple[Tried, ...]
-    #: Changes with which the simulated run breaks off, a sentence each.
-    broken: tuple[str, ...]
+    #: Changes with which the simulated run breaks off.
+    broken: tuple[Remark, ...]
 
     @property
     def record(self) -> Simulated:
@@ -100,13 +100,13 @@ def counterfactuals(base: Base, reporter: Reporter = SILENT) -> Counterfactuals:
     reporter.live("what would help: the run is replayed unchanged")
     baseline = base.simulate(replayed)
     tried: list[Tried] = []
-    broken: list[str] = []
+    broken: list[Remark] = []
 
     def simulate(change: Change) -> None:
         try:
             tried.append(_tried(change, base, replayed, baseline))
         except StorageError as error:
-            broken.append(f"{change.name}: simulated, the run breaks off ({error})")
+            broken.append(remark("change_breaks_off", change=change.name, error=str(error)))
 
     changes = offered(base, "explain")
     first = [change for change in changes if not change.after]

@@ -30,6 +30,19 @@ class Remark(Record):
     names: dict[str, str] = value("its names of causes, changes, keys or files")
 
 
+def remark(code: str, **values: str | float) -> Remark:
+    """Return a remark with its numbers and names.
+
+    >>> remark("ranks_missing", missing=1, ranks=2).numbers
+    {'missing': 1, 'ranks': 2}
+    """
+    return Remark(
+        code=code,
+        numbers={name: number for name, number in values.items() if not isinstance(number, str)},
+        names={name: text for name, text in values.items() if isinstance(text, str)},
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt(Record):
     """A reason not to act on some of the numbers."""

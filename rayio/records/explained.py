@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rayio.records.doubts import Doubt
+from rayio.records.doubts import Doubt, Remark
 from rayio.records.hosts import Fetched
 from rayio.records.origin import Origin
 from rayio.records.record import Record, value
@@ -290,7 +290,8 @@ class Explained(Record):
     simulated: Simulated | None = value("replays with one change each; null without replays")
     prediction: Prediction | None = value("the first change worth making; null if none is")
     access: Access = value("storage access")
-    notes: tuple[str, ...] = value("notes on the numbers, a sentence each")
+    notes: tuple[str, ...] = value("notes on the numbers, a sentence each", default=(), is_required=True)
+    remarks: tuple[Remark, ...] = value("the notes of the analysis, as code and numbers", default=())
     throttled: Throttled | None = value("throttled reads; null without", default=None)
     imported: Imported | None = value("imported results; null for other runs", default=None)
     doubts: tuple[Doubt, ...] = value("reasons not to act on some numbers", default=())

@@ -20,6 +20,7 @@ from rayio.records.run_result import RunResult
 from rayio.report import figures, tracks
 from rayio.report.bins import Bins
 from rayio.report.explain import explain, worded
+from rayio.report.text.remarks import noted
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario.model import Scenario
 from rayio.trace.run_directory import RunDirectory
@@ -96,7 +97,7 @@ class Content:
         lives = timed.lives
         shape = RunShape.of(scenario) if scenario else _guessed(result, len(lives.rank))
         if result is None and scenario is not None:
-            result = replace(measure(arrays_of(spans), shape), scenario=scenario.name)
+            result = replace(noted(measure(arrays_of(spans), shape)), scenario=scenario.name)
         imported = result.imported if result else None
         if imported and imported.reduced:
             trouble = ["Imported from a summary: it says nothing of single steps, so there is nothing to draw."]

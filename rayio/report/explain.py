@@ -14,6 +14,7 @@ from rayio.records.origin import MEASURED, PREDICTED, Origin, kind_of
 from rayio.records.run_result import RunResult
 from rayio.report.text.conclusion import sentence
 from rayio.report.text.doubts import worded as doubts_worded
+from rayio.report.text.remarks import sentences
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario.model import Scenario
 from rayio.scenario.origin import origin_of
@@ -67,7 +68,11 @@ def worded(explained_run: Explained) -> Explained:
 
         text = in_words(imported)
     return replace(
-        explained_run, sentence=text, ranks=explained_run.ranks[:WORST], doubts=doubts_worded(explained_run.doubts)
+        explained_run,
+        sentence=text,
+        ranks=explained_run.ranks[:WORST],
+        doubts=doubts_worded(explained_run.doubts),
+        notes=(*sentences(explained_run.remarks), *explained_run.notes),
     )
 
 

@@ -26,6 +26,7 @@ from rayio.model.planning import plan_of
 from rayio.records.doubts import Doubt
 from rayio.records.run_result import Books, RunResult, TraceCounts
 from rayio.report.text.doubts import worded
+from rayio.report.text.remarks import noted
 from rayio.report.text.summary import check_expectations
 from rayio.scenario import checks, derive
 from rayio.scenario.model import Scenario
@@ -81,7 +82,7 @@ def numbers_of(
     """Return the metrics of a run from its spans, or from its tallies if steps have no spans."""
     if scenario.trace.level != "none":
         arrays = arrays_of(spans)
-        measured = measure(arrays, shape)
+        measured = noted(measure(arrays, shape))
         if isinstance(scenario.loader.num_workers, Autoscaled):
             measured = replace(measured, scaling=scaling(spans, arrays))
         if is_virtual and scenario.trace.level != "step" and scenario.charges.of_loader:
@@ -89,7 +90,7 @@ def numbers_of(
         return measured
     steps = [tally.steps - tally.evaluation_steps for tally in tallies]
     samples = sum(tally.samples - tally.evaluation_samples for tally in tallies)
-    return measure_lives(spans, shape, steps, samples)
+    return noted(measure_lives(spans, shape, steps, samples))
 
 
 def conclude(
