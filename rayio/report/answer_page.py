@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from rayio import __version__
+from rayio.report.headline import marked
 from rayio.report.page import document
 from rayio.report.sections import section
 
@@ -28,15 +29,20 @@ def answer_page(
     answer: str,
     more: Sequence[str] = (),
     todo: str = "",
+    typed: str = "",
     tiles: Sequence[Tile] = (),
     parts: Sequence[str],
     definitions: Mapping[str, tuple[str, str]],
     colour: str = "",
 ) -> str:
-    """Return a page: ``answer`` is its headline, ``todo`` the remedy; both plain text, as all but ``parts``."""
+    """Return a page: ``answer`` is its headline, ``todo`` the remedy, ``typed`` the command for it.
+
+    All are plain text but ``parts``.
+    """
     shown = " · ".join(escape(fact) for fact in facts if fact)
-    action = f'<p class="action"><b>To do:</b> {escape(todo)}</p>' if todo else ""
-    rest = "".join(f'<p class="more">{escape(text)}</p>' for text in more)
+    shell = f"<pre>{escape(typed)}</pre>" if typed else ""
+    action = f'<p class="action"><b>To do:</b> {marked(todo)}</p>{shell}' if todo else ""
+    rest = "".join(f'<p class="more">{marked(text)}</p>' for text in more)
     verdict = f'<div class="verdict{f" c-{colour}" if colour else ""}"><p>{escape(answer)}</p>{action}{rest}</div>'
     body = "".join([*parts, section("definitions", "How each number is defined", _listed(definitions))])
     return document(

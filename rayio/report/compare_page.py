@@ -71,7 +71,7 @@ def page(comparison: Comparison) -> str:
             section("groups", "Runs", _groups(comparison) + notes(comparison.notes)),
         ],
         definitions=DEFINITIONS,
-        colour={FASTER: "met", SLOWER: "wrong"}.get(first.outcome, ""),
+        colour={FASTER: "met", SLOWER: "missed"}.get(first.outcome, ""),
     )
 
 

@@ -33,16 +33,26 @@ def curve(
     colour: str,
     ticks: Sequence[axes.Tick] | None = None,
     target: float | None = None,
+    other: Sequence[Dot] = (),
     marks: Sequence[axes.Tick] = (),
     height: int = 200,
 ) -> str:
-    """Return a curve from 0 on with the intervals of its points; ``target`` is a dashed line across.
+    """Return a curve from 0 on with the intervals of its points.
 
-    ``ticks`` are those of the axis; None takes the dots' without overlaps. ``marks`` are named vertical lines.
+    Args:
+        dots: the points, from left to right.
+        label: what the figure shows, for readers of screens.
+        unit: unit of the values; percentages end at 100.
+        colour: name of the line's colour.
+        ticks: those of the horizontal axis; None takes the points' without overlaps.
+        target: value of a dashed line across.
+        other: points of a second, dashed curve.
+        marks: named vertical lines.
+        height: in pixels.
     """
     if not dots:
         return ""
-    high = axes.roof(max([*(dot.value + dot.half for dot in dots), target or 0.0]))
+    high = axes.roof(max([*(dot.value + dot.half for dot in (*dots, *other)), target or 0.0]))
     high = min(high, 100.0) if unit == "%" else high
 
     def place(dot: Dot, value: float) -> str:
@@ -56,6 +66,8 @@ def curve(
     line = f'<path class="line l-{colour}" d="M{"L".join(place(dot, dot.value) for dot in dots)}"/>'
     points = f'<path class="dot l-{colour}" d="{"".join(f"M{place(dot, dot.value)}h.01" for dot in dots)}"/>'
     across = charts.line_at(target, high, "limit") if target is not None else ""
+    if other:
+        across += f'<path class="line dashed l-limit" d="M{"L".join(place(dot, dot.value) for dot in other)}"/>'
     shown = thin([(dot.at, dot.tick) for dot in dots]) if ticks is None else ticks
     drawn = charts.plot(
         band + line + across + points, label=label, x=shown, y=axes.linear(high),
