@@ -148,7 +148,7 @@ def advise(
     else:
         print(text(answer, shutil.get_terminal_size((100, 40)).columns))
         if answer.tried:
-            print(f"\n  {answer.directory}: sweep.html, sweep.csv, sweep.parquet")
+            print(f"\n  {answer.directory}: advice.html, sweep.csv, sweep.parquet")
     if not answer.is_finished:
         raise typer.Exit(INTERRUPTED)
     if answer.advice is None or (answer.check is not None and not answer.check.reaches):

@@ -59,7 +59,7 @@ class Combination(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bottleneck(Record):
-    """What keeps a number of accelerators from the target."""
+    """A bottleneck that keeps a number of accelerators from the target."""
 
     accelerators: int = value("accelerators of the run that is explained", "ranks")
     bound: str | None = value("the bottleneck: input, loader, compute, straggler …; null with too few steps")
@@ -119,6 +119,13 @@ class Setting(Record):
     au_high: Number = value("upper end of the 95 % interval of AU", "fraction")
     runs: int = value("number of simulations", "runs")
     price: Price = value("price")
+    bytes_per_second: Number = value("bytes of the samples delivered, all ranks", "bytes/s", default=None)
+    needed_bytes_per_second: Number = value("demand of ranks that never wait", "bytes/s", default=None)
+    is_on_front: bool = value(
+        "true on the Pareto front: no other setting has as much AU at no higher price; of one price the advised "
+        "setting, or the one with the highest AU",
+        default=False,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,5 +153,8 @@ class Advised(Record):
     is_finished: bool = value("true if the search was not interrupted")
     advice: Setting | None = value("the cheapest setting that reaches the goal; null if none does")
     tried: tuple[Setting, ...] = value("settings simulated, by price")
+    bottleneck: Bottleneck | None = value(
+        "bottleneck of the setting that comes nearest, if none reaches the goal", default=None
+    )
     check: Checked | None = value("run of the advised setting; null without --check", default=None)
     notes: tuple[str, ...] = value("notes on the numbers, a sentence each")

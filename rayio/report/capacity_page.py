@@ -19,6 +19,7 @@ from rayio.report.text.sizing import (
     device,
     effect,
     fed,
+    half_interval,
     percent,
     remedy,
     with_interval,
@@ -90,22 +91,19 @@ def _tiles(capacity: CapacityFound) -> list[Tile]:
         tiles.append(
             Tile("Accelerators", str(point.accelerators), f"{least} at AU ≥ {100 * capacity.target_au:g} %".strip())
         )
-        tiles.append(Tile(f"AU with {point.accelerators}", percent(point.au), _half(point)))
+        tiles.append(Tile(f"AU with {point.accelerators}", percent(point.au), half_interval(point.au, point.au_high)))
         if point.bytes_per_second is not None:
             tiles.append(Tile("Reached", format_rate(point.bytes_per_second), f"with {point.accelerators}"))
     if next_one is not None:
-        tiles.append(Tile(f"AU with {next_one.accelerators}", percent(next_one.au), _half(next_one)))
+        tiles.append(
+            Tile(f"AU with {next_one.accelerators}", percent(next_one.au), half_interval(next_one.au, next_one.au_high))
+        )
         if point is None and next_one.bytes_per_second is not None:
             tiles.append(Tile("Reached", format_rate(next_one.bytes_per_second), f"with {next_one.accelerators}"))
         if next_one.needed_bytes_per_second is not None and len(tiles) < 4:
             remark = f"by {counted(next_one.accelerators, 'accelerator')} at 100 % AU"
             tiles.append(Tile("Needed", format_rate(next_one.needed_bytes_per_second), remark))
     return tiles
-
-
-def _half(point: CapacityPoint) -> str:
-    interval = with_interval(point.au, point.au_high)
-    return f"±{interval.partition('±')[2]} (95 % interval)" if "±" in interval else "no interval: too few steps"
 
 
 def _places(points: list[CapacityPoint]) -> list[float]:

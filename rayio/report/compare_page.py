@@ -14,7 +14,6 @@ from rayio.report.curves import Column, columns
 from rayio.report.sections import section
 from rayio.report.text.comparison import (
     NAMES,
-    capitalised,
     cells_of,
     ratio,
     repeats_cells,
@@ -22,7 +21,7 @@ from rayio.report.text.comparison import (
     split,
     write,
 )
-from rayio.report.text.terms import counted
+from rayio.report.text.terms import capitalised, counted
 
 #: The mark of a comparison's page: what ``compare --out`` may replace.
 MARK = re.compile(rb"\A<!doctype html>.*" + eyebrow("compare").encode(), re.DOTALL)

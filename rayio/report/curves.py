@@ -34,6 +34,8 @@ def curve(
     ticks: Sequence[axes.Tick] | None = None,
     target: float | None = None,
     other: Sequence[Dot] = (),
+    scattered: Sequence[Dot] = (),
+    chosen: Dot | None = None,
     marks: Sequence[axes.Tick] = (),
     height: int = 200,
 ) -> str:
@@ -47,12 +49,14 @@ def curve(
         ticks: those of the horizontal axis; None takes the points' without overlaps.
         target: value of a dashed line across.
         other: points of a second, dashed curve.
+        scattered: points on no curve.
+        chosen: a point that is drawn larger.
         marks: named vertical lines.
         height: in pixels.
     """
     if not dots:
         return ""
-    high = axes.roof(max([*(dot.value + dot.half for dot in (*dots, *other)), target or 0.0]))
+    high = axes.roof(max([*(dot.value + dot.half for dot in (*dots, *other, *scattered)), target or 0.0]))
     high = min(high, 100.0) if unit == "%" else high
 
     def place(dot: Dot, value: float) -> str:
@@ -68,10 +72,15 @@ def curve(
     across = charts.line_at(target, high, "limit") if target is not None else ""
     if other:
         across += f'<path class="line dashed l-limit" d="M{"L".join(place(dot, dot.value) for dot in other)}"/>'
+    if scattered:
+        far = "".join(f"M{place(dot, dot.value)}h.01" for dot in scattered)
+        across += f'<path class="dot faint" d="{far}"/>'
+    if chosen is not None:
+        points += f'<path class="dot chosen" d="M{place(chosen, chosen.value)}h.01"/>'
     shown = thin([(dot.at, dot.tick) for dot in dots]) if ticks is None else ticks
     drawn = charts.plot(
         band + line + across + points, label=label, x=shown, y=axes.linear(high),
-        tips=nearest([(dot.at, dot.tip) for dot in dots]), marks=marks, height=height,
+        tips=nearest([(dot.at, dot.tip) for dot in (*dots, *scattered)]), marks=marks, height=height,
     )  # fmt: skip
     return f'<div class="dots">{drawn}</div>'
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from textwrap import wrap
 
-from rayio.records.sizing import HOLDS, UNDECIDED, Advised, Setting
+from rayio.records.sizing import HOLDS, Advised, Setting
 from rayio.report.text.sizing import note_lines, with_interval
 from rayio.report.text.terms import counted
 from rayio.schema.fields import show
-from rayio.units import format_bytes, format_share
+from rayio.units import format_bytes, format_rate, format_share
 
 #: Names of keys in a headline, by their last part; the others keep their names.
 SHORT = {"num_workers": "worker", "nodes": "node", "ranks_per_node": "rank"}
@@ -22,11 +22,33 @@ def headline(advised: Advised) -> str:
         return f"{in_words(advised, advised.advice)}: the cheapest setting that reaches {target}"
     if not advised.is_finished:
         return "the search was interrupted before it knew the cheapest setting"
-    best = max(advised.tried, key=lambda setting: setting.au or 0.0, default=None)
-    nearest = ""
-    if best is not None and best.au is not None:
-        nearest = f"; {in_words(advised, best)} comes nearest, {with_interval(best.au, best.au_high)}"
-    return f"no setting reaches {target}{nearest}"
+    best = best_of(advised)
+    near = ""
+    if best is not None:
+        near = f"; the nearest is {in_words(advised, best)}, AU {with_interval(best.au, best.au_high)}"
+    return f"no setting reaches {target}{near}"
+
+
+def best_of(advised: Advised) -> Setting | None:
+    """Return the setting with the highest AU; None if none is known."""
+    known = [setting for setting in advised.tried if setting.au is not None]
+    return max(known, key=lambda setting: setting.au or 0.0, default=None)
+
+
+def nearest(advised: Advised) -> list[str]:
+    """Return what keeps the best setting from the goal, if none reaches it."""
+    best = best_of(advised)
+    if advised.bottleneck is None or best is None:
+        return []
+    return [f"Bottleneck of {in_words(advised, best)}: {advised.bottleneck.sentence}"]
+
+
+def bandwidth(setting: Setting) -> list[str]:
+    """Return the bandwidth that a setting needs and uses; empty if unknown."""
+    if setting.bytes_per_second is None or setting.needed_bytes_per_second is None:
+        return []
+    need, got = format_rate(setting.needed_bytes_per_second), format_rate(setting.bytes_per_second)
+    return [f"The ranks at 100 % AU need {need}; at AU {format_share(setting.au)} they used {got}."]
 
 
 def goal(advised: Advised) -> str:
@@ -79,7 +101,10 @@ def text(advised: Advised, width: int) -> str:
         "",
         *("  " + "  ".join(f"{c:>{n}}" for c, n in zip(row, wide, strict=True)).rstrip() for row in [head, *rows]),
     ]
-    lines += ["", *wrap(searched(advised), width), *wrap(checked(advised), width)]
+    best = advised.advice or best_of(advised)
+    used = [] if best is None else bandwidth(best)
+    sentences = [searched(advised), *used, *nearest(advised), checked(advised)]
+    lines += ["", *(line for sentence in sentences for line in wrap(sentence, width, break_long_words=False))]
     return "\n".join([*lines, *(line for note in advised.notes for line in note_lines(note, width))])
 
 
@@ -101,11 +126,6 @@ def verdict(advised: Advised, setting: Setting) -> str:
     if setting == advised.advice:
         return "advised"
     return {HOLDS: "reaches it", "fails": "misses it"}.get(setting.status, setting.status)
-
-
-def undecided(advised: Advised) -> int:
-    """Return the number of settings whose interval contains the goal."""
-    return sum(setting.status == UNDECIDED for setting in advised.tried)
 
 
 def shown(value: object) -> str:

@@ -94,6 +94,13 @@ def text(capacity: CapacityFound, width: int) -> str:
     return "\n".join(lines)
 
 
+def half_interval(au: float | None, high: float | None) -> str:
+    """Return half the 95 % interval of an AU as a remark, rounded as :func:`with_interval` does."""
+    if au is None or high is None:
+        return "no interval: too few steps"
+    return f"± {100 * (high - au):.1f} % (95 % interval)"
+
+
 def _without_bar(row: list[str]) -> list[str]:
     return [cell for place, cell in enumerate(row) if place != len(row) - 5]
 
