@@ -37,16 +37,18 @@ _process: int | None = None
 class S3File(CountedFile):
     """An object, read by ranged gets. Opening makes no request; the first answer has the size."""
 
+    has_handle = False
+
     def __init__(self, store: S3Store, name: str, traffic: Traffic) -> None:
         super().__init__(store.full(name), traffic, name)
         self._store = store
-        self._name = name
         self._opened(perf_counter_ns())
 
     @property
     def size(self) -> int:
-        """Bytes of the object; without an earlier answer this reads the window at its start."""
-        if self._size < 0:
+        """Bytes of the object; without an earlier answer this makes the planned request, or reads the first window."""
+        ahead = self.traffic.ahead
+        if self._size < 0 and (ahead is None or not ahead.look(self.name) or self._size < 0):
             position, self._position = self._position, 0
             buffer = bytearray(WINDOW_BYTES)
             self._windows.append((0, bytes(buffer[: self.readinto(buffer)])))
@@ -59,10 +61,16 @@ class S3File(CountedFile):
             return 0
         return super().readinto(buffer)
 
+    def content(self, position: int, nbytes: int) -> Any:
+        """Return bytes from ``position`` on, read in one request that is not counted; fewer at the object's end."""
+        self._size, content = self._store.get(self.name, position, nbytes, self.traffic)
+        return content
+
     def _fetch(self, position: int, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
-        self._size, length = self._store.get(self._name, position, view, self.traffic)
-        return length
+        content = self.content(position, len(view))
+        view[: len(content)] = content
+        return len(content)
 
 
 class S3Store:
@@ -138,24 +146,20 @@ class S3Store:
                 return answer
         raise AssertionError
 
-    def get(self, name: str, position: int, view: memoryview, traffic: Traffic) -> tuple[int, int]:
-        """Read a range of an object into ``view``; return the object's size and the bytes read."""
+    def get(self, name: str, position: int, nbytes: int, traffic: Traffic) -> tuple[int, Any]:
+        """Return an object's size, and ``nbytes`` from ``position`` on, fewer at its end."""
         import obstore
 
         client, key = self.client, self.place.key(name)
 
-        def request() -> tuple[int, int]:
+        def request() -> tuple[int, Any]:
             try:
-                answer = obstore.get(client, key, options={"range": (position, position + len(view))})
+                answer = obstore.get(client, key, options={"range": (position, position + nbytes)})
             except Exception as error:
                 if answers.problem_of(error).status != 416:  # the range begins beyond the object's end
                     raise
-                return int(obstore.head(client, key)["size"]), 0
-            length = 0
-            for piece in answer.stream(min_chunk_size=PIECE_BYTES):
-                view[length : length + len(piece)] = piece
-                length += len(piece)
-            return int(answer.meta["size"]), length
+                return int(obstore.head(client, key)["size"]), b""
+            return int(answer.meta["size"]), memoryview(answer.bytes())
 
         return self.call(request, name, "reading", traffic)
 
