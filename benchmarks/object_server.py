@@ -64,7 +64,9 @@ class Connection(asyncio.Protocol):
             stored[path] = body
             self.answer("200 OK", b"", 'ETag: "x"\r\n')
         elif method == "POST" and "uploads" in query:
-            self.answer("200 OK", b"<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>")
+            self.answer(
+                "200 OK", b"<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>"
+            )
         elif method == "POST" and "uploadId" in query:
             stored[path] = b"".join(piece for _, piece in sorted(self.objects.parts.pop(path, {}).items()))
             self.answer("200 OK", b"<CompleteMultipartUploadResult><ETag>x</ETag></CompleteMultipartUploadResult>")

@@ -106,11 +106,12 @@ def requests(run: rayio.Run) -> Counter[tuple[Any, ...]]:
 def test_an_object_of_one_sample_is_one_get_and_records_close_together_are_one(
     form: str, depth: int, samples_per_file: int, home: Path, objects: Objects, place: str
 ) -> None:
+    num_files = 16 // samples_per_file
     dataset = {
-        "path": f"{place}/data", "format": form, "num_files": 16 // samples_per_file,
-        "samples_per_file": samples_per_file, "sample_bytes": "9 kB",
+        "path": f"{place}/data", "format": form, "num_files": num_files, "samples_per_file": samples_per_file,
+        "sample_bytes": "9 kB",
     }  # fmt: skip
-    wanted = deep(dataset["path"], depth, dataset=dataset)
+    wanted = deep(place, depth, dataset=dataset)
     rayio.generate(wanted, root=home)
     objects.forget()
     real = rayio.run(wanted, engine="local", root=home, out=home / "real")
@@ -132,7 +133,7 @@ def test_an_object_of_one_sample_is_one_get_and_records_close_together_are_one(
     if samples_per_file == 1:
         assert [*asked.values()] == [1] * 16
     else:
-        assert asked.total() <= batches * dataset["num_files"]  # each object at most once in a batch
+        assert asked.total() <= batches * num_files  # each object at most once in a batch
 
 
 def test_a_depth_that_cannot_act_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,6 +142,6 @@ def test_a_depth_that_cannot_act_is_refused(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.syspath_prepend(installed(tmp_path / "toy", TOY / "pyproject.toml"))
     monkeypatch.syspath_prepend(str(TOY))
     wanted = deep("data", 4, dataset={"path": "data", "format": "toy", "num_files": 16, "sample_bytes": "9 kB"})
-    with pytest.raises(ScenarioError, match="loader.io_depth=4: format toy plans no offsets"):
+    with pytest.raises(ScenarioError, match=r"loader\.io_depth=4: format toy plans no offsets"):
         rayio.run(wanted, engine="local", root=tmp_path, out=tmp_path / "run")
     assert rayio.simulate(wanted, root=tmp_path, out=tmp_path / "model").exit_code == 0

@@ -242,7 +242,9 @@ class Load:
         if block.requests is None and not loading.itemised:
             arrays = self.files, block.files, block.index, block.nbytes
             gap = loading.gap.of(self.at.epoch)
-            block.requests = joined_table(loading.access, *arrays, gap) if gap else loading.access.request_table(*arrays)
+            block.requests = (
+                joined_table(loading.access, *arrays, gap) if gap else loading.access.request_table(*arrays)
+            )
         return block.requests
 
     def ahead(self, most: int, kept: Sequence[Kept]) -> Ahead:

@@ -227,12 +227,9 @@ class Plan:
 
     def gap(self, root: str | Path = "") -> Phased[int]:
         """Return how close ranges of a file are one request; relative paths start from ``root``."""
-        return Phased(*(self._gap_at(root, path) for path in self._paths), len(self.steps))
-
-    @property
-    def _paths(self) -> tuple[str, str]:
-        training = self.training_phase.path
-        return training, training if self.evaluation is None else self.evaluation.path
+        training = self._gap_at(root, self.training_phase.path)
+        evaluation = training if self.evaluation is None else self._gap_at(root, self.evaluation.path)
+        return Phased(training, evaluation, len(self.steps))
 
     def _gap_at(self, root: str | Path, path: str) -> int:
         return max(self.modelled_gap, gap_at(join(str(root), path)))

@@ -92,9 +92,7 @@ class RealStorage:
             cpu_seconds=helped_ns / 1e9,
         )  # fmt: skip
 
-    def _load(
-        self, requests: Requests, load: Callable[[Opener], T], traffic: Traffic
-    ) -> tuple[T, int | None, int]:
+    def _load(self, requests: Requests, load: Callable[[Opener], T], traffic: Traffic) -> tuple[T, int | None, int]:
         """Call ``load`` in this thread, and make planned requests ahead of it.
 
         Returns:

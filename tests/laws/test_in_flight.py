@@ -1,4 +1,4 @@
-"""Laws of requests made ahead: at any depth and gap, each format and access gets the same samples by the planned ones."""
+"""Laws of requests made ahead: at any depth, each format and access gets the same samples by the planned requests."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ def test_what_is_made_ahead_is_the_plan_and_the_samples_are_the_same(
         nothing = Requests((0, 0, 0), 0, np.empty(0, np.int64))
         like = asyncio.run(
             RealStorage(PosixStore(root), in_place).read(
-                nothing, lambda opener: walked.read(files, opener, batch, plain, alone)  # noqa: B023
+                nothing,
+                lambda opener: walked.read(files, opener, batch, plain, alone),  # noqa: B023
             )
         )
         assert like.value is not None
@@ -150,7 +151,8 @@ def test_a_joined_request_has_a_limit_that_a_whole_object_has_not() -> None:
     def joining(*ranges: tuple[int, int]) -> list[int]:
         offset, nbytes = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
         places = partial(lambda *placed: placed, ["f"], np.zeros_like(offset), offset)
-        return joined(Requests((0, 0, 0), 1, nbytes, places), 1 << 20).nbytes.tolist()
+        sizes: list[int] = joined(Requests((0, 0, 0), 1, nbytes, places), 1 << 20).nbytes.tolist()
+        return sizes
 
     many = [(n << 20, 1 << 20) for n in range(130)]
     assert sum(joining(*many)) == 130 << 20

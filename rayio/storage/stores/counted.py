@@ -39,8 +39,8 @@ class Traffic:
     """
 
     __slots__ = (
-        "added", "ahead", "anchor", "answers", "ending", "files", "is_itemised", "is_watched", "nbytes", "opens", "requests",
-        "retries", "rows", "sync_ns", "syncs", "unevicted",
+        "added", "ahead", "anchor", "answers", "ending", "files", "is_itemised", "is_watched", "nbytes", "opens",
+        "requests", "retries", "rows", "sync_ns", "syncs", "unevicted",
     )  # fmt: skip
 
     def __init__(
@@ -165,7 +165,18 @@ class CountedFile:
     ``io.RawIOBase``, which would take microseconds to create and close.
     """
 
-    __slots__ = ("_number", "_position", "_size", "_thread", "_windows", "closed", "is_kept", "name", "shown", "traffic")
+    __slots__ = (
+        "_number",
+        "_position",
+        "_size",
+        "_thread",
+        "_windows",
+        "closed",
+        "is_kept",
+        "name",
+        "shown",
+        "traffic",
+    )
     #: True if a request to a closed file might reach another file.
     has_handle = True
 
