@@ -7,6 +7,7 @@ dataset needs: puts (also in parts), ranged gets, heads, listings of a folder, d
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
@@ -71,7 +72,11 @@ class Connection(asyncio.Protocol):
             stored[path] = b"".join(piece for _, piece in sorted(self.objects.parts.pop(path, {}).items()))
             self.answer("200 OK", b"<CompleteMultipartUploadResult><ETag>x</ETag></CompleteMultipartUploadResult>")
         elif method == "POST":
-            self.answer("200 OK", b"<DeleteResult></DeleteResult>")
+            keys = re.findall(rb"<Key>([^<]*)</Key>", body)
+            for key in keys:
+                stored.pop(f"{path.rstrip('/')}/{key.decode()}", None)
+            inner = b"".join(b"<Deleted><Key>%s</Key></Deleted>" % key for key in keys)
+            self.answer("200 OK", b"<DeleteResult>%s</DeleteResult>" % inner)
         elif method == "DELETE":
             stored.pop(path, None)
             self.answer("204 No Content", b"")

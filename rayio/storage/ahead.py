@@ -6,6 +6,7 @@ and the reader's own requests are answered from their bytes. A request that is n
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -62,15 +63,20 @@ class Crew:
         self.most = most
         self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._lock = threading.Lock()
-        self._threads = 0
+        #: Threads, and how many of them wait for work.
+        self._threads = self._idle = 0
+        self._process = os.getpid()
 
     def call(self, work: Callable[[], None], number: int) -> None:
         """Call ``work`` in ``number`` threads."""
+        if self._process != os.getpid():  # threads do not survive a fork
+            self.__init__(self.most)  # type: ignore[misc]
+        with self._lock:
+            new = min(max(0, number - self._idle), self.most - self._threads)
+            self._threads += new
+            self._idle += new - number
         for _ in range(number):
             self._work.put(work)
-        with self._lock:
-            new = min(number, self.most) - self._threads
-            self._threads += max(0, new)
         for _ in range(new):
             threading.Thread(target=self._serve, name="rayio-request", daemon=True).start()
 
@@ -80,12 +86,14 @@ class Crew:
                 work = self._work.get(timeout=IDLE_SECONDS)
             except Empty:
                 with self._lock:
-                    if self._work.empty():
-                        self._threads -= 1
+                    if self._idle > 0:
+                        self._threads, self._idle = self._threads - 1, self._idle - 1
                         return
                 continue
             work()
             del work  # keeps nothing of a batch until the next
+            with self._lock:
+                self._idle += 1
 
 
 class Ahead:
