@@ -38,6 +38,10 @@ LITTLE_BYTES = 2 << 30
 
 def here(root: str | None) -> list[Finding]:
     """Return the findings on this machine."""
+    return [*_here(root), _authentication()]
+
+
+def _here(root: str | None) -> list[Finding]:
     findings = [
         Finding(
             what="versions",
@@ -46,7 +50,6 @@ def here(root: str | None) -> list[Finding]:
         ),
         *_extras(),
         *_machine(),
-        _authentication(),
     ]
     where = root or "."
     mark = _mark()
@@ -105,7 +108,7 @@ def cluster(address: str, root: str | None) -> Doctored:
     Raises:
         ClusterError: the cluster is unreachable, or a node does not answer.
     """
-    findings = here(root)
+    findings = _here(root)
     mark = _mark()
     with TemporaryDirectory(prefix="rayio-doctor-") as folder:
         try:
@@ -117,6 +120,7 @@ def cluster(address: str, root: str | None) -> Doctored:
             if root is not None:
                 with suppress(RayioError):
                     storage.open(root).remove(mark)
+    findings.append(_authentication())  # as it was with this cluster
     return Doctored(findings=(*findings, *of_nodes(nodes, root)), nodes=tuple(map(_node_record, nodes)))
 
 

@@ -64,8 +64,7 @@ class Jobs:
         #: The address in messages.
         self.address = _without_password(address)
         self._given = address
-        token.use()
-        self._client: Any = self._ask(self._reach)
+        self._client: Any = self._ask(lambda: token.ask_with_or_without(self._reach))
 
     def _reach(self) -> Any:
         from ray.dashboard.modules.job.sdk import JobSubmissionClient
