@@ -60,10 +60,13 @@ PARTITIONS: Registry[Any] = Registry(
 #: ``loader.file_access``: how files are walked (``rayio.data.access.contract.Access``).
 ACCESSES: Registry[Any] = Registry(
     "access",
-    {"per_sample": "rayio.data.access.per_sample:PerSample"},
-    later=("streamed", "whole_file", "in_memory", "collective"),
+    {
+        "per_sample": "rayio.data.access.per_sample:PerSample",
+        "streamed": "rayio.data.access.streamed:Streamed",
+    },
+    later=("whole_file", "in_memory", "collective"),
     title="file access",
-    needs=("requests", "request_table", "read", "close"),
+    needs=("cannot", "requests", "request_table", "read", "close"),
     makes=True,
 )
 

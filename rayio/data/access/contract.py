@@ -33,6 +33,10 @@ class Access(Kind):
     handles, so the requests of both are equal.
     """
 
+    def cannot(self, form: Format, layout: Layout) -> str:
+        """Return why this access cannot walk a format's files; empty if it can."""
+        return ""
+
     def requests(self, files: Files, batch: Batch, kept: Any) -> tuple[Requests, Any]:
         """Return the opens and reads that :meth:`read` issues for a batch, and the state after it.
 

@@ -64,6 +64,17 @@ def request_table(
     return table
 
 
+def spans(form: Format, layout: Layout, batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Return the first byte of each sample in its file and one past its last, for streams; None without that order.
+
+    Formats whose samples follow each other, and that need nothing else of a file to read one, have a method ``spans``
+    with the same arguments.
+    """
+    of_batch = getattr(form, "spans", None)
+    edges: tuple[NDArray[np.int64], NDArray[np.int64]] | None = of_batch and of_batch(layout, batch)
+    return edges
+
+
 def check_labels(form: Format, opener: Opener, layout: Layout, number: int) -> None:
     """Read and verify the labels of file ``number``, if the format stores them apart from the samples.
 
