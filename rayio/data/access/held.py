@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from rayio.data.formats.reads import HEAD, NOT_KEPT
 from rayio.storage.stores.counted import CountedFile
+
+#: Bytes by their offset and length in a file.
+Kept = dict[tuple[int, int], bytes]
 
 
 class Through(CountedFile):
@@ -63,6 +67,37 @@ class WindowFile(Through):
         got = self.file.fetch(at, window) if length else 0
         self.start, self.last = at, window[:got]
         return got
+
+
+class KeptFile(Through):
+    """A file with its description and last unit in memory; ``plan`` is the unit of each request that a format makes."""
+
+    __slots__ = ("content", "head", "plan", "unit")
+
+    def __init__(
+        self, file: Any, path: str, plan: dict[tuple[int, int], int], unit: int, head: Kept, content: Kept
+    ) -> None:
+        super().__init__(file, path)
+        self.plan, self.unit, self.head, self.content = plan, unit, head, content
+
+    def fetch(self, position: int, buffer: Any) -> int:
+        """Fill ``buffer`` from memory, or with a request."""
+        view = memoryview(buffer)
+        place = position, view.nbytes
+        known = self.head.get(place) or self.content.get(place)
+        if known is not None:
+            view[: len(known)] = known
+            return len(known)
+        length, unit = self.file.fetch(position, view), self.plan.get(place, NOT_KEPT)
+        if unit == HEAD:
+            self.head[place] = bytes(view[:length])
+        elif unit >= 0:
+            if unit != self.unit:
+                self.unit, self.content = unit, {}
+            self.content = {**self.content, place: bytes(view[:length])}
+        else:
+            self.unit, self.content = -1, {}
+        return length
 
 
 class MemoryFile(Through):
