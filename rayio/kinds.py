@@ -63,10 +63,12 @@ ACCESSES: Registry[Any] = Registry(
     {
         "per_sample": "rayio.data.access.per_sample:PerSample",
         "streamed": "rayio.data.access.streamed:Streamed",
+        "whole_file": "rayio.data.access.whole_file:WholeFile",
+        "in_memory": "rayio.data.access.in_memory:InMemory",
     },
-    later=("whole_file", "in_memory", "collective"),
+    later=("collective",),
     title="file access",
-    needs=("cannot", "requests", "request_table", "read", "close"),
+    needs=("cannot", "memory", "requests", "request_table", "read", "close"),
     makes=True,
 )
 

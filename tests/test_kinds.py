@@ -310,6 +310,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "pin_memory": {"pin_memory": True},
     "multiprocessing_context": {"multiprocessing_context": "spawn"},
     "reader": {"reader": "numpy"},
+    "request_bytes": {"request_bytes": "5 KiB"},
     "keep_open": {"keep_open": 3},
     "buffer_bytes": {"buffer_bytes": "3 KiB"},
 }

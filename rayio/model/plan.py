@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from rayio import storage
-from rayio.data.access.contract import ACCESSES
+from rayio.data.access.contract import ACCESSES, Files
+from rayio.data.access.memory import too_much
 from rayio.data.formats import FORMATS, Format
 from rayio.data.layout import Layout
 from rayio.data.sampler import Sampler
+from rayio.errors import ScenarioError
 from rayio.model.ledger import WORD, Tally
 from rayio.model.loading import Loading
 from rayio.model.phases import Phased, PhasedStorage
@@ -244,6 +246,19 @@ class Plan:
             rate=work.rate if work is not None and self.modelled else None,
             decoding=None if self.modelled else work,
         )
+
+    def check_memory(self, free: int) -> None:
+        """Refuse a real run whose readers keep more of the files than a node's free memory (bytes).
+
+        Raises:
+            ScenarioError: one line with both numbers.
+        """
+        if self.modelled:
+            return
+        loader, access = self.loader, ACCESSES[self.loader.file_access]
+        files = Files(self.form, self.layout, loader.file_access_options)
+        for line in too_much(access, files, self.cluster, loader.num_workers, free, "free on this machine"):
+            raise ScenarioError(line)
 
     def queue(self, rank: int, *, evaluating: bool = False) -> QueueSpec:
         """Return the parameters of a rank's queue; evaluation has another: each half of the window if both are open."""

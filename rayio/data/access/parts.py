@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,32 @@ def by_turn(batch: Batch) -> Iterator[tuple[int, int, int]]:
         edges = [0, *(np.flatnonzero(np.diff(batch.files)) + 1).tolist(), len(batch.files)]
         for first, last in pairwise(edges):
             yield int(batch.files[first]), first, last
+
+
+def by_file(batch: Batch, first: int = -1) -> Iterator[tuple[int, slice | NDArray[np.intp]]]:
+    """Yield each file and the places of its samples, in order of appearance, with file ``first`` before the others."""
+    order = np.argsort(batch.files, kind="stable")
+    files, starts = np.unique(batch.files[order], return_index=True)
+    groups = np.split(order, starts[1:]) if len(order) else []
+    appearing = sorted(zip(files.tolist(), groups, strict=True), key=lambda each: (each[0] != first, each[1][0]))
+    for file, places in appearing:
+        is_run = places[-1] - places[0] + 1 == len(places)
+        yield file, slice(int(places[0]), int(places[-1]) + 1) if is_run else places
+
+
+def read_part(
+    files: Files, opened: Callable[[str], Any], batch: Batch, places: slice | NDArray[np.intp], out: NDArray[np.uint8]
+) -> NDArray[np.int64]:
+    """Read some samples of a batch with the format into their places of ``out``; return their ids."""
+    part, offsets = part_of(batch, places), np.concatenate([[0], np.cumsum(batch.nbytes)])
+    if isinstance(places, slice):
+        return files.form.read(opened, files.layout, part, out[offsets[places.start] : offsets[places.stop]])
+    content = np.empty(part.total_bytes, np.uint8)
+    ids = files.form.read(opened, files.layout, part, content)
+    edges = [0, *np.cumsum(part.nbytes).tolist()]
+    for place, (begin, end) in zip(places.tolist(), pairwise(edges), strict=True):
+        out[offsets[place] : offsets[place + 1]] = content[begin:end]
+    return ids
 
 
 def pieces(start: int, stop: int, most: int | None) -> list[tuple[int, int]]:

@@ -67,8 +67,17 @@ class Streamed(Access):
             return ""
         return f"{form.extension[1:]} files cannot be read from front to back"
 
+    def memory(self, files: Files) -> float:
+        """Return the bytes of the buffer."""
+        return float(_size(files))
+
+    def setting(self, files: Files) -> str:
+        """Return the size of the buffer."""
+        return f"loader.buffer_bytes={BYTES.exact(_size(files))}"
+
     def contradictions(self, scenario: Scenario) -> Iterator[str]:
         """Refuse formats that cannot be streamed, and orders that are none of a file."""
+        yield from super().contradictions(scenario)
         loader, form = scenario.loader, FORMATS[scenario.dataset.format]
         if reason := self.cannot(form, layout_of(scenario)):
             able = [name for name, other in FORMATS.usable().items() if hasattr(other, "spans")]
