@@ -310,6 +310,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "pin_memory": {"pin_memory": True},
     "multiprocessing_context": {"multiprocessing_context": "spawn"},
     "reader": {"reader": "numpy"},
+    "num_parallel_reads": {"num_parallel_reads": 2},
     "request_bytes": {"request_bytes": "5 KiB"},
     "keep_open": {"keep_open": 3},
     "buffer_bytes": {"buffer_bytes": "3 KiB"},
@@ -318,7 +319,7 @@ GIVEN: dict[str, dict[str, Any]] = {
 NEEDED: dict[str, dict[str, Any]] = {"block": GIVEN["shuffle_block"], "buffer": GIVEN["shuffle_buffer"]}
 #: Other keys that a kind cannot be without.
 AROUND: dict[str, dict[str, dict[str, Any]]] = {
-    "streamed": {"dataset": {"format": "tfrecord"}, "loader": {"shuffle": "file"}},
+    "streamed": {"dataset": {"format": "tfrecord"}, "loader": {"shuffle": "file", "assignment": "by_file"}},
 }
 OPTIONS = [
     (section, choice, name, key)

@@ -33,6 +33,7 @@ from rayio.scenario.decode import Work
 from rayio.scenario.storage import StorageParameters
 from rayio.scenario.trace import Trace
 from rayio.scenario.train import Stragglers
+from rayio.scenario.turns import BY_FILE
 from rayio.schema.distribution import NO_TIME
 from rayio.seeds import Draws
 from rayio.storage.address import join
@@ -257,7 +258,8 @@ class Plan:
             return
         loader, access = self.loader, ACCESSES[self.loader.file_access]
         files = Files(self.form, self.layout, loader.file_access_options)
-        for line in too_much(access, files, self.cluster, loader.num_workers, free, "free on this machine"):
+        each, setting = access.memory(files), access.setting(files)
+        for line in too_much(setting, each, self.cluster, loader.num_workers, free, "free on this machine"):
             raise ScenarioError(line)
 
     def queue(self, rank: int, *, evaluating: bool = False) -> QueueSpec:
@@ -273,7 +275,8 @@ class Plan:
             has_pool=self.cluster.has_pool,
             prefetch_factor=loader.prefetch_factor,
             steps=self.evaluation_steps_of(rank) if evaluating else self.steps_of(rank),
-            assignment=loader.assignment,
+            assignment="static" if evaluating and loader.assignment == BY_FILE else loader.assignment,
+            turns=None if evaluating or self._sampler.streams is None else self._sampler.streams.turns(rank),
             in_order=loader.in_order,
             max_bytes=None if bound is None else bound // shared_by,
         )

@@ -55,7 +55,8 @@ class Access(Kind):
         """Refuse more memory than the nodes have (``cluster.memory``)."""
         loader, memory = scenario.loader, scenario.cluster.memory
         files = Files(FORMATS[scenario.dataset.format], layout_of(scenario), loader.file_access_options)
-        yield from too_much(self, files, scenario.cluster, loader.max_workers, memory, "cluster.memory")
+        each, setting = self.memory(files), self.setting(files)
+        yield from too_much(setting, each, scenario.cluster, loader.max_workers, memory, "cluster.memory")
 
     def requests(self, files: Files, batch: Batch, kept: Any) -> tuple[Requests, Any]:
         """Return the opens and reads that :meth:`read` issues for a batch, and the state after it.

@@ -36,14 +36,14 @@ class InMemory(Access):
 
     def memory(self, files: Files) -> float:
         """Return the bytes of all files."""
-        return all_bytes(files)
+        return all_bytes(files.form, files.layout)
 
     def contradictions(self, scenario: Scenario) -> Iterator[str]:
         """Refuse more requests at the start than can be planned."""
         yield from super().contradictions(scenario)
         files = Files(FORMATS[scenario.dataset.format], layout_of(scenario), scenario.loader.file_access_options)
         size = files.options.request_bytes if isinstance(files.options, WholeFileOptions) else None
-        requests = max(files.layout.num_files, all_bytes(files) / size if size else 0)
+        requests = max(files.layout.num_files, self.memory(files) / size if size else 0)
         if requests > MAX_REQUESTS:
             yield (
                 f"loader.file_access=in_memory: a worker starts with {requests:.0f} requests; at most {MAX_REQUESTS} "

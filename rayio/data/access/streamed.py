@@ -20,7 +20,8 @@ from rayio.data.access.held import WindowFile
 from rayio.data.access.parts import Asking, by_turn, part_of, pieces
 from rayio.data.formats import FORMATS, Format, layout_of, spans
 from rayio.data.layout import Batch, Layout
-from rayio.schema.fields import Section, quantity
+from rayio.scenario.shards import is_by_file
+from rayio.schema.fields import Section, quantity, whole
 from rayio.storage.base import Opener, Requests
 from rayio.units import BYTES
 
@@ -38,6 +39,9 @@ class StreamedOptions(Section):
 
     buffer_bytes: Annotated[int, quantity(BYTES, positive=True, integer=True)] = Field(
         BUFFER_BYTES, description="Bytes of each request."
+    )
+    num_parallel_reads: Annotated[int, whole(1)] = Field(
+        1, description="Files that a worker reads at once, a sample of each in turn; with assignment by_file."
     )
 
 
@@ -68,8 +72,8 @@ class Streamed(Access):
         return f"{form.extension[1:]} files cannot be read from front to back"
 
     def memory(self, files: Files) -> float:
-        """Return the bytes of the buffer."""
-        return float(_size(files))
+        """Return the bytes of the buffers."""
+        return float(_size(files) * _most(files))
 
     def setting(self, files: Files) -> str:
         """Return the size of the buffer."""
@@ -84,6 +88,13 @@ class Streamed(Access):
             yield (
                 f"loader.file_access=streamed: {reason}; use dataset.format={' or '.join(able)}, or "
                 "loader.file_access=per_sample or whole_file"
+            )
+        elif (parallel := getattr(loader.file_access_options, "num_parallel_reads", 1)) > 1 and not is_by_file(
+            scenario
+        ):
+            yield (
+                f"loader.num_parallel_reads={parallel}: only workers that own files read several at once; use "
+                "loader.assignment=by_file"
             )
         elif loader.shuffle in JUMPING and scenario.dataset.samples_per_file > 1:
             yield (
@@ -104,7 +115,7 @@ class Streamed(Access):
                     end = min(turn.size, until + -(-(stop - until) // _size(files)) * _size(files))
                     asking.add(turn.file, pieces(until, end, _size(files)), opens=opens)
                     opens, until = False, end
-            _keep(streams, Stream(turn.file, until, turn.last), turn)
+            _keep(streams, Stream(turn.file, until, turn.last), turn, _most(files))
         return asking.requests, tuple(streams) or None
 
     def read(
@@ -119,7 +130,7 @@ class Streamed(Access):
             ids.append(files.form.read(opened, files.layout, part, out[offsets[begin] : offsets[end]]))
             file = opened.file
             assert file is not None
-            _keep(streams, Stream(turn.file, file.until, turn.last, file.last, file.file), turn)
+            _keep(streams, Stream(turn.file, file.until, turn.last, file.last, file.file), turn, _most(files))
         return np.concatenate(ids) if ids else np.empty(0, np.int64), tuple(streams) or None
 
     def close(self, kept: Streams) -> None:
@@ -163,6 +174,10 @@ class _Opened:
         return self.file
 
 
+def _most(files: Files) -> int:
+    return files.options.num_parallel_reads if isinstance(files.options, StreamedOptions) else 1
+
+
 def _size(files: Files) -> int:
     return files.options.buffer_bytes if isinstance(files.options, StreamedOptions) else BUFFER_BYTES
 
@@ -197,12 +212,12 @@ def _take(streams: list[Stream], turn: _Turn) -> Stream | None:
     return None
 
 
-def _keep(streams: list[Stream], stream: Stream, turn: _Turn) -> None:
+def _keep(streams: list[Stream], stream: Stream, turn: _Turn, most: int) -> None:
     """Keep an open stream as the newest; a file that was read to its end is closed, as is the oldest of too many."""
     done = [stream] if stream.position >= turn.size else []
     if not done:
         streams.append(stream)
-        done = [streams.pop(0) for _ in range(len(streams) - 1)]
+        done = [streams.pop(0) for _ in range(len(streams) - most)]
     for old in done:
         if old.handle is not None:
             old.handle.close()

@@ -49,7 +49,7 @@ class WholeFile(Access):
 
     def memory(self, files: Files) -> float:
         """Return the bytes of the largest file."""
-        return float(drawn_sizes(files).max())
+        return float(drawn_sizes(files.form, files.layout).max())
 
     def requests(self, files: Files, batch: Batch, kept: Content | None) -> tuple[Requests, Content | None]:
         """Return the requests for each file that is not in memory."""
