@@ -17,8 +17,10 @@ FORMATS: Registry[Any] = Registry(
         "hdf5": "rayio.data.formats.hdf5:Hdf5",
         "tfrecord": "rayio.data.formats.tfrecord:TfRecord",
         "parquet": "rayio.data.formats.parquet:Parquet",
+        "npy": "rayio.data.formats.npy:Npy",
+        "raw": "rayio.data.formats.raw:Raw",
     },
-    later=("jpeg", "png", "csv", "npy", "indexed_binary", "mmap_indexed_binary"),
+    later=("jpeg", "png", "csv", "indexed_binary", "mmap_indexed_binary"),
     needs=("extension", "file_bytes", "write", "requests", "read"),
     makes=True,
 )

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rayio.data.formats import FORMATS, Format, npz, reads
-from rayio.data.formats.npz import NPY, ROWS, _npy_header
+from rayio.data.formats.npy_header import HEADER_BYTES, header
+from rayio.data.formats.npz import ROWS
 from rayio.data.formats.parquet_options import ParquetOptions
 from rayio.data.formats.reads import by_file
 from rayio.data.formats.sample import Place, check, fill
@@ -154,7 +155,7 @@ def test_our_own_header_needs_no_parser_and_another_writers_is_parsed(
 
 @given(st.integers(1, 2**40), st.integers(16, 2**47))
 def test_rows_start_at_the_same_place_whatever_their_shape(rows: int, row_bytes: int) -> None:
-    assert len(_npy_header("|u1", (rows, row_bytes))) == NPY
+    assert len(header("|u1", (rows, row_bytes))) == HEADER_BYTES
     assert ROWS == 30 + 5 + 20 + 128
 
 
