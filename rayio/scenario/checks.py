@@ -150,10 +150,11 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     if train.stragglers is not None and (named := max(train.stragglers.ranks)) >= ranks:
         slow = show(train.stragglers.ranks)
         yield f"train.stragglers.ranks={slow}: no rank {named}; {who} are ranks 0 to {ranks - 1}"
-    if dataset.sample_bytes.expected < derive.MIN_SAMPLE_BYTES:
-        size = format_bytes(dataset.sample_bytes.expected)
-        least = f"{derive.MIN_SAMPLE_BYTES} B, which hold a sample's id and digest"
-        yield f"dataset.sample_bytes={size}: must be at least {least}"
+    if dataset.sample_bytes.expected < (least := derive.least_sample_bytes(dataset.options)):
+        size, why = format_bytes(dataset.sample_bytes.expected), "which hold a sample's id and digest"
+        if least > derive.MIN_SAMPLE_BYTES:
+            why = f"the least of dataset.format={dataset.format}"
+        yield f"dataset.sample_bytes={size}: must be at least {least} B, {why}"
     if dataset.sample_bytes.expected > derive.MAX_SAMPLE_BYTES:
         size = format_bytes(dataset.sample_bytes.expected)
         yield f"dataset.sample_bytes={size}: must be at most {format_bytes(derive.MAX_SAMPLE_BYTES)}"

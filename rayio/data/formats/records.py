@@ -25,6 +25,7 @@ from rayio.data.formats.reads import (
 )
 from rayio.data.formats.sample import Place, check, fill
 from rayio.data.layout import Batch, Layout
+from rayio.errors import DataError
 from rayio.scenario.kind import Kind
 from rayio.storage.base import Opener, Requests, RequestTable
 from rayio.storage.stores.counted import WINDOW_BYTES
@@ -44,6 +45,8 @@ class Records(Kind):
     #: True if bytes stand around samples, in their records.
     is_framed: ClassVar[bool] = False
     before_bytes: ClassVar[int] = 0
+    #: True if ``explain`` may propose the format for other data.
+    is_proposed: ClassVar[bool] = False
     #: True if a batch reads the whole file, however few samples it needs.
     reads_whole: ClassVar[bool] = False
 
@@ -164,7 +167,9 @@ class Records(Kind):
             record = int(self.record_bytes(batch.nbytes[begin : begin + 1])[0])
             with opened(opener, first) as stream:
                 head = self.check_head(stream, layout, nbytes, first) if self.reads_head else self.head_bytes
-                whole = self._whole(stream, layout, batch.nbytes[begin : begin + 1]) if self.reads_whole else None
+                whole = None
+                if self.reads_whole:
+                    whole = self._whole(stream, layout, batch.nbytes[begin : begin + 1], first)
                 for start, stop in runs:
                     at = head + rows[start] * record
                     if whole is not None:
@@ -195,10 +200,12 @@ class Records(Kind):
     def _by_file(self, batch: Batch) -> Iterator[tuple[int, list[tuple[int, int]]]]:
         return self._runs(batch).by_file(batch) if self.is_framed and len(batch.samples) else by_file(batch)
 
-    def _whole(self, stream: BinaryIO, layout: Layout, nbytes: NDArray[np.int64]) -> memoryview:
+    def _whole(self, stream: BinaryIO, layout: Layout, nbytes: NDArray[np.int64], place: Place) -> memoryview:
         """Return the bytes of a file, in one request."""
         content = memoryview(np.empty(int(self._sized(layout, nbytes)[0]), np.uint8))
-        return content[: read_into(stream, 0, content)]
+        if (length := read_into(stream, 0, content)) < len(content):
+            raise place.error(f"expected a file of {len(content)} bytes, found {length}: the file is truncated")
+        return content
 
     def _unframed(self, record: memoryview, nbytes: int, layout: Layout, place: Place) -> memoryview:
         """Return the sample of a record, after comparing what stands around it."""
@@ -206,13 +213,20 @@ class Records(Kind):
         sample = record[begin : begin + nbytes]
         before, after = self.around(layout, place.sample, nbytes)
         if record[:begin] != before or record[begin + nbytes :] != after:
-            self.check(sample, layout, place)  # another sample has another frame
-            part = "before" if record[:begin] != before else "after"
-            raise place.error(
-                f"expected other bytes {part} the sample in its record, found {self.found(record)}: {AGAIN}"
-            )
+            raise self.wrong_frame(record, nbytes, layout, place)
         return sample
 
-    def found(self, record: memoryview) -> str:
-        """Return a description of a record's first bytes, for errors."""
-        return repr(bytes(record[:24]))
+    def wrong_frame(self, record: memoryview, nbytes: int, layout: Layout, place: Place) -> DataError:
+        """Return the error for a record with other bytes around its sample; of another sample, the sample's error."""
+        begin = self.before_bytes
+        try:
+            self.check(record[begin : begin + nbytes], layout, place)
+        except DataError as error:
+            return error
+        before, after = self.around(layout, place.sample, nbytes)
+        parts = (("before", record[:begin], before), ("after", record[begin + nbytes :], after))
+        which, have, wanted = next(part for part in parts if part[1] != part[2])
+        at = next(n for n, byte in enumerate(wanted) if byte != have[n])
+        return place.error(
+            f"expected {wanted[at : at + 8]!r} {which} its bytes, found {bytes(have[at : at + 8])!r}: {AGAIN}"
+        )

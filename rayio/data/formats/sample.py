@@ -89,16 +89,21 @@ def check(sample: memoryview, seed: int, place: Place) -> int:
     computed = xxhash.xxh3_64_intdigest(sample[HEADER.size :], (_checksum_seed(seed) + read_id) & seeds.MASK)
     if written == computed and read_id == place.sample:
         return int(read_id)
-    if written == computed:
-        raise place.error(
+    raise wrong_sample(int(read_id), written, computed, place)
+
+
+def wrong_sample(read_id: int, written: int, computed: int, place: Place) -> DataError:
+    """Return the error for a sample with this id and checksum, whose bytes give another id or checksum."""
+    if written == computed and read_id != place.sample:
+        return place.error(
             f"expected id {place.sample}, found the sample with id {read_id}: files were swapped or renamed"
         )
     if read_id != place.sample:
-        raise place.error(
+        return place.error(
             f"expected id {place.sample}, found id {read_id} with a wrong checksum: "
             f"the file is corrupted or of another dataset; delete it and generate it again"
         )
-    raise place.error(
+    return place.error(
         f"expected checksum {written:016x}, its bytes give {computed:016x}: "
         f"the file is corrupted or of another dataset; delete it and generate it again"
     )
