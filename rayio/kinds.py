@@ -79,7 +79,13 @@ ACCESSES: Registry[Any] = Registry(
 #: ``loader.decode``: real work on the bytes read (``rayio.scenario.decode.Work``).
 DECODES: Registry[Any] = Registry(
     "decode",
-    {"checksum": "rayio.data.decode:Checksum", "decompress": "rayio.data.decode:Decompress"},
+    {
+        "checksum": "rayio.data.decode:Checksum",
+        "decompress": "rayio.data.decode:Decompress",
+        "image": "rayio.data.decode_samples:Image",
+        "numbers": "rayio.data.decode_samples:Numbers",
+        "json": "rayio.data.decode_samples:Json",
+    },
     needs=("model_validate", "prepare"),
 )
 

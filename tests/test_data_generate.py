@@ -20,6 +20,7 @@ from rayio.data.generate import Report, prepare, verify
 from rayio.data.layout import Layout
 from rayio.data.manifest import NAME
 from rayio.errors import DataError, StorageError
+from rayio.schema.choice import NO_OPTIONS, options_of
 from rayio.schema.distribution import Constant, Normal
 from rayio.storage.stores.posix import TOKEN
 
@@ -32,7 +33,12 @@ def files_in(root: Path) -> dict[str, bytes]:
 
 
 def make(root: Path, layout: Layout = LAYOUT, threads: int | None = 1, format: str = "npz") -> Report:
-    return prepare(replace(layout, extension=FORMATS[format].extension), format, root, threads=threads)
+    return prepare(layout if layout.options != NO_OPTIONS else laid(layout, format), format, root, threads=threads)
+
+
+def laid(layout: Layout, format: str) -> Layout:
+    """Give a layout in a format, with its default options."""
+    return replace(layout, extension=FORMATS[format].extension, options=options_of(FORMATS[format])())
 
 
 every_format = pytest.mark.parametrize("format", FORMATS)
@@ -136,7 +142,7 @@ def test_a_truncated_file_of_a_finished_dataset_is_refused_by_file_sample_and_si
 
 @every_format
 def test_verify_reads_every_sample(format: str, tmp_path: Path) -> None:
-    layout = replace(LAYOUT, extension=FORMATS[format].extension)
+    layout = laid(LAYOUT, format)
     with pytest.raises(DataError, match="there is no dataset; generate it first"):
         verify(layout, format, tmp_path)
     report = make(tmp_path, format=format)
@@ -145,7 +151,7 @@ def test_verify_reads_every_sample(format: str, tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[500 if format == "hdf5" else 300] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match=rf"000000017{layout.extension}: sample 3[45] .*expected (checksum|CRC)"):
+    with pytest.raises(DataError, match=rf"000000017{layout.extension}: sample 3[45] .*expected (checksum|CRC|b')"):
         verify(layout, format, tmp_path)
     path.unlink()
     with pytest.raises(DataError, match=rf"000000017{layout.extension}: the file is missing"):
@@ -262,7 +268,9 @@ def test_a_write_that_fails_leaves_a_folder_that_can_be_resumed(format: str, tmp
         "import resource, signal; from pathlib import Path; from rayio.data.generate import prepare;"
         "from rayio.data.layout import Layout; from rayio.schema.distribution import Constant;"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000));"
-        f"prepare(Layout(20, 1, Constant(value=20_000), 5, {FORMATS[format].extension!r}), {format!r}, "
+        "from rayio.data.formats import FORMATS; from rayio.schema.choice import options_of;"
+        f"options = options_of(FORMATS[{format!r}])();"
+        f"prepare(Layout(20, 1, Constant(value=20_000), 5, {FORMATS[format].extension!r}, options), {format!r}, "
         f"Path({str(tmp_path)!r}))"
     )
     failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -294,6 +302,7 @@ def test_leftovers_of_dead_writers_are_removed_and_those_of_living_ones_are_not(
 def test_files_hold_what_the_format_writes(format: str, tmp_path: Path) -> None:
     make(tmp_path, format=format)
     content = io.BytesIO()
-    FORMATS[format].write(content, LAYOUT, 7)
-    path = replace(LAYOUT, extension=FORMATS[format].extension).path(7)
+    layout = laid(LAYOUT, format)
+    FORMATS[format].write(content, layout, 7)
+    path = layout.path(7)
     assert (tmp_path / path).read_bytes() == content.getvalue()

@@ -180,6 +180,11 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         )
     if dataset.is_modelled and isinstance(loader.decode, Work) and loader.decode.rate is None:
         yield f"loader.decode.kind={loader.decode.kind}: dataset.path={dataset.path} has no bytes; {RATE_IS_MISSING}"
+    if isinstance(loader.decode, Work) and (those := loader.decode.formats) and dataset.format not in those:
+        yield (
+            f"loader.decode.kind={loader.decode.kind}: decodes samples of dataset.format={' or '.join(those)}, and "
+            f"dataset.format={dataset.format}"
+        )
     if not derive.ideal_seconds(scenario) <= derive.MAX_SECONDS:
         long = f"{derive.total_steps(scenario)} steps take {derive.ideal_seconds(scenario):.3g} s"
         yield f"train.compute={train.compute.expected:.3g} s: {long}; at most {derive.MAX_SECONDS:.3g} s are possible"

@@ -6,7 +6,8 @@ decoding, work of the processor after reading: ``loader.decode``.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import xxhash
@@ -16,7 +17,11 @@ from rayio import seeds
 from rayio.data.formats.records import Records
 from rayio.data.formats.sample import Place, checksum, wrong_sample
 from rayio.data.layout import Layout
+from rayio.schema.distribution import Constant
 from rayio.schema.fields import Section
+
+if TYPE_CHECKING:
+    from rayio.scenario.model import Scenario
 
 
 class Encoded(Records):
@@ -25,6 +30,16 @@ class Encoded(Records):
     #: Offset and length of the part of a sample that has its id and its checksum.
     lead_at: ClassVar[int] = 0
     lead_bytes: ClassVar[int]
+
+    #: The kind of ``loader.decode`` that decodes such samples.
+    decoded_by: ClassVar[str]
+
+    def idle(self, scenario: Scenario) -> Iterator[str]:
+        """Yield a note if samples are read and never decoded."""
+        decode = scenario.loader.decode
+        if isinstance(decode, Constant) and decode.value == 0:
+            form = scenario.dataset.format
+            yield f"dataset.format={form}: samples are not decoded; loader.decode={{kind: {self.decoded_by}}} does it"
 
     def lead(self, sample: int, digest: int) -> bytes:
         """Return the part with the id and the checksum."""

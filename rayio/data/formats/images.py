@@ -44,6 +44,7 @@ def pillow() -> ModuleType:
 class Encoder(Encoded):
     """A format of images: how they are encoded, and how one becomes longer."""
 
+    decoded_by = "image"
     #: Bytes of an image without pixels, and bits of a pixel of noise.
     empty_bytes: ClassVar[int]
     pixel_bits: ClassVar[float]

@@ -24,6 +24,7 @@ class JsonLines(Encoded):
 
     extension = ".jsonl"
     options = EncodedOptions
+    decoded_by = "json"
     lead_bytes = len('{"id": , "checksum": "", "text": "') + 19 + 16
     #: The bytes of a sample after its text.
     end = b'"}\n'

@@ -177,7 +177,7 @@ class Records(Kind):
                         length = len(content)
                     elif self.is_framed:
                         if (stop - start) * record > len(buffer):
-                            buffer = memoryview(np.empty((stop - start) * record, np.uint8))
+                            buffer = np.empty((stop - start) * record, np.uint8).data
                         content = buffer[: (stop - start) * record]
                         length = read_into(stream, at, content)
                     else:
@@ -202,7 +202,7 @@ class Records(Kind):
 
     def _whole(self, stream: BinaryIO, layout: Layout, nbytes: NDArray[np.int64], place: Place) -> memoryview:
         """Return the bytes of a file, in one request."""
-        content = memoryview(np.empty(int(self._sized(layout, nbytes)[0]), np.uint8))
+        content = np.empty(int(self._sized(layout, nbytes)[0]), np.uint8).data
         if (length := read_into(stream, 0, content)) < len(content):
             raise place.error(f"expected a file of {len(content)} bytes, found {length}: the file is truncated")
         return content
