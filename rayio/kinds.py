@@ -26,8 +26,10 @@ FORMATS: Registry[Any] = Registry(
         "json": "rayio.data.formats.json_text:Json",
         "csv": "rayio.data.formats.delimited:Csv",
         "tsv": "rayio.data.formats.delimited:Tsv",
+        "indexed_binary": "rayio.data.formats.indexed:IndexedBinary",
+        "mmap_indexed_binary": "rayio.data.formats.indexed:MmapIndexedBinary",
+        "synthetic": "rayio.data.formats.synthetic:Synthetic",
     },
-    later=("indexed_binary", "mmap_indexed_binary"),
     needs=("extension", "file_bytes", "write", "requests", "read"),
     makes=True,
 )

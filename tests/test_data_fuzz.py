@@ -39,6 +39,7 @@ T = TypeVar("T")
 CASES = {
     f"{name}-{per_file}": (name, Layout(4, per_file, Constant(value=size), 5, form.extension, options_of(form)()))
     for name, form in FORMATS.items()
+    if getattr(form, "has_files", True)
     for per_file, size in ((1, 6000), (7, 500))
 }
 for title, chunk in (("samples", 1200), ("parts", 300)):

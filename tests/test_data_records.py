@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 import subprocess
 import sys
 import tarfile
@@ -14,14 +15,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from datasets import on_disk
 
 from rayio.cli import main
-from rayio.data.formats import FORMATS
+from rayio.data.formats import FORMATS, layout_of
 from rayio.data.formats.images import MISSING
-from rayio.data.layout import Layout
+from rayio.data.generate import prepare, verify
+from rayio.data.layout import Batch, Layout
 from rayio.errors import DataError
 from rayio.schema.choice import options_of
 from rayio.schema.distribution import Constant, Uniform
+from scenarios import run_locally, scenario
 
 
 def written(name: str, size: int = 3000, rows: int = 3, number: int = 1) -> tuple[Layout, bytes]:
@@ -200,3 +204,103 @@ def test_what_is_damaged_around_a_sample_is_told_with_what_was_expected() -> Non
 def test_garbage_at_the_end_does_not_matter_to_what_is_read(name: str) -> None:
     layout, content = written(name)
     assert [*samples(name, layout, content + b"\xff" * 9000)] == [*samples(name, layout, content)]
+
+
+def beside_of(name: str, layout: Layout) -> bytes:
+    file = io.BytesIO()
+    FORMATS[name].write_beside(file, layout, 1, ".idx")  # type: ignore[attr-defined]
+    return file.getvalue()
+
+
+def test_the_newer_index_is_as_megatron_reads_it() -> None:
+    """Parse it by the steps of Megatron-LM's ``_IndexReader``."""
+    layout, content = written("mmap_indexed_binary", 100)
+    index = io.BytesIO(beside_of("mmap_indexed_binary", layout))
+    assert index.read(9) == b"MMIDIDX\x00\x00"
+    assert struct.unpack("<Q", index.read(8)) == (1,)
+    assert struct.unpack("<B", index.read(1)) == (1,)  # DType.uint8
+    (number,), (documents,) = struct.unpack("<Q", index.read(8)), struct.unpack("<Q", index.read(8))
+    rest = index.read()
+    lengths = np.frombuffer(rest, np.int32, number)
+    pointers = np.frombuffer(rest, np.int64, number, lengths.nbytes)
+    indices = np.frombuffer(rest, np.int64, documents, lengths.nbytes + pointers.nbytes)
+    assert len(rest) == lengths.nbytes + pointers.nbytes + indices.nbytes
+    assert (lengths.shape[0], lengths.shape[0]) == (number, indices[-1])
+    assert [np.frombuffer(content, np.uint8, n, at).tobytes() for n, at in zip(lengths, pointers, strict=True)] == [
+        *of_both("mmap_indexed_binary", layout, content)
+    ]
+
+
+def test_the_older_index_is_as_fairseq_reads_it() -> None:
+    """Parse it by the steps of Megatron's and fairseq's ``IndexedDataset.read_index``."""
+    layout, content = written("indexed_binary", 100)
+    index = io.BytesIO(beside_of("indexed_binary", layout))
+    assert index.read(8) == b"TNTIDX\x00\x00"
+    assert struct.unpack("<Q", index.read(8)) == (1,)
+    code, element = struct.unpack("<QQ", index.read(16))
+    number, sizes_number = struct.unpack("<QQ", index.read(16))
+    (documents,) = struct.unpack("<Q", index.read(8))
+    arrays = [np.frombuffer(index.read(8 * n), np.int64) for n in (number + 1, number + 1, sizes_number, documents)]
+    dims, offsets, sizes, indices = arrays
+    assert (code, element, index.read()) == (1, 1, b"")
+    assert indices.tolist() == [0, 1, 2, 3]
+    found = [
+        content[offsets[n] * element : (offsets[n] + sizes[dims[n] : dims[n + 1]].prod()) * element]
+        for n in range(number)
+    ]
+    assert found == [*of_both("indexed_binary", layout, content)]
+
+
+def of_both(name: str, layout: Layout, content: bytes, index: bytes | None = None) -> Iterator[bytes]:
+    """Give the samples of a file with its index."""
+    both = {".bin": content, ".idx": beside_of(name, layout) if index is None else index}
+    batch = layout.whole_file(1)
+    out = np.zeros(batch.total_bytes, np.uint8)
+    FORMATS[name].read(lambda path: io.BytesIO(both[path[-4:]]), layout, batch, out)
+    return (row.tobytes() for row in out.reshape(layout.samples_per_file, -1))
+
+
+@pytest.mark.parametrize("name", ["indexed_binary", "mmap_indexed_binary"])
+def test_every_changed_and_every_missing_byte_of_an_index_is_told_or_lies_where_nobody_looks(name: str) -> None:
+    layout, content = written(name, 100)
+    index, right = beside_of(name, layout), [*of_both(name, *written(name, 100))]
+    for place in range(len(index)):
+        for changed in (index[:place], index[:place] + bytes([index[place] ^ 0x10]) + index[place + 1 :]):
+            with pytest.raises(DataError, match=r"000000001.idx: sample 3 \(row 0\): expected .* of the index, found"):
+                of_both(name, layout, content, changed)
+    assert [*of_both(name, layout, content, index + b"more")] == right
+
+
+def test_a_large_index_in_memory_costs_the_pages_that_are_touched() -> None:
+    form = FORMATS["mmap_indexed_binary"]
+    layout = Layout(1, 40_000, Constant(value=100), 5, form.extension)
+    ids = np.array([20_000, 7])
+    batch = Batch(0, 0, 0, ids, np.zeros_like(ids), ids, np.full_like(ids, 100))
+    planned = form.requests(layout, batch)
+    assert planned.places is not None
+    files, file, offsets = planned.places()
+    assert (files, file.tolist()) == (["000000/000000000.idx", "000000/000000000.bin"], [0, 0, 0, 1, 0, 0, 1])
+    # 34 bytes; sizes of 4 bytes; offsets of 8 bytes: samples of 100 bytes at 2 000 000 and 700.
+    pages = [at // 4096 * 4096 for at in (0, 34 + 4 * 20_000, 34 + 160_000 + 8 * 20_000, 2_000_000, 34, 160_090, 700)]
+    assert offsets.tolist() == pages
+    assert planned.nbytes.tolist() == [4096] * 7
+
+
+def test_an_index_that_is_missing_is_written_again(tmp_path: Path) -> None:
+    form = FORMATS["indexed_binary"]
+    layout = Layout(4, 3, Constant(value=100), 5, form.extension)
+    assert prepare(layout, "indexed_binary", tmp_path, threads=1).written_files == 4
+    assert len([*tmp_path.rglob("*.idx")]) == 4
+    (tmp_path / "000000/000000002.idx").unlink()
+    (tmp_path / "000000/000000003.idx").write_bytes(b"short")
+    assert prepare(layout, "indexed_binary", tmp_path, threads=1).written_files == 2
+    verify(layout, "indexed_binary", tmp_path)
+
+
+def test_synthetic_samples_need_no_files_and_are_counted(tmp_path: Path) -> None:
+    wanted = on_disk(scenario(dataset__path="data", dataset__format="synthetic", train__compute="100 us"), tmp_path)
+    run = run_locally(wanted, tmp_path)
+    assert run.ledger.even
+    assert {(row["bytes"], row["requests"]) for row in run.rows("read")} == {(0, 0)}
+    assert [path.name for path in (tmp_path / "data").rglob("*")] == ["rayio-dataset.json"]
+    verify(layout_of(wanted), "synthetic", tmp_path / "data")

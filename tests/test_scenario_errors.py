@@ -222,7 +222,6 @@ def test_what_version_01_wrote_into_its_run_directories_is_still_read() -> None:
     ("override", "said"),
     [
         *((f"loader.kind={kind}", "") for kind in ("ray_data", "tf_data")),
-        ("dataset.format=indexed_binary", ""),
         *((f"dataset.path={scheme}://b/p", "") for scheme in ("gs", "az")),
         ("loader.parallel_calls=4", ""),
         ("loader.file_access=collective", ""),

@@ -14,6 +14,7 @@ from registered import every
 
 from rayio.data.access.contract import ACCESSES, Access, Files
 from rayio.data.formats import FORMATS
+from rayio.data.generate import write_file
 from rayio.data.layout import Batch, Layout
 from rayio.data.sampler import Sampler
 from rayio.schema.choice import options_of
@@ -46,10 +47,7 @@ def walk_of(access: str, form: str, root: Path, draw: st.DataObject) -> Walk:
     sizes = Uniform(low=16, high=draw.draw(st.sampled_from([40, 5000])))
     layout = Layout(num_files, per_file, sizes, 5, made.extension, draw.draw(drawn(options_of(made))))
     for number in range(num_files):
-        path = root / layout.path(number)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            made.write(file, layout, number)
+        write_file(layout, made, PosixStore(root), number)
     shuffle = draw.draw(st.sampled_from(["none", "file", "global"]))
     batch_size = draw.draw(st.integers(1, min(4, layout.num_samples)))
     sampler = Sampler(layout, batch_size=batch_size, world_size=1, shuffle=shuffle, seed=1, drop_last=False)

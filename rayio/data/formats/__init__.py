@@ -21,7 +21,10 @@ class Format(Protocol):
     """A file format of samples. Implementations are stateless.
 
     A format with options names their class in ``options``, see :class:`rayio.scenario.kind.Kind`; they are passed in
-    ``layout.options``.
+    ``layout.options``. A format without files has ``has_files = False``.
+
+    Files that belong to each file have their suffixes in ``beside``. Then ``beside_bytes(layout, files, suffix)``
+    returns their sizes, and ``write_beside(file, layout, number, suffix)`` writes one.
 
     >>> FORMATS["tfrecord"].file_bytes(layout_of(load("unet3d-small")), np.arange(3)).shape
     (3,)
@@ -62,6 +65,18 @@ def request_table(
     at_once = getattr(form, "request_table", None)
     table: RequestTable | None = at_once and at_once(layout, files, index, nbytes)
     return table
+
+
+def opened_paths(form: Format, layout: Layout, files: NDArray[np.int64]) -> list[str]:
+    """Return the paths that a batch with samples in ``files`` opens, in order: ``beside`` files come first."""
+    if not getattr(form, "has_files", True):
+        return []
+    paths = []
+    for file in np.unique(files).tolist():
+        path = layout.path(file)
+        paths += [path.removesuffix(layout.extension) + suffix for suffix in getattr(form, "beside", ())]
+        paths.append(path)
+    return paths
 
 
 def check_labels(form: Format, opener: Opener, layout: Layout, number: int) -> None:

@@ -42,6 +42,9 @@ class Records(Kind):
     #: Bytes before the first record, and True if a batch reads them (4 KiB, as a library's buffer does).
     head_bytes: ClassVar[int] = 0
     reads_head: ClassVar[bool] = False
+    #: Suffixes of other files that belong to each file (see :class:`rayio.data.formats.Format`), and files opened.
+    beside: ClassVar[tuple[str, ...]] = ()
+    opens_per_file: ClassVar[int] = 1
     #: True if bytes stand around samples, in their records.
     is_framed: ClassVar[bool] = False
     before_bytes: ClassVar[int] = 0
@@ -115,7 +118,7 @@ class Records(Kind):
         runs = self._runs(batch)
         table = self._sizes(layout, runs, batch)
         places = partial(self._places, layout, batch)
-        return Requests(address, int(runs.is_first.sum()), table[table > 0], places)
+        return Requests(address, int(runs.is_first.sum()) * self.opens_per_file, table[table > 0], places)
 
     def request_table(
         self, layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64]
@@ -125,7 +128,10 @@ class Records(Kind):
             return None
         whole, apart = as_one(layout, files, index, nbytes)
         runs = self._runs(apart)
-        return requests_of(runs, nbytes.shape, self._sizes(layout, runs, whole))
+        table = requests_of(runs, nbytes.shape, self._sizes(layout, runs, whole))
+        if self.opens_per_file == 1:
+            return table
+        return table._replace(num_opens=[self.opens_per_file * opens for opens in table.num_opens])
 
     def _runs(self, batch: Batch) -> Runs:
         return Runs.of(batch, np.maximum(1, READ_BYTES // self.record_bytes(batch.nbytes)) if self.is_framed else None)
