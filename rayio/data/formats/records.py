@@ -166,11 +166,12 @@ class Records(Kind):
         check_length(offsets[-1], out)
         samples, rows = batch.samples.tolist(), batch.index.tolist()
         ids, view = [0] * len(samples), out.data
-        buffer = memoryview(b"")
+        buffer, records = memoryview(b""), self.record_bytes(batch.nbytes).tolist()
+        is_copied, check_row = self.is_framed or self.reads_whole, self.check
         for file, runs in self._by_file(batch):
             path, begin = layout.path(file), runs[0][0]
             first, nbytes = Place(path, samples[begin], rows[begin]), sizes[begin]
-            record = int(self.record_bytes(batch.nbytes[begin : begin + 1])[0])
+            record = records[begin]
             with opened(opener, first) as stream:
                 head = self.check_head(stream, layout, nbytes, first) if self.reads_head else self.head_bytes
                 whole = None
@@ -197,10 +198,10 @@ class Records(Kind):
                         row = content if record == len(content) else content[begins : begins + record]
                         if self.is_framed:
                             row = self._unframed(row, nbytes, layout, place)
-                        if whole is not None or self.is_framed:
+                        if is_copied:
                             view[offsets[n] : offsets[n + 1]] = row
                             row = view[offsets[n] : offsets[n + 1]]
-                        ids[n] = self.check(row, layout, place)
+                        ids[n] = check_row(row, layout, place)
         return np.array(ids, np.int64)
 
     def _by_file(self, batch: Batch) -> Iterator[tuple[int, list[tuple[int, int]]]]:
