@@ -3,23 +3,26 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
+import zlib
 from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rayio.data.formats import FORMATS
+from rayio.data.formats import FORMATS, layout_of
 from rayio.data.formats.chunks import Hdf5Options
 from rayio.data.formats.parquet_options import ParquetOptions
 from rayio.data.generate import Report, prepare, verify
 from rayio.data.layout import Layout
 from rayio.data.manifest import NAME
-from rayio.errors import DataError, StorageError
+from rayio.errors import DataError, ScenarioError, StorageError
+from rayio.scenario.load import build
 from rayio.schema.choice import NO_OPTIONS, options_of
 from rayio.schema.distribution import Constant, Normal
 from rayio.storage.stores.posix import TOKEN
@@ -307,3 +310,52 @@ def test_files_hold_what_the_format_writes(format: str, tmp_path: Path) -> None:
     FORMATS[format].write(content, layout, 7)
     path = layout.path(7)
     assert (tmp_path / path).read_bytes() == content.getvalue()
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1.5, 4.0, 16.0, 64.0])
+@pytest.mark.parametrize("format", ["npz", "hdf5", "tfrecord", "parquet", "raw", "npy", "tar", "indexed_binary"])
+def test_zlib_shrinks_samples_by_the_compressibility(format: str, ratio: float, tmp_path: Path) -> None:
+    size = 200_000
+    layout = replace(laid(Layout(2, 2, Constant(value=size), 5), format), compressibility=ratio)
+    assert prepare(layout, format, tmp_path, threads=1).written_files == 2
+    assert verify(layout, format, tmp_path).reused_files == 2
+    content = (tmp_path / layout.path(1)).read_bytes()
+    if format == "tar":  # headers compress too, and are much of a small tar
+        content = content.rstrip(b"\0")
+    assert len(content) / len(zlib.compress(content, 6)) == pytest.approx(ratio, rel=0.04)
+    if ratio > 1:
+        with pytest.raises(
+            DataError, match=r"this dataset has dataset.compressibility = [\d.]+, the scenario has none"
+        ):
+            prepare(replace(layout, compressibility=1.0), format, tmp_path, threads=1)
+
+
+def test_folders_have_as_many_files_as_they_should(tmp_path: Path) -> None:
+    layout = replace(laid(LAYOUT, "npz"), files_per_folder=4)
+    prepare(layout, "npz", tmp_path, threads=2)
+    found = [len([*folder.glob("*.npz")]) for folder in sorted(tmp_path.iterdir()) if folder.is_dir()]
+    assert found == [4] * 7 + [2]
+    assert verify(layout, "npz", tmp_path).reused_files == 30
+    (tmp_path / "000007/000000029.npz").unlink()
+    assert prepare(layout, "npz", tmp_path, threads=1).written_files == 1
+    with pytest.raises(DataError, match=r"this dataset has dataset.files_per_folder = 4, the scenario has none"):
+        prepare(laid(LAYOUT, "npz"), "npz", tmp_path)
+
+
+def test_keys_of_the_dataset_reach_its_layout() -> None:
+    plain = {"path": "d", "num_files": 8, "sample_bytes": 100}
+    made = build({
+        "name": "x", "dataset": plain | {"compressibility": 2, "files_per_folder": 3}, "train": {"compute": 1},
+        "loader": {"batch_size": 1},
+    })  # fmt: skip
+    assert (layout_of(made).compressibility, layout_of(made).path(7)) == (2.0, "000002/000000007.npz")
+    for keys, says in (
+        ({"compressibility": 65}, "dataset.compressibility=65: must be a number from 1 to 64"),
+        ({"files_per_folder": 0}, "dataset.files_per_folder=0: must be a whole number of at least 1"),
+        (
+            {"compressibility": 2, "format": "csv", "sample_bytes": 200},
+            "dataset.compressibility=2: samples of dataset.",
+        ),
+    ):
+        with pytest.raises(ScenarioError, match=re.escape(says)):
+            build({"name": "x", "dataset": plain | keys, "train": {"compute": 1}, "loader": {"batch_size": 1}})

@@ -18,7 +18,7 @@ import numpy as np
 from rayio import storage
 from rayio.data import manifest
 from rayio.data.formats import FORMATS, Format, check_labels
-from rayio.data.layout import FILES_PER_FOLDER, Layout
+from rayio.data.layout import Layout
 from rayio.errors import DataError, StorageError
 from rayio.storage.real import counted_opener
 from rayio.storage.stores.counted import Traffic
@@ -174,8 +174,8 @@ def take_stock(layout: Layout, form: Format, store: Store) -> Survey:
 def _blocks(layout: Layout, form: Format) -> Iterator[tuple[int, str, list[int]]]:
     if not getattr(form, "has_files", True):
         return
-    for first in range(0, layout.num_files, FILES_PER_FOLDER):
-        numbers = np.arange(first, min(first + FILES_PER_FOLDER, layout.num_files), dtype=np.int64)
+    for first in range(0, layout.num_files, each := layout.files_per_folder):
+        numbers = np.arange(first, min(first + each, layout.num_files), dtype=np.int64)
         yield first, str(PurePosixPath(layout.path(first)).parent), form.file_bytes(layout, numbers).tolist()
 
 

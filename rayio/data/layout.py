@@ -16,7 +16,7 @@ from rayio.schema.choice import NO_OPTIONS
 from rayio.schema.fields import Section
 from rayio.seeds import Draws
 
-#: Files in one folder; a directory of a million entries is slow on every file system.
+#: Files in one folder by default; a directory of a million entries is slow on every file system.
 FILES_PER_FOLDER = 1000
 
 
@@ -67,6 +67,9 @@ class Layout:
     seed: int
     extension: str = ".npz"
     options: Section = NO_OPTIONS
+    #: Factor by which zlib shrinks the bytes of samples.
+    compressibility: float = 1.0
+    files_per_folder: int = FILES_PER_FOLDER
 
     def __post_init__(self) -> None:
         for name in ("num_files", "samples_per_file"):
@@ -80,7 +83,7 @@ class Layout:
 
     def path(self, file: int) -> str:
         """Return a file's path relative to the dataset's folder, with forward slashes."""
-        return f"{file // FILES_PER_FOLDER:06d}/{file:09d}{self.extension}"
+        return f"{file // self.files_per_folder:06d}/{file:09d}{self.extension}"
 
     def sample_bytes_of(self, files: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the bytes of every sample in each of ``files`` (any shape), in O(len).

@@ -105,4 +105,6 @@ def layout_of(scenario: Scenario) -> Layout:
         seed=scenario.seed,
         extension=FORMATS[dataset.format].extension,
         options=dataset.options,
+        compressibility=dataset.compressibility,
+        files_per_folder=dataset.files_per_folder,
     )

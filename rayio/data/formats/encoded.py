@@ -34,6 +34,14 @@ class Encoded(Records):
     #: The kind of ``loader.decode`` that decodes such samples.
     decoded_by: ClassVar[str]
 
+    def contradictions(self, scenario: Scenario) -> Iterator[str]:
+        """Yield a message if samples should be compressible: text and images are what they are."""
+        if (factor := scenario.dataset.compressibility) != 1:
+            yield (
+                f"dataset.compressibility={factor:g}: samples of dataset.format={scenario.dataset.format} are text or "
+                "images, which compress as they do; remove it"
+            )
+
     def idle(self, scenario: Scenario) -> Iterator[str]:
         """Yield a note if samples are read and never decoded."""
         decode = scenario.loader.decode

@@ -77,7 +77,7 @@ class Npz:
                 member.write(header("|u1", (rows, row_bytes)))
                 row = np.empty(row_bytes, np.uint8)
                 for sample in whole.samples.tolist():
-                    fill(row, layout.seed, sample)
+                    fill(row, layout.seed, sample, layout.compressibility)
                     member.write(row.data)
             with archive.open(_member(LABELS), "w", force_zip64=True) as member:
                 member.write(header("<i8", (rows,)))

@@ -71,7 +71,7 @@ class Records(Kind):
 
     def fill(self, out: NDArray[np.uint8], layout: Layout, sample: int) -> None:
         """Write a sample into ``out``."""
-        fill(out, layout.seed, sample)
+        fill(out, layout.seed, sample, layout.compressibility)
 
     def check(self, sample: memoryview, layout: Layout, place: Place) -> int:
         """Verify a sample and return its id; see :func:`rayio.data.formats.sample.check`."""

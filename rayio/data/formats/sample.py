@@ -28,6 +28,8 @@ from rayio.errors import DataError
 HEADER = struct.Struct("<QQ")
 #: Payload bytes drawn per call; they fit the processor's cache.
 CHUNK_BYTES = 1 << 18
+#: Of a compressible payload each stripe has random bytes, then zeros; zlib needs a few bytes for them.
+STRIPE_BYTES, STRIPE_COST = 512, 5
 #: Bytes of a label (the sample's id), in formats that store labels separately.
 LABEL = 8
 
@@ -54,13 +56,21 @@ def checksum(payload: memoryview, seed: int, sample: int) -> int:
     return xxhash.xxh3_64_intdigest(payload, (_checksum_seed(seed) + sample) & seeds.MASK)
 
 
-def fill(out: NDArray[np.uint8], seed: int, sample: int) -> None:
-    """Write sample ``sample`` of the dataset with this seed into ``out``, contiguous and at least 16 bytes long."""
+def fill(out: NDArray[np.uint8], seed: int, sample: int, compressibility: float = 1.0) -> None:
+    """Write sample ``sample`` of the dataset with this seed into ``out``, contiguous and at least 16 bytes long.
+
+    With a ``compressibility`` zlib shrinks the payload by this factor: of every stripe only the first bytes are random.
+    """
     stream = np.random.PCG64DXSM(seeds.key(seed, "payload", sample))
     for start in range(HEADER.size, len(out), CHUNK_BYTES):
         part = out[start : start + CHUNK_BYTES]
         words = np.asarray(stream.random_raw(-(-len(part) // 8)), dtype="<u8")
         part[:] = words.view(np.uint8)[: len(part)]
+    if compressibility > 1:
+        payload, keep = out[HEADER.size :], max(1, round(STRIPE_BYTES / compressibility) - STRIPE_COST)
+        whole = len(payload) // STRIPE_BYTES * STRIPE_BYTES
+        payload[:whole].reshape(-1, STRIPE_BYTES)[:, keep:] = 0
+        payload[whole + keep :] = 0
     HEADER.pack_into(out.data, 0, sample, checksum(out.data[HEADER.size :], seed, sample))
 
 

@@ -38,5 +38,5 @@ class Synthetic(Kind):
         offsets = [0, *accumulate(batch.nbytes.tolist())]
         check_length(offsets[-1], out)
         for place, sample in enumerate(batch.samples.tolist()):
-            fill(out[offsets[place] : offsets[place + 1]], layout.seed, sample)
+            fill(out[offsets[place] : offsets[place + 1]], layout.seed, sample, layout.compressibility)
         return batch.samples.copy()
