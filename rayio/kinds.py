@@ -17,8 +17,19 @@ FORMATS: Registry[Any] = Registry(
         "hdf5": "rayio.data.formats.hdf5:Hdf5",
         "tfrecord": "rayio.data.formats.tfrecord:TfRecord",
         "parquet": "rayio.data.formats.parquet:Parquet",
+        "npy": "rayio.data.formats.npy:Npy",
+        "raw": "rayio.data.formats.raw:Raw",
+        "tar": "rayio.data.formats.tar:Tar",
+        "jpeg": "rayio.data.formats.jpeg:Jpeg",
+        "png": "rayio.data.formats.png:Png",
+        "jsonl": "rayio.data.formats.json_text:JsonLines",
+        "json": "rayio.data.formats.json_text:Json",
+        "csv": "rayio.data.formats.delimited:Csv",
+        "tsv": "rayio.data.formats.delimited:Tsv",
+        "indexed_binary": "rayio.data.formats.indexed:IndexedBinary",
+        "mmap_indexed_binary": "rayio.data.formats.indexed:MmapIndexedBinary",
+        "synthetic": "rayio.data.formats.synthetic:Synthetic",
     },
-    later=("jpeg", "png", "csv", "npy", "indexed_binary", "mmap_indexed_binary"),
     needs=("extension", "file_bytes", "write", "requests", "read"),
     makes=True,
 )
@@ -75,7 +86,13 @@ ACCESSES: Registry[Any] = Registry(
 #: ``loader.decode``: real work on the bytes read (``rayio.scenario.decode.Work``).
 DECODES: Registry[Any] = Registry(
     "decode",
-    {"checksum": "rayio.data.decode:Checksum", "decompress": "rayio.data.decode:Decompress"},
+    {
+        "checksum": "rayio.data.decode:Checksum",
+        "decompress": "rayio.data.decode:Decompress",
+        "image": "rayio.data.decode_samples:Image",
+        "numbers": "rayio.data.decode_samples:Numbers",
+        "json": "rayio.data.decode_samples:Json",
+    },
     needs=("model_validate", "prepare"),
 )
 

@@ -58,7 +58,7 @@ class TfRecord:
             record = np.empty(HEAD.size + length + TAIL.size, np.uint8)
             payload = record[HEAD.size : -TAIL.size]
             payload[: len(before)] = np.frombuffer(before, np.uint8)
-            fill(payload[len(before) : length - len(after)], layout.seed, sample)
+            fill(payload[len(before) : length - len(after)], layout.seed, sample, layout.compressibility)
             payload[length - len(after) :] = np.frombuffer(after, np.uint8)
             HEAD.pack_into(record.data, 0, length, masked_crc(np.array([length], "<u8")))
             TAIL.pack_into(record.data, HEAD.size + length, masked_crc(payload))
