@@ -127,7 +127,7 @@ def test_only_requests_that_do_not_continue_the_one_before_in_an_open_file_are_r
     def sought(offsets: list[int], nbytes: list[int], opening: list[int] | None) -> list[int]:
         requests = placed(offsets, nbytes, None if opening is None else np.array(opening, np.int64))
         assert requests.places is not None
-        return striped._loads(Placed(*requests.places()), requests.nbytes)[1].tolist()
+        return [int(number) for number in striped._loads(Placed(*requests.places()), requests.nbytes)[1]]
 
     assert sought([0, 10, 30], [10, 10, 10], None) == [0, 2], "the first of a file, and one with a gap before it"
     assert sought([40], [10], None) == [0], "the file was closed in between"

@@ -1,8 +1,8 @@
-"""``storage.model.servers``: files striped over object servers, each a queue of its own, and what random requests cost.
+"""``storage.model.servers``: files striped over object servers, each with a queue, and what random requests cost.
 
 The model of storage (``rayio/storage/model.py``) is one pipe, in which all files are alike. Behind it, this layer has a
 queue without gaps for each server, first come, first served. A batch's requests are divided into stripes; each server
-that has some is busy for their bytes, and longer for requests that do not continue the one before in their file. The
+that has some is busy for their bytes, and longer for requests that continue no other. The
 batch is served when the pipe and all of its servers have served it.
 
 So one file of one stripe gives what one server does, however many clients read it; many files spread over all servers,
@@ -58,8 +58,8 @@ class Stripes(Layer):
 
     name: ClassVar[str] = "stripes"
     causes: ClassVar[Mapping[str, str]] = {
-        "server": "waiting for busy servers of the file system (shared files, uneven stripes)",
-        "random access": "requests that do not continue the one before in their file",
+        "server": "busy servers of the file system",
+        "random access": "requests that continue no other",
     }
     sharing: ClassVar[Literal["", "node", "all"]] = "all"
     needs_places: ClassVar[bool] = True
@@ -118,7 +118,8 @@ class Stripes(Layer):
         turns, rest = np.divmod(ends, size * count)
         before = turns[:, None] * size + np.clip(rest[:, None] - size * np.arange(count), 0, size)
         taken = before[len(first) :] - before[: len(first)]
-        return taken.sum(axis=0).astype(np.float64)
+        summed: NDArray[np.float64] = taken.sum(axis=0).astype(np.float64)
+        return summed
 
 
 @lru_cache(maxsize=MOST_FILES)
@@ -245,4 +246,4 @@ class StripedStorage:
         ends[end] = None
         for kept, most in ((self._ends, MOST_FILES), (ends, MOST_POSITIONS)):
             if len(kept) > most:
-                del kept[next(iter(kept))]  # type: ignore[attr-defined]
+                del kept[next(iter(kept))]
