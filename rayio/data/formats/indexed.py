@@ -63,7 +63,7 @@ class Indexed(Records):
         file.write(self.index(layout.samples_per_file, nbytes))
 
     @abstractmethod
-    def spans(self, layout: Layout, first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
+    def read_spans(self, layout: Layout, first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return offset and length of the reads of the index for rows ``first`` to ``last``, shape (runs, reads, 2).
 
         The first read is made once for a file.
@@ -79,7 +79,7 @@ class Indexed(Records):
         """Return offset and length of each run's reads: those of the index, then of the samples."""
         first = runs.order[runs.starts]
         rows, nbytes = np.diff(runs.starts, append=len(runs.order)), batch.nbytes[first]
-        spans = self.spans(layout, batch.index[first], batch.index[first] + rows)
+        spans = self.read_spans(layout, batch.index[first], batch.index[first] + rows)
         spans[:, 0, 1] = np.where(runs.is_first, spans[:, 0, 1], 0)
         start, stop = self.data_span(layout, batch.index[first] * nbytes, (batch.index[first] + rows) * nbytes, nbytes)
         return np.concatenate([spans, np.stack([start, stop - start], axis=1)[:, np.newaxis]], axis=1)
@@ -112,7 +112,7 @@ class Indexed(Records):
                 try:
                     for start, stop in runs:
                         edges = np.array([rows[start]]), np.array([rows[start] + stop - start])
-                        reads = self.spans(layout, *edges)[0].tolist()
+                        reads = self.read_spans(layout, *edges)[0].tolist()
                         place = Place(index, samples[start], rows[start])
                         for at, length in reads if start == begin else reads[1:]:
                             _compare(described, at, wanted[at : at + length], place)
@@ -150,7 +150,7 @@ class IndexedBinary(Indexed):
         """Return its bytes."""
         return OLDER.size + 8 * (4 * rows + 3)
 
-    def spans(self, layout: Layout, first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
+    def read_spans(self, layout: Layout, first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the read of the whole index."""
         spans = np.zeros((len(first), 1, 2), np.int64)
         spans[:, 0, 1] = self.index_bytes(layout.samples_per_file)
@@ -175,7 +175,7 @@ class MmapIndexedBinary(Indexed):
         """Return its bytes."""
         return NEWER.size + 12 * rows + 8 * (rows + 1)
 
-    def spans(self, layout: Layout, first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
+    def read_spans(self, layout: Layout, first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the first page, then those of sizes and of offsets; a small index is read whole."""
         rows = layout.samples_per_file
         size, number = self.index_bytes(rows), len(first)
