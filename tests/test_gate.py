@@ -10,19 +10,27 @@ from typing import Any
 import pytest
 
 from rayio.analyze import gate
+from rayio.analyze.compare import Compared
 from rayio.cli import main
 from rayio.machine import speed
 from rayio.predict.calibrate import calibrate
 from rayio.records.doubts import ADVICE, CAPACITY, COMPARISON, LIMIT, PREDICTION, Doubt, blocking
 from rayio.records.hosts import Fetched
 from rayio.records.run_result import RunResult
+from rayio.report.compare import compared
 from rayio.report.explain import explain
+from rayio.report.text.advice import text as advice_text
+from rayio.report.text.comparison import text as comparison_text
 from rayio.report.text.doubts import TITLES, worded
 from rayio.report.text.explanation import text
 from rayio.scenario.model import Costs
 from rayio.scenario.write import to_yaml
 from rayio.session import run, simulate
 from rayio.session.conclude import in_memory
+from rayio.study.sizing.advise import advise
+from rayio.study.sizing.doubts import of_capacity
+from rayio.study.sizing.trials import Trial
+from rayio.study.sweeps.sweep_rows import Row
 from scenarios import scenario
 
 LONG = 800
@@ -234,6 +242,84 @@ def test_files_that_were_just_written_are_read_from_memory_and_the_summary_says_
         pytest.skip("this kernel does not say where bytes came from")
     assert "page_cache" in codes(made.result.doubts)
     assert "measures" in made.summary()
+
+
+# comparison, capacity and advice: what a doubt leaves of them -------------------------------------------------------
+
+
+def runs(measured: RunResult, rate: float, overhead: float, times: list[float]) -> list[Compared]:
+    """Three runs of about the same throughput (samples/s), with the overhead and the fixed work of their machine."""
+    results = [
+        replace(measured, au=0.8, other_share=overhead, samples_per_second=rate * factor, doubts=None)
+        for factor in (0.999, 1.0, 1.001)
+    ]
+    content = {"name": "of", "train": {"compute": rate}}
+    return [Compared(f"{rate}-{n}", each, content, {"fixed_work_seconds": times}) for n, each in enumerate(results)]
+
+
+@pytest.mark.parametrize(
+    ("rates", "overheads", "times", "outcome"),
+    [
+        ((100.0, 110.0), (0.01, 0.01), (0.04, 0.04), "faster"),
+        ((100.0, 110.0), (0.13, 0.13), (0.04, 0.04), "faster"),  # the same part of both
+        ((100.0, 110.0), (0.13, 0.04), (0.04, 0.04), "in_doubt"),  # without it 100 / 0.87 against 110 / 0.96
+        ((100.0, 110.0), (0.04, 0.13), (0.04, 0.04), "in_doubt"),
+        ((100.0, 150.0), (0.13, 0.04), (0.04, 0.04), "faster"),
+        ((100.0, 110.0), (0.01, 0.01), (0.04, 0.08), "in_doubt"),
+        ((100.0, 110.0), (0.01, 0.01), (0.04, 0.045), "faster"),
+    ],
+)
+def test_a_difference_that_the_emulator_or_the_machine_may_have_made_gets_no_verdict(
+    measured: RunResult, rates: tuple[float, float], overheads: tuple[float, float], times: tuple[float, float],
+    outcome: str,
+) -> None:  # fmt: skip
+    sides = zip(rates, overheads, times, strict=True)
+    comparison = compared([run for rate, share, time in sides for run in runs(measured, rate, share, [time, time])])
+    (verdict,) = comparison.verdicts
+    assert verdict.outcome == outcome
+    assert bool(comparison.doubts) == (outcome == "in_doubt")
+    assert verdict.sentence.startswith("No verdict on B and A (") == (outcome == "in_doubt")
+    if comparison.doubts:
+        assert f"  warning: {comparison.doubts[0].sentence}" in comparison_text(comparison)
+
+
+@pytest.mark.parametrize(("overhead", "answer"), [(0.01, "2 "), (0.05, "at least 2 ")])
+def test_a_point_that_misses_its_target_by_the_overhead_is_no_limit(
+    overhead: float, answer: str, measured: RunResult
+) -> None:
+    """AU 0.88 and 5 % of overhead are 0.93 without: whether a third accelerator is fed is not known."""
+    wanted = one_by_one(12)
+    trials = {
+        n: Trial(n, wanted, [Row((n,), 0, "done", result=replace(measured, au=au, other_share=overhead, doubts=None))])
+        for n, au in ((2, 0.95), (3, 0.88))
+    }
+    doubts = of_capacity(trials[2], trials[3], 0.9, "au")
+    assert bool(blocking(doubts, LIMIT)) == answer.startswith("at least")
+    assert not blocking(doubts, CAPACITY)
+    assert not of_capacity(trials[2], trials[3], 0.95, "au"), "that it would miss even so"
+
+
+def test_advice_from_settings_that_are_too_short_is_not_given(tmp_path: Path) -> None:
+    """In the 12 steps that are allowed each of 16 workers makes one batch; they sustain AU 0.5."""
+    found = advise(
+        _written(one_by_one(12, train__steps=12), tmp_path), vary="loader.num_workers=16", reach="au=0.9",
+        out=tmp_path / "short",
+    )  # fmt: skip
+    assert found.tried[0].au == 1.0
+    assert found.advice is None
+    assert advice_text(found, 100).startswith("no advice which setting reaches AU ≥ 90 % (run too short)")
+    longer = advise(
+        _written(one_by_one(12), tmp_path), vary="loader.num_workers=16|40", reach="au=0.9", out=tmp_path / "long"
+    )
+    assert longer.advice is not None
+    assert longer.advice.values == (40,)
+    assert not longer.doubts
+
+
+def _written(wanted: Any, folder: Path) -> Path:
+    path = folder / "scenario.yaml"
+    path.write_text(to_yaml(wanted))
+    return path
 
 
 # all of them ----------------------------------------------------------------------------------------------------------

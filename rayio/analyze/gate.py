@@ -21,6 +21,7 @@ from rayio.records.doubts import (
     SMALL,
     STORAGE,
     Doubt,
+    blocking,
 )
 from rayio.records.hosts import MODEL, Fetched
 from rayio.records.origin import MEASURED, kind_of
@@ -187,6 +188,32 @@ def of_runs(results: Iterable[RunResult]) -> tuple[Doubt, ...]:
             if doubt.code not in worst or _badness(doubt) > _badness(worst[doubt.code]):
                 worst[doubt.code] = doubt
     return tuple(worst.values())
+
+
+def of_comparison(
+    a: Sequence[RunResult], b: Sequence[RunResult], percent: float, noise: float | None
+) -> tuple[Doubt, ...]:
+    """Return the doubts about a difference of ``percent`` between two groups, which chance exceeds by ``noise``.
+
+    Overhead and an initial prefetch are doubts if the difference without them would be another one: by more than half
+    of it, and by more than the noise.
+    """
+    before, after = (sum(map(_freed, side)) / len(side) for side in (a, b))
+    without = 100 * ((1 + percent / 100) * after / before - 1)
+    if abs(without - percent) <= max(abs(percent) / 2, noise or 0.0):
+        return ()
+    return blocking(of_runs([*a, *b]), COMPARISON)
+
+
+def _freed(result: RunResult) -> float:
+    """Return the factor on a run's throughput without the doubts about it."""
+    factor = 1.0
+    for doubt in of_result(result):
+        if doubt.code == SHORT_RUN and result.au:
+            factor *= doubt.numbers["au"] / result.au
+        elif doubt.code == OVERHEAD:
+            factor /= 1 - min(doubt.numbers["overhead"], 0.99)
+    return factor
 
 
 def _badness(doubt: Doubt) -> float:

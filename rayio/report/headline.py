@@ -6,10 +6,12 @@ The numbers are written as the summary writes them, from the same result: one nu
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from html import escape
 
 from rayio.analyze.stages import shown
 from rayio.imports.dlio_losses import largest
+from rayio.records.doubts import Doubt
 from rayio.records.explained import Explained
 from rayio.records.metric_names import lookup
 from rayio.records.origin import IMPORTED, storage_words
@@ -31,7 +33,7 @@ Number = tuple[str, str, str, str, str]
 def head(content: Content) -> str:
     """Return the badges, the verdict with its action, and the numbers."""
     large, small = numbers(content)
-    verdict = _verdict(content.explanation) + _warnings(content)
+    verdict = _verdict(content.explanation) + warnings(content.doubts)
     return _badges(content) + verdict + _tiles(large, "tiles") + _tiles(small, "tiles small")
 
 
@@ -88,19 +90,20 @@ def _verdict(explained: Explained | None) -> str:
         explained.prediction is not None and len(sentences) > 1 and explained.prediction.change in sentences[-1]
     )
     action = sentences.pop() if has_action else ""
-    more = f'<p class="more">{_marked(" ".join(sentences[1:]))}</p>' if sentences[1:] else ""
-    todo = f'<p class="action"><b>To do:</b> {_marked(action)}</p>' if action else ""
+    more = f'<p class="more">{marked(" ".join(sentences[1:]))}</p>' if sentences[1:] else ""
+    todo = f'<p class="action"><b>To do:</b> {marked(action)}</p>' if action else ""
     colour = f" c-{explained.verdict.cause}" if explained.verdict.cause else ""
-    return f'<div class="verdict{colour}"><p>{_marked(sentences[0])}</p>{todo}{more}</div>'
+    return f'<div class="verdict{colour}"><p>{marked(sentences[0])}</p>{todo}{more}</div>'
 
 
-def _warnings(content: Content) -> str:
-    """Return the doubts about the numbers, with their remedies."""
-    rows = "".join(f"<li>{_marked(doubt.sentence)}</li>" for doubt in worded(content.doubts))
+def warnings(doubts: Sequence[Doubt]) -> str:
+    """Return doubts with their remedies as a list; nothing without any."""
+    rows = "".join(f"<li>{marked(doubt.sentence)}</li>" for doubt in worded(doubts))
     return f'<ul class="trouble doubts">{rows}</ul>' if rows else ""
 
 
-def _marked(text: str) -> str:
+def marked(text: str) -> str:
+    """Return a text as HTML, with the words between backticks as code."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
