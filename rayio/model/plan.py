@@ -241,7 +241,7 @@ class Plan:
             itemised=self.trace.is_itemised or any(layer.needs_places for layer in self.layers),
             cached=self.is_divided,
             named=self._named if any(layer.needs_files for layer in self.layers) else None,
-            rate=work.rate if work is not None and self.modelled else None,
+            modelled_work=work if self.modelled else None,
             decoding=None if self.modelled else work,
         )
 

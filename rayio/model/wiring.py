@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from rayio.errors import ScenarioError
 from rayio.kinds import LOADERS
 from rayio.model import roles
-from rayio.model.cpu_account import ReadCpu
+from rayio.model.cpu_account import StageCpu
 from rayio.model.env import BarrierPort, Env, QueuePort, WriterPort
 from rayio.model.kernel import Coro, Kernel, WallKernel
 from rayio.model.ledger import Tally
@@ -153,7 +153,7 @@ class Wiring:
         self.watched: list[Callable[[], Iterable[Standing]]] = []
         self._readers: list[Env] = []
         self.queues: list[PrefetchQueue] = []
-        self.read_cpu = ReadCpu()
+        self.read_cpu, self.decode_cpu = StageCpu(), StageCpu()
         #: Processes of ranks on modelled cores.
         self._processes: dict[int, Process] = {}
         #: Modelled systems by device; and with their layers, by node, folder and whether it is a dataset.
@@ -166,7 +166,7 @@ class Wiring:
     def loading(self) -> Loading:
         """The batches of this process's ranks."""
         loading = self.plan.loading(self.num_ranks)
-        loading.read_cpu = self.read_cpu
+        loading.read_cpu, loading.decode_cpu = self.read_cpu, self.decode_cpu
         return loading
 
     def reader(self, rank: int, worker: int, node: int | None = None) -> Env:

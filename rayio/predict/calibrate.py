@@ -20,8 +20,9 @@ from rayio.files import replacing
 from rayio.model.plan import Plan
 from rayio.model.planning import plan_of, storage_of
 from rayio.place import batch_parts
-from rayio.predict import observe, saving, storage
+from rayio.predict import decoding, observe, saving, storage
 from rayio.predict.costs import FEW, costs, typical, waited
+from rayio.predict.decoding import Decoded
 from rayio.predict.learnable import Learnable, differ, learnable
 from rayio.predict.processors import SeenCpu, cores_of_run, learn_cpu, scheduled
 from rayio.predict.replay import UNLIMITED, cut
@@ -29,7 +30,7 @@ from rayio.predict.settle import NEAR, Apparent, Free, beside_batches, settle
 from rayio.predict.shown import Shown, reads_of
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario.costs import CpuCosts, taken
-from rayio.scenario.decode import Work
+from rayio.scenario.decode import Decode, Work
 from rayio.scenario.model import Costs, Scenario, StorageParameters
 from rayio.scenario.write import to_yaml
 from rayio.schema.distribution import Constant, Distribution, LogNormal
@@ -52,8 +53,6 @@ MARK = re.compile(rb"\A# \S+, calibrated from ")
 BUSY = 0.5
 #: The least time of a read without its parsing, and the pause between two runs (ns).
 LEAST_NS, PAUSE_NS = 1000, 1_000_000_000
-#: Measured decoding replaces the scenario's where it differs by more than this.
-DECODE_DIFFERS = 0.05
 
 
 @dataclass(frozen=True)
@@ -160,7 +159,11 @@ def learn(
         storing["model"] = fitted.model_copy(
             update={"provenance": "fitted", "source": f"fitted to the reads of {_whence(info, name)}{guessed}"}
         )
-        loading |= _decode(read, warm, scenario, notes)
+        decoded = [Decoded(scenario, read, warm, SeenCpu.of(info, name))]
+        decoded += [Decoded(other.scenario, reads_of(other.spans), 0, SeenCpu.of(other.info, "")) for other in more]
+        if (decode := decoding.learned(decoded)) is not None:
+            loading["decode"] = decode
+            notes.append(_decoding_in_words(scenario, decode))
         notes.append(f"storage.model: fitted to the reads of the run; {of_storage}")
     learned = _costs(run, warm, storing.get("model") or plan.storage, notes)
     whence = ", ".join(_whence(each.info, each.name) for each in all_runs)
@@ -218,7 +221,9 @@ def _settled(scenario: Scenario, seen: Apparent, requests: float, cores: int, pl
     start = Free(scenario.charges, None if latency is None else latency.expected * requests)
     settled, shown = settle(start, seen, live)
     size = scenario.loader.batch_size
-    of_batch = settled.costs.cpu_of_batch(size, size * scenario.dataset.sample_bytes.expected)
+    nbytes, decode = size * scenario.dataset.sample_bytes.expected, scenario.loader.decode
+    of_batch = settled.costs.cpu_of_batch(size, nbytes)
+    of_batch += decode.seconds(size, nbytes) if isinstance(decode, Work) else 0.0
     per_second = shape.world_size / scenario.cluster.all_nodes / seen.step
     if of_batch * per_second < BUSY * cores:
         settled, shown = beside_batches(settled, shown, seen, live, per_second)
@@ -348,21 +353,8 @@ def _warm(steps: Steps, shape: RunShape, name: str) -> int:
     return int(warm.max())
 
 
-def _decode(read: observe.Reads, warm: int, scenario: Scenario, notes: list[str]) -> dict[str, Any]:
-    """Return a change of ``loader.decode`` where it was work, or where it took another time than in the scenario."""
-    decode = scenario.loader.decode
-    rank, epoch, step = batch_parts(read.batch)
-    chosen = (read.decode >= 0) & (read.start >= warm) & (epoch < scenario.train.epochs)
-    size = RunShape.of(scenario).samples(rank[chosen], step[chosen])
-    if not len(size):
-        return {}
-    taken = read.decode[chosen] / 1e9 / size
-    mean = float(read.decode[chosen].sum()) / 1e9 / int(size.sum())
-    deviation = float(((taken - mean) * np.sqrt(size)).std())
-    if isinstance(decode, Work):
-        notes.append(f"loader.decode: measured in place of {decode.kind}")
-    elif abs(mean - decode.expected) <= DECODE_DIFFERS * decode.expected:
-        return {}
-    else:
-        notes.append(f"loader.decode: measured; the scenario said {format_seconds(decode.expected)} a sample")
-    return {"decode": storage.skewed(mean, deviation)}
+def _decoding_in_words(scenario: Scenario, decode: Decode) -> str:
+    expected = scenario.loader.decode
+    if isinstance(expected, Distribution):
+        return f"loader.decode: measured; the scenario said {format_seconds(expected.expected)} a sample"
+    return f"loader.decode: fitted to the CPU time of {expected.kind}"
