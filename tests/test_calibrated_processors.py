@@ -37,3 +37,25 @@ def test_decoding_is_learned_as_work_on_bytes(decoding: Any, size: str, compute:
     true = made(busy(size, 2, 2, compute) | {"loader__decode": decode})
     said = found.model_copy(update={"dataset": true.dataset, "train": true.train})
     assert seconds_per_step(said) == pytest.approx(seconds_per_step(true), rel=0.03)
+
+
+#: Two ranks whose workers keep both cores busy while their steps end: ends of steps wait for cores.
+WAITING = [("1 MB", 1), ("1 MB", 2), ("4 MB", 1), ("100 kB", 2)]
+
+
+@pytest.fixture(scope="module", params=WAITING, ids=lambda case: f"{case[0]}-{case[1]}")
+def waiting(request: pytest.FixtureRequest) -> tuple[Any, str]:
+    size, workers = request.param
+    run = recorded(made(busy(size, workers, 2, "8 ms")))
+    return taught(run).scenario, size
+
+
+@pytest.mark.parametrize("compute", ["40 ms", "60 ms", "100 ms"])
+def test_waits_for_cores_are_no_cost_of_a_step(waiting: Any, compute: str) -> None:
+    """Where longer compute leaves cores free, nothing waits for them any more."""
+    found, size = waiting
+    costs = found.charges
+    assert costs.step < 1e-3, "a step's own cost is 0.3 ms"
+    true = made(busy(size, 1, 2, compute))
+    said = found.model_copy(update={"train": true.train, "loader": true.loader})
+    assert seconds_per_step(said) == pytest.approx(seconds_per_step(true), rel=0.03)

@@ -51,6 +51,8 @@ CPU_BETWEEN, STEP_ERROR = (0.9, 1.5), 0.05
 MARK = re.compile(rb"\A# \S+, calibrated from ")
 #: If a smaller part of the cores was at work, some of that work may not have delayed batches.
 BUSY = 0.5
+#: Costs that a busy run shows without waits for processors: by its shortest steps, and by its CPU times.
+KNOWN_WHERE_BUSY = ("step", "barrier", "put")
 #: The least time of a read without its parsing, and the pause between two runs (ns).
 LEAST_NS, PAUSE_NS = 1000, 1_000_000_000
 
@@ -165,7 +167,10 @@ def learn(
             loading["decode"] = decode
             notes.append(_decoding_in_words(scenario, decode))
         notes.append(f"storage.model: fitted to the reads of the run; {of_storage}")
-    learned = _costs(run, warm, storing.get("model") or plan.storage, notes)
+    is_busy = bool(cpu.is_work) and seen[0].utilisation(_step(run, warm), cores_of_run(scenario, info), scenario) >= BUSY
+    learned = _costs(run, warm, storing.get("model") or plan.storage, notes, is_busy=is_busy)
+    if is_busy:
+        learned = learned.model_copy(update=seen[0].most(learned))
     whence = ", ".join(_whence(each.info, each.name) for each in all_runs)
     learned = learned.model_copy(update={"source": f"calibrated from {whence}", "cpu": cpu})
     if cpu.is_work:
@@ -186,7 +191,7 @@ def learn(
         cores = cores_of_run(scenario, info)
         taught = taught.model_copy(update={"cluster": scenario.cluster.model_copy(update={"cores": cores})})
         requests = max(1.0, typical(read.requests[read.start >= warm]))
-        taught = _settled(taught, _apparent(run, learned, warm), requests, cores, plan, notes)
+        taught = _settled(taught, _apparent(run, learned, warm), requests, cores, plan, notes, is_busy=is_busy)
     if not plan.modelled:
         shown = [run, *(Shown(other.spans, plan_of(other.scenario, modelled=False)) for other in more)]
         costs = saving.learned(taught.charges, shown, storing["model"], notes, is_varied=cpu.is_work)
@@ -194,7 +199,9 @@ def learn(
     return Calibration(taught, tuple(notes))
 
 
-def _settled(scenario: Scenario, seen: Apparent, requests: float, cores: int, plan: Plan, notes: list[str]) -> Scenario:
+def _settled(
+    scenario: Scenario, seen: Apparent, requests: float, cores: int, plan: Plan, notes: list[str], *, is_busy: bool
+) -> Scenario:
     """Return the scenario with costs freed of waits for ``cores``; ``requests`` is the mean number of a read."""
     shape, model = RunShape.of(scenario), scenario.storage.model
     latency = model.first_byte if isinstance(model, StorageParameters) else None
@@ -212,14 +219,15 @@ def _settled(scenario: Scenario, seen: Apparent, requests: float, cores: int, pl
         wanted = changed(free)
         run = Shown(_simulated(wanted, plan.max_bytes_in_flight), plan)
         warm = _warm(run.steps, shape, "the simulated run")
-        shown_costs = _costs(run, warm, storage_of(wanted), [])
+        shown_costs = _costs(run, warm, storage_of(wanted), [], is_busy=is_busy)
         # Spans of asynchronous checkpoints do not contain their extra cost.
         if scenario.checkpoint is not None and scenario.checkpoint.asynchronous:
             shown_costs = shown_costs.model_copy(update={"checkpoint": seen.costs.checkpoint})
         return _apparent(run, shown_costs, warm)
 
+    known = KNOWN_WHERE_BUSY if is_busy else ()
     start = Free(scenario.charges, None if latency is None else latency.expected * requests)
-    settled, shown = settle(start, seen, live)
+    settled, shown = settle(start, seen, live, known)
     size = scenario.loader.batch_size
     nbytes, decode = size * scenario.dataset.sample_bytes.expected, scenario.loader.decode
     of_batch = settled.costs.cpu_of_batch(size, nbytes)
@@ -229,7 +237,7 @@ def _settled(scenario: Scenario, seen: Apparent, requests: float, cores: int, pl
         settled, shown = beside_batches(settled, shown, seen, live, per_second)
     if shown.step > (1 + NEAR) * seen.step:  # its cores were always busy: its CPU times contain the contention
         cpu = start.costs.cpu.times(max(1 / start.costs.cpu.contention, seen.step / shown.step))
-        settled, shown = settle(Free(start.costs.model_copy(update={"cpu": cpu}), start.storage), seen, live)
+        settled, shown = settle(Free(start.costs.model_copy(update={"cpu": cpu}), start.storage), seen, live, known)
     off = 100 * (shown.step / seen.step - 1)
     notes.append(
         f"costs.cpu: simulated back on {cores} cores, a step of the run takes "
@@ -252,16 +260,17 @@ def _of_mean(times: Distribution, mean: float) -> Distribution:
 
 
 def _apparent(run: Shown, shown: Costs, warm: int) -> Apparent:
-    steps, read = run.steps, run.reads
-    chosen = read.start >= warm
+    read = run.reads
+    return Apparent(shown, typical((read.end - read.start)[read.start >= warm]) / 1e9, _step(run, warm))
+
+
+def _step(run: Shown, warm: int) -> float:
+    """Return the mean time of a warm step (s)."""
+    steps = run.steps
     kept = steps.start >= warm
     whole = steps.end[kept].max() - steps.start[kept].min()
     ranks = int(steps.life.max(initial=0)) + 1
-    return Apparent(
-        shown,
-        typical((read.end - read.start)[chosen]) / 1e9,
-        float(whole) / 1e9 / max(1, int(kept.sum()) // ranks),
-    )
+    return float(whole) / 1e9 / max(1, int(kept.sum()) // ranks)
 
 
 def _waiting(read: observe.Reads, scenario: Scenario, cpu: CpuCosts) -> observe.Reads:
@@ -317,14 +326,14 @@ def _payload(scenario: Scenario, info: Mapping[str, Any]) -> dict[str, Any]:
     return {"payload": "real"} | ({"max_bytes_in_flight": bound} if is_auto else {})
 
 
-def _costs(run: Shown, warm: int, model: StorageParameters, notes: list[str]) -> Costs:
+def _costs(run: Shown, warm: int, model: StorageParameters, notes: list[str], *, is_busy: bool = False) -> Costs:
     """Return the costs, and add to ``notes`` those that the run could not show."""
     plan, seen = run.plan, run.batches
     loader, has_queue = plan.loader, plan.loader.num_workers > 0
     backlog = loader.assignment == "static" and loader.prefetch_factor > 1
     learned = costs(
         seen, run.steps, warm, payload=plan.payload, backlog=backlog,
-        sync_seconds=plan.sync_seconds if plan.has_barrier else None,
+        sync_seconds=plan.sync_seconds if plan.has_barrier else None, is_busy=is_busy,
     )  # fmt: skip
     if has_queue and (waits := int(waited(seen).sum())) < FEW:
         notes.append(

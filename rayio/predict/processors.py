@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rayio.records.explained import Stage
-from rayio.scenario.costs import Costs, CpuCosts
+from rayio.scenario.costs import Costs, CpuCosts, taken
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario
 from rayio.units import RATE, format_bytes
@@ -76,6 +76,17 @@ class SeenCpu:
     def put(self) -> float:
         """CPU seconds of the readers for a batch beyond reading and decoding it."""
         return max(0.0, self.of_readers - self.of_files) / self.batches
+
+    def most(self, costs: Costs) -> dict[str, float]:
+        """Return ``costs.put`` and ``costs.step`` of a run whose processors were busy: at most what processes worked."""
+        work = {"put": self.put - taken(self.batch_bytes, costs.put_bandwidth), "step": self.of_ranks / self.batches}
+        return {name: round(min(getattr(costs, name), max(0.0, seconds)), 9) for name, seconds in work.items()}
+
+    def utilisation(self, step: float, cores: int, scenario: Scenario) -> float:
+        """Return the share of the cores of a node that worked, with steps of ``step`` seconds."""
+        whole = sum(self.roles.values()) + self.nodes
+        ranks = scenario.cluster.world_size / scenario.cluster.all_nodes
+        return whole / self.batches * ranks / step / cores
 
     @property
     def batches(self) -> float:
