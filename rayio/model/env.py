@@ -156,11 +156,15 @@ class Env:
             self.span("overshoot", end, woken, at, lane=lane)
         return end
 
-    async def compute(self, name: str, cores: Cores, seconds: float, at: Where, *, lane: int = 0) -> None:
-        """Emulate work of ``seconds`` of CPU, which takes longer if other work shares the cores."""
+    async def compute(
+        self, name: str, cores: Cores, seconds: float, at: Where, *, lane: int = 0, slept: float = 0.0
+    ) -> None:
+        """Emulate work of ``seconds`` of CPU, which takes longer if other work shares the cores; then sleep."""
         start = self.kernel.now()
         before, self.doing = self.doing, (name, start, at, None)
         await cores.work(seconds)
+        if slept > 0:
+            await self.kernel.sleep_until(self.kernel.now() + round(slept * 1e9))
         self.doing = before
         self.span(name, start, self.kernel.now(), at, lane=lane)
 

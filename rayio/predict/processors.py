@@ -8,7 +8,7 @@ that of a byte; one run alone does not, and all of it then counts as the batch's
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,9 @@ from rayio.units import RATE, format_bytes
 
 #: Batch sizes whose largest is less than this times the smallest do not separate bytes from batches.
 ALIKE = 1.2
-#: How long work keeps a core that other work waits for (s): Linux schedules 250 times a second.
-SLICE = 0.004
+#: Where nobody probed a machine: how long work keeps a core that other work waits for (s; Linux schedules 250 times a
+#: second), and the factor on work while all cores are busy.
+SLICE, CONTENTION = 0.004, 1.2
 #: The part of a step's end that counts as work.
 OF_STEP = 0.5
 FEWEST_BATCHES = 10
@@ -78,7 +79,7 @@ class SeenCpu:
         return max(0.0, self.of_readers - self.of_files) / self.batches
 
     def most(self, costs: Costs) -> dict[str, float]:
-        """Return ``costs.put`` and ``costs.step`` of a run whose processors were busy: at most what processes worked."""
+        """Return ``costs.put`` and ``costs.step`` of a run with busy processors: at most the work of its processes."""
         work = {"put": self.put - taken(self.batch_bytes, costs.put_bandwidth), "step": self.of_ranks / self.batches}
         return {name: round(min(getattr(costs, name), max(0.0, seconds)), 9) for name, seconds in work.items()}
 
@@ -99,14 +100,25 @@ class SeenCpu:
         return self.reads["bytes"] / self.batches
 
 
-def scheduled(cpu: CpuCosts, step: float) -> CpuCosts:
-    """Return the costs on cores that are shared in slices, with part of each ``step``'s time on top (s) as work.
+@dataclass(frozen=True, slots=True)
+class Processors:
+    """The processors of a machine, as probed: its scheduler's time slice (s), and contention (a factor)."""
+
+    slice: float = SLICE
+    contention: float = CONTENTION
+
+
+UNKNOWN = Processors()
+
+
+def scheduled(cpu: CpuCosts, step: float, machine: Processors = UNKNOWN) -> CpuCosts:
+    """Return the costs on the cores of a machine, with part of each ``step``'s time on top (s) as work.
 
     A run records that ends of steps are late, and the CPU time of its ranks, but not which part of that was there. Its
     size matters little: however short, it waits for a core.
     """
     work = round(min(step, cpu.rank) * OF_STEP, 9)
-    return cpu.model_copy(update={"step": work, "rank": round(cpu.rank - work, 9), "slice": SLICE})
+    return cpu.model_copy(update={"step": work, "rank": round(cpu.rank - work, 9), **asdict(machine)})
 
 
 def in_background(cpu: CpuCosts, share: float, per_second: float) -> CpuCosts:
