@@ -76,7 +76,21 @@ class Calibration:
             raise unwritten(error, path, "--out") from None
 
 
-def calibrate(path: str | Path, *others: str | Path, reporter: Reporter = SILENT) -> Calibration:
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Directories of busy runs, one for each calibrated run, and this machine's processors; or why both are missing."""
+
+    full: tuple[str, ...] = ()
+    machine: Processors = UNKNOWN
+    missing: str = ""
+
+
+NO_EVIDENCE = Evidence()
+
+
+def calibrate(
+    path: str | Path, *others: str | Path, evidence: Evidence = NO_EVIDENCE, reporter: Reporter = SILENT
+) -> Calibration:
     """Learn from a run on the Ray or the local engine the costs of its engine and its stages.
 
     ``others`` are runs of the same kind with samples or batches of other sizes: they separate costs per byte, of
@@ -96,7 +110,11 @@ def calibrate(path: str | Path, *others: str | Path, reporter: Reporter = SILENT
         for other in runs[1:]:
             if (apart := differ(first, other)) is not None:
                 raise RunError(f"{other.name} cannot be calibrated together with {first.name}: {apart}")
-        return learn(first.spans, first.scenario, first.info, name=first.name, more=runs[1:], is_cached=first.is_cached)
+        return learn(
+            first.spans, first.scenario, first.info, name=first.name, more=runs[1:],
+            full=[learnable(each, reporter) for each in evidence.full], machine=evidence.machine,
+            missing=evidence.missing, is_cached=first.is_cached,
+        )  # fmt: skip
     finally:
         reporter.done()
 
@@ -110,12 +128,13 @@ def learn(
     more: Sequence[Learnable] = (),
     full: Sequence[Learnable] = (),
     machine: Processors = UNKNOWN,
+    missing: str = "",
     is_cached: bool = False,
 ) -> Calibration:
     """Learn from the spans of a run of ``scenario``; ``info`` is its run.json. ``more`` has other runs.
 
     ``full`` has runs of the same kind whose cores were full: they show CPU times as they are on busy processors.
-    ``machine`` has the probed processors of the runs' machine.
+    ``machine`` has the probed processors of the runs' machine; ``missing`` says why there are no such runs.
 
     ``is_cached``: the run's bytes came from memory, and not from a device.
 
@@ -189,7 +208,7 @@ def learn(
         taught = taught.model_copy(update={"cluster": scenario.cluster.model_copy(update={"cores": cores})})
         requests = max(1.0, typical(read.requests[read.start >= warm]))
         taught = freed(taught, apparent(run, learned, warm), requests, cores, plan, notes, is_busy=is_busy)
-        taught = _sure(taught, full, cores, notes)
+        taught = _sure(taught, full, cores, notes, missing)
     if not plan.modelled:
         shown = [run, *(Shown(other.spans, plan_of(other.scenario, modelled=False)) for other in more)]
         costs = saving.learned(taught.charges, shown, storing["model"], notes, is_varied=cpu.is_work)
@@ -201,7 +220,7 @@ def _cpu_of(runs: Sequence[Learnable]) -> list[SeenCpu]:
     return [known for each in runs if (known := SeenCpu.of(each.info, each.name)) is not None]
 
 
-def _sure(scenario: Scenario, full: Sequence[Learnable], cores: int, notes: list[str]) -> Scenario:
+def _sure(scenario: Scenario, full: Sequence[Learnable], cores: int, notes: list[str], missing: str) -> Scenario:
     """Return the scenario with the contention of full cores, and the bounds of its CPU times."""
     least, most = CPU_BETWEEN
     if full:
@@ -209,9 +228,8 @@ def _sure(scenario: Scenario, full: Sequence[Learnable], cores: int, notes: list
         off = max(CPU_ERROR, apart)
         least, most = max(1 / MOST_FACTOR, 1 - off), 1 + off
     else:
-        notes.append(
-            "costs.cpu: no busy run, so predictions of full processors are wide; calibrate without --no-busy-run"
-        )
+        reason = f" ({missing})" if missing else ""
+        notes.append(f"costs.cpu: no busy run{reason}, so the interval of predictions with full processors is wide")
     cpu = scenario.charges.cpu.model_copy(update={"at_least": round(least, 4), "at_most": round(most, 4)})
     return scenario.model_copy(update={"costs": scenario.charges.model_copy(update={"cpu": cpu})})
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 #: If a smaller part of the cores was at work, some of that work may not have delayed batches.
 BUSY = 0.5
-#: A run that uses a smaller part of the cores does not show what full cores can do.
-FULL = 0.75
+#: A run that uses a smaller part of the cores does not show contention.
+FULL = 0.6
 #: Costs that a busy run shows without waits for processors: by its shortest steps, and by its CPU times.
 KNOWN_WHERE_BUSY = ("step", "barrier", "put")
 #: Rounds of fitting contention, and its bounds.
@@ -91,11 +91,11 @@ def as_full(scenario: Scenario, runs: Sequence[Learnable], cores: int, notes: li
     """
     shown = [Shown(run.spans, plan_of(run.scenario, modelled=False)) for run in runs]
     seen = []
-    for one, run in zip(shown, runs, strict=True):
-        step = step_seconds(one, warm_since(one.steps, RunShape.of(run.scenario), run.name))
-        cpu = SeenCpu.of(run.info, run.name)
-        if cpu is not None and cpu.utilisation(step, cores, run.scenario) >= FULL:
-            seen.append((run.scenario, one.plan, step))
+    for view, run in zip(shown, runs, strict=True):
+        step = step_seconds(view, warm_since(view.steps, RunShape.of(run.scenario), run.name))
+        worked = SeenCpu.of(run.info, run.name)
+        if worked is not None and worked.utilisation(step, cores, run.scenario) >= FULL:
+            seen.append((run.scenario, view.plan, step))
     if not seen:
         notes.append("costs.cpu.contention: the busy runs left processors free, so it is not fitted")
         return scenario, 0.0

@@ -18,7 +18,7 @@ ROUNDS, BOLD = 8, 0.5
 ON_THE_WAY = ("lease", "put", "take")
 #: Costs that contain waiting for a processor.
 MOVED = ("lease", "put", "take", "receive", "barrier", "step", "checkpoint")
-#: The weight of an error of a cost beside one of a step.
+#: The weight of an error of a cost; that of a step counts 1.
 OF_COSTS = 0.1
 #: Errors below this share, or below so many seconds, are ignored.
 NEAR, NEAR_SECONDS = 0.02, 20e-6
@@ -90,7 +90,7 @@ def beside_batches(free: Free, shown: Apparent, seen: Apparent, live: Live, per_
 
 def _closest(tried: Sequence[tuple[Free, Apparent]], seen: Apparent) -> tuple[Free, Apparent]:
     def off(shown: Apparent) -> float:
-        costs = sum(abs(getattr(shown.costs, name) - getattr(seen.costs, name)) for name in ON_THE_WAY)
+        costs: float = sum(abs(getattr(shown.costs, name) - getattr(seen.costs, name)) for name in ON_THE_WAY)
         return abs(shown.step - seen.step) + OF_COSTS * costs
 
     return min(tried, key=lambda trial: off(trial[1]))
