@@ -36,8 +36,8 @@ def told(seconds: float) -> dict[str, Any]:
 def test_a_busy_run_has_no_compute_and_enough_workers_for_every_core(ranks: int) -> None:
     saved = {"path": "saved", "every": {"epochs": 1}, "model": {"bytes": "1 MB"}}
     wanted = scenario(
-        **REAL | {"cluster__ranks_per_node": ranks, "checkpoint": saved, "expect__au": ">= 0.5", "loader__decode": "5 ms"},
-        storage__page_cache="drop", dataset__eval__num_files=64,
+        **REAL | {"cluster__ranks_per_node": ranks, "checkpoint": saved, "loader__decode": "5 ms"},
+        storage__page_cache="drop", dataset__eval__num_files=64, expect={"au": ">= 0.5"},
         train__evaluate={"every": {"epochs": 1}, "compute": "1 ms"},
     )  # fmt: skip
     full = busy_scenario(wanted, told(0.004))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -60,8 +60,8 @@ class ProcessCpu(NamedTuple):
 class Stopwatch:
     """A measurement of this process's CPU time from its first work on.
 
-    With a node's name it includes the parent's, on Ray the node's raylet. The spinning of a ``punctual`` role is
-    excluded.
+    With a node's name it includes the parent's, on Ray the node's raylet. The spinning of a ``punctual`` role and
+    ``burnt`` compute are excluded.
     """
 
     def __init__(
@@ -71,9 +71,10 @@ class Stopwatch:
         reads: StageCpu | None = None,
         decodes: StageCpu | None = None,
         punctual: Punctual | None = None,
+        burnt: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.role = role
-        self._punctual = punctual
+        self._punctual, self._burnt = punctual, burnt
         self.node = node
         self.reads, self.decodes = reads or StageCpu(), decodes or StageCpu()
         self._since: tuple[float, float, float | None] | None = None
@@ -84,7 +85,7 @@ class Stopwatch:
             self._since = self._now()
 
     def _now(self) -> tuple[float, float, float | None]:
-        awake = 0.0 if self._punctual is None else self._punctual.awake_ns / 1e9
+        awake = self._burnt() + (0.0 if self._punctual is None else self._punctual.awake_ns / 1e9)
         return time.process_time() - awake, time.monotonic(), cpu_seconds_of(os.getppid()) if self.node else None
 
     def read(self) -> ProcessCpu | None:

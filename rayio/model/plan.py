@@ -77,6 +77,8 @@ class Plan:
     held_seconds: float = 0.0
     #: The value of ``loader.max_bytes_in_flight: auto`` per node on this engine; None is no bound.
     auto_bytes_in_flight: int | None = None
+    #: True if the compute of ranks is work on processors, not a sleep.
+    computes_on_core: bool = False
     #: Layers between readers and storage, the innermost first.
     layers: tuple[Layer, ...] = ()
     #: The start of the run. Earlier steps are skipped, with their checkpoints and evaluations.

@@ -213,6 +213,7 @@ class Wiring:
         env = self._env("rank", str(rank), self.plan.node_of_rank(rank))
         env.writers = ports.writers(rank)
         env.late_ns = self.late_ns
+        env.computes_on_core = self.plan.computes_on_core
         if self.cores is not None and self.plan.costs.cpu.step:
             env.process, env.late_work = self.process(rank), self.plan.costs.cpu.step
         if isinstance(self.kernel, WallKernel):  # the virtual clock adds costs instead

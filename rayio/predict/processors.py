@@ -85,9 +85,9 @@ class SeenCpu:
 
     def utilisation(self, step: float, cores: int, scenario: Scenario) -> float:
         """Return the share of the cores of a node that worked, with steps of ``step`` seconds."""
-        whole = sum(self.roles.values()) + self.nodes
-        ranks = scenario.cluster.world_size / scenario.cluster.all_nodes
-        return whole / self.batches * ranks / step / cores
+        whole, train = (sum(self.roles.values()) + self.nodes) / self.batches, scenario.train
+        whole += train.compute.expected * train.compute_cores
+        return whole * scenario.cluster.world_size / scenario.cluster.all_nodes / step / cores
 
     @property
     def batches(self) -> float:

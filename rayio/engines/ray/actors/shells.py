@@ -93,7 +93,10 @@ class Host(ReachesModelled):
         self.wiring = Wiring(birth.plan, self.kernel, self.recorder, birth.root, self, num_ranks=ranks, born=self.born)
         context = ray.get_runtime_context()
         role, of = birth.name.partition("-")[0], self.wiring
-        self._cpu = Stopwatch(role, context.get_node_id(), of.read_cpu, of.decode_cpu, self.kernel.punctual)
+        self._cpu = Stopwatch(
+            role, context.get_node_id(), of.read_cpu, of.decode_cpu, self.kernel.punctual,
+            lambda: self.kernel.burnt_seconds,
+        )  # fmt: skip
         restarted = context.was_current_actor_reconstructed
         self.collector.born.remote(birth.name, birth.node, os.getpid(), self.born, restarted)
 
