@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 
 from rayio.machine.cpu_time import cpu_seconds_of
@@ -55,13 +56,15 @@ class ProcessCpu(NamedTuple):
     node_seconds: float | None
     reads: StageCpu
     decodes: StageCpu
+    #: Other processes that this one speaks for.
+    children: tuple[ProcessCpu, ...] = ()
 
 
 class Stopwatch:
     """A measurement of this process's CPU time from its first work on.
 
     With a node's name it includes the parent's, on Ray the node's raylet. The spinning of a ``punctual`` role and
-    ``burnt`` compute are excluded.
+    ``burnt`` compute are excluded; ``children`` returns other processes that this one speaks for.
     """
 
     def __init__(
@@ -72,9 +75,10 @@ class Stopwatch:
         decodes: StageCpu | None = None,
         punctual: Punctual | None = None,
         burnt: Callable[[], float] = lambda: 0.0,
+        children: Callable[[], Iterable[ProcessCpu]] = tuple,
     ) -> None:
         self.role = role
-        self._punctual, self._burnt = punctual, burnt
+        self._punctual, self._burnt, self._children = punctual, burnt, children
         self.node = node
         self.reads, self.decodes = reads or StageCpu(), decodes or StageCpu()
         self._since: tuple[float, float, float | None] | None = None
@@ -94,7 +98,10 @@ class Stopwatch:
             return None
         (seconds, wall, parent), (seconds0, wall0, parent0) = self._now(), self._since
         of_parent = None if parent is None or parent0 is None else parent - parent0
-        return ProcessCpu(self.role, seconds - seconds0, wall - wall0, self.node, of_parent, self.reads, self.decodes)
+        return ProcessCpu(
+            self.role, seconds - seconds0, wall - wall0, self.node, of_parent, self.reads, self.decodes,
+            tuple(self._children()),
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -111,7 +118,7 @@ class CpuAccount:
     def of(cls, processes: Iterable[ProcessCpu]) -> CpuAccount:
         """Return the sum over processes."""
         account = cls()
-        for process in processes:
+        for process in chain.from_iterable((each, *each.children) for each in processes):
             account.by_role[process.role] = account.by_role.get(process.role, 0.0) + process.seconds
             if process.node_seconds is not None:  # every process of a node reports it: the largest one counts
                 account.by_node[process.node] = max(account.by_node.get(process.node, 0.0), process.node_seconds)

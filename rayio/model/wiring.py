@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from rayio.errors import ScenarioError
 from rayio.kinds import LOADERS
 from rayio.model import roles
-from rayio.model.cpu_account import StageCpu
+from rayio.model.cpu_account import ProcessCpu, StageCpu
 from rayio.model.env import BarrierPort, Env, QueuePort, WriterPort
 from rayio.model.kernel import Coro, Kernel, WallKernel
 from rayio.model.ledger import Tally
@@ -154,6 +154,8 @@ class Wiring:
         self._readers: list[Env] = []
         self.queues: list[PrefetchQueue] = []
         self.read_cpu, self.decode_cpu = StageCpu(), StageCpu()
+        #: Functions that return the CPU time of processes that a loader started.
+        self.worked: list[Callable[[], Iterable[ProcessCpu]]] = []
         #: Processes of ranks on modelled cores.
         self._processes: dict[int, Process] = {}
         #: Modelled systems by device; and with their layers, by node, folder and whether it is a dataset.

@@ -32,6 +32,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 from rayio.engines.loaders.numpy_reader import NumpyReader
 from rayio.engines.loaders.reading import BatchReader, Parcel, Reading
 from rayio.errors import RayioError, RunError
+from rayio.model.cpu_account import ProcessCpu
 from rayio.model.env import Env
 from rayio.model.queue import Delivery
 from rayio.model.standing import Standing
@@ -149,6 +150,8 @@ class DataLoaderQueue:
         self.settings = settings
         self.recorder = recorder
         self.queue = queue
+        #: The CPU time of each worker, by its process.
+        self.worked: dict[int, ProcessCpu] = {}
         self._addresses = Addresses(reading.rank, steps)
         self._left = 0
         self._epoch: int | None = None
@@ -192,6 +195,7 @@ class DataLoaderQueue:
             parcel = self._next(at)
         else:
             parcel = await asyncio.get_running_loop().run_in_executor(self._thread, self._next, at)
+        self.worked[parcel.pid] = parcel.cpu
         if parcel.recorded:
             parcel.recorded.enter(self.recorder, self._writer(parcel))
         delivery = parcel.header
