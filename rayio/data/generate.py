@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from rayio import signals, storage
 from rayio.data import manifest
 from rayio.data.formats import FORMATS, Format, check_labels
-from rayio.data.layout import FILES_PER_FOLDER, Layout
+from rayio.data.layout import Layout
 from rayio.errors import DataError, StorageError
 from rayio.storage.real import counted_opener
 from rayio.storage.stores.counted import Traffic
@@ -89,7 +90,8 @@ def prepare(
     # In an unfinished dataset a wrong size is a file truncated by a crash of the machine.
     missing = sorted(missing + [(number, expected) for number, _, expected in survey.wrong])
     written_bytes = sum(size for _, size in missing)
-    report = Report(layout.num_files - len(missing), survey.found_bytes, len(missing), written_bytes)
+    num_files = layout.num_files if getattr(form, "has_files", True) else 0
+    report = Report(num_files - len(missing), survey.found_bytes, len(missing), written_bytes)
     if present is not None and present.complete and not missing:
         return report
     store.prepare("creating the dataset's folder")
@@ -137,7 +139,7 @@ def verify(
         lambda number: _verify_file(layout, form, store, number), list(enumerate(sizes)), threads, progress,
         is_local=store.is_local,
     )  # fmt: skip
-    return Report(layout.num_files, survey.found_bytes, 0, 0)
+    return Report(len(sizes), survey.found_bytes, 0, 0)
 
 
 def write_file(layout: Layout, form: Format, store: Store, number: int, *, fsync: bool = False) -> None:
@@ -147,6 +149,10 @@ def write_file(layout: Layout, form: Format, store: Store, number: int, *, fsync
         StorageError: no space, no permission.
     """
     name, doing = layout.path(number), "writing the dataset"
+    for suffix in getattr(form, "beside", ()):
+        write: Callable[..., None] = form.write_beside  # type: ignore[attr-defined]
+        other = name.removesuffix(layout.extension) + suffix
+        store.write(other, partial(write, layout=layout, number=number, suffix=suffix), fsync=fsync, doing=doing)
     store.write(name, lambda file: form.write(file, layout, number), fsync=fsync, doing=doing)
 
 
@@ -162,9 +168,10 @@ def take_stock(layout: Layout, form: Format, store: Store) -> Survey:
     for first, folder, expected in _blocks(layout, form):
         store.tidy(folder)
         sizes = store.sizes(folder)
+        lacking = _lacking(layout, form, first, len(expected), sizes)
         for number, size in enumerate(expected, first):
             actual = sizes.get(PurePosixPath(layout.path(number)).name)
-            if actual is None:
+            if actual is None or number in lacking:
                 survey_missing.append((number, size))
             elif actual != size:
                 survey_wrong.append((number, actual, size))
@@ -174,9 +181,23 @@ def take_stock(layout: Layout, form: Format, store: Store) -> Survey:
 
 
 def _blocks(layout: Layout, form: Format) -> Iterator[tuple[int, str, list[int]]]:
-    for first in range(0, layout.num_files, FILES_PER_FOLDER):
-        numbers = np.arange(first, min(first + FILES_PER_FOLDER, layout.num_files), dtype=np.int64)
+    if not getattr(form, "has_files", True):
+        return
+    for first in range(0, layout.num_files, each := layout.files_per_folder):
+        numbers = np.arange(first, min(first + each, layout.num_files), dtype=np.int64)
         yield first, str(PurePosixPath(layout.path(first)).parent), form.file_bytes(layout, numbers).tolist()
+
+
+def _lacking(layout: Layout, form: Format, first: int, number: int, sizes: Mapping[str, int]) -> set[int]:
+    """Return the files of which another file that belongs to it is missing, or has another size than expected."""
+    numbers = np.arange(first, first + number, dtype=np.int64)
+    lacking: set[int] = set()
+    for suffix in getattr(form, "beside", ()):
+        expected = form.beside_bytes(layout, numbers, suffix).tolist()  # type: ignore[attr-defined]
+        for file, size in zip(numbers.tolist(), expected, strict=True):
+            if sizes.get(PurePosixPath(layout.path(file)).name.removesuffix(layout.extension) + suffix) != size:
+                lacking.add(file)
+    return lacking
 
 
 def _check_space(store: Store, needed: int) -> None:

@@ -16,13 +16,14 @@ from rayio import seeds
 from rayio.data.access.contract import Access, Files
 from rayio.data.access.joined import joined_table
 from rayio.data.formats import Format
+from rayio.data.formats.reads import place_of
 from rayio.data.layout import Batch
 from rayio.data.sampler import Block, Sampler, sample_digest
 from rayio.model.cpu_account import ReadCpu
 from rayio.model.phases import Phased
 from rayio.model.queue import Delivery
 from rayio.place import Where
-from rayio.scenario.decode import Work
+from rayio.scenario.decode import UndecodableError, Work
 from rayio.schema.choice import NO_OPTIONS
 from rayio.schema.distribution import Constant
 from rayio.schema.fields import Section
@@ -328,7 +329,11 @@ class Load:
     def decode(self, loaded: Loaded) -> int:
         """Decode the batch for real; return the bytes of output."""
         assert self.loading.decoding is not None
-        return self.loading.decoding(loaded[0], self.block.nbytes[self.row])
+        try:
+            return self.loading.decoding(loaded[0], self.block.nbytes[self.row])
+        except UndecodableError as error:
+            place = place_of(self.files.layout, self.batch, error.number)
+            raise place.error(f"cannot be decoded: {error.reason}") from error
 
     def delivery(self, loaded: Loaded | None, worker: int, moved: Moved | None = None, skipped: int = 0) -> Delivery:
         """Return the delivery of a read batch with the source of its bytes; the digest includes ``skipped`` samples.

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from rayio import storage
-from rayio.data.access.contract import ACCESSES
+from rayio.data.access.contract import ACCESSES, Files
+from rayio.data.access.memory import too_much
 from rayio.data.formats import FORMATS, Format
 from rayio.data.layout import Layout
 from rayio.data.sampler import Sampler
+from rayio.errors import ScenarioError
 from rayio.model.ledger import WORD, Tally
 from rayio.model.loading import Loading
 from rayio.model.phases import Phased, PhasedStorage
@@ -31,6 +33,7 @@ from rayio.scenario.decode import Work
 from rayio.scenario.storage import StorageParameters
 from rayio.scenario.trace import Trace
 from rayio.scenario.train import Stragglers
+from rayio.scenario.turns import BY_FILE
 from rayio.schema.distribution import NO_TIME
 from rayio.seeds import Draws
 from rayio.storage.address import join
@@ -258,6 +261,20 @@ class Plan:
             ahead=self.loader.io_depth > 1,
         )
 
+    def check_memory(self, free: int) -> None:
+        """Refuse a real run whose readers keep more of the files than a node's free memory (bytes).
+
+        Raises:
+            ScenarioError: one line with both numbers.
+        """
+        if self.modelled:
+            return
+        loader, access = self.loader, ACCESSES[self.loader.file_access]
+        files = Files(self.form, self.layout, loader.file_access_options)
+        each, setting = access.memory(files), access.setting(files)
+        for line in too_much(setting, each, self.cluster, loader.num_workers, free, "free on this machine"):
+            raise ScenarioError(line)
+
     def queue(self, rank: int, *, evaluating: bool = False) -> QueueSpec:
         """Return the parameters of a rank's queue; evaluation has another: each half of the window if both are open."""
         loader, bound = self.loader, self.max_bytes_in_flight
@@ -271,7 +288,8 @@ class Plan:
             has_pool=self.cluster.has_pool,
             prefetch_factor=loader.prefetch_factor,
             steps=self.evaluation_steps_of(rank) if evaluating else self.steps_of(rank),
-            assignment=loader.assignment,
+            assignment="static" if evaluating and loader.assignment == BY_FILE else loader.assignment,
+            turns=None if evaluating or self._sampler.streams is None else self._sampler.streams.turns(rank),
             in_order=loader.in_order,
             max_bytes=None if bound is None else bound // shared_by,
         )

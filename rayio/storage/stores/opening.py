@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
 from rayio import kinds
 from rayio.errors import ScenarioError, StorageError
 from rayio.registry import Registry
-from rayio.storage.address import scheme_of
+from rayio.storage.address import not_utf8, scheme_of, shown
 
 if TYPE_CHECKING:
     from rayio.machine.mounts import Source
@@ -199,9 +199,11 @@ def open(address: str | Path, settings: Settings = DEFAULTS) -> Store:
         '/data/unet3d'
 
     Raises:
-        StorageError: no storage serves the address's scheme.
+        StorageError: no storage serves the address's scheme, or a path is not UTF-8.
     """
     text = str(address)
+    if (name := not_utf8(shown(text))) is not None:
+        raise StorageError(f"{name}: the path is not UTF-8, so no record can name it; choose another path")
     try:
         scheme = STORES[scheme_of(text)]
     except ScenarioError as error:
