@@ -15,6 +15,14 @@ class RayioError(Exception):
 class ScenarioError(RayioError):
     """An invalid scenario: a key, a value, a unit, or values that contradict each other."""
 
+    #: Problems that the message leaves out, a line each, in the order of the file.
+    listed: tuple[str, ...] = ()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Every problem of the scenario, a line each, in the order of the file."""
+        return self.listed or (str(self),)
+
 
 class ContradictionError(ScenarioError):
     """Keys that are valid alone and contradict each other."""

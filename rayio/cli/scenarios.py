@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,12 +11,14 @@ import typer
 
 from rayio.cli.arguments import AsJson, Overrides, Source
 from rayio.cli.output import print_json
-from rayio.errors import RayioError
+from rayio.errors import RayioError, ScenarioError
 from rayio.units import format_bytes, format_rate, format_seconds
 
 if TYPE_CHECKING:
     from rayio.scenario.model import Scenario
 
+#: The most problems of a scenario that validate lists.
+MOST_PROBLEMS = 20
 #: Formats of derived numbers by suffix; others are counts.
 _FORMATS = {"_bytes": format_bytes, "_seconds": format_seconds, "_demand": format_rate}
 
@@ -28,7 +31,10 @@ def validate(source: Source, overrides: Overrides = None, as_json: AsJson = Fals
     from rayio.scenario import checks, derive
     from rayio.scenario.load import load
 
-    scenario = load(source, overrides or ())
+    try:
+        scenario = load(source, overrides or ())
+    except ScenarioError as error:
+        raise _listed(error) from None
     if scenario.dataset.is_modelled:  # a run then needs all that a simulation needs
         checks.check_simulated(scenario)
     dropped, capped = derive.dropped_samples(scenario), derive.capped_samples(scenario)
@@ -68,6 +74,17 @@ def validate(source: Source, overrides: Overrides = None, as_json: AsJson = Fals
         print(f"note: {text}")
     for text in checks.not_simulated(scenario):
         print(f"note: rayio simulate cannot run this: {text}")
+
+
+def _listed(error: ScenarioError) -> ScenarioError | typer.Exit:
+    """Print the problems of a scenario, a line each, if there are several; return how the command ends."""
+    if len(error.problems) < 2:
+        return error
+    for line in error.problems[:MOST_PROBLEMS]:
+        print(f"rayio: {' '.join(line.split())}", file=sys.stderr)
+    if (more := len(error.problems) - MOST_PROBLEMS) > 0:
+        print(f"rayio: … and {more} more", file=sys.stderr)
+    return typer.Exit(error.exit_code)
 
 
 def _steps(scenario: Scenario) -> tuple[int, int]:
