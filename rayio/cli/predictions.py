@@ -11,6 +11,7 @@ import typer
 from rayio.cli import completion
 from rayio.cli.arguments import AsJson
 from rayio.cli.file_options import Force, check_replaced, local_file
+from rayio.cli.grouped import ASK
 from rayio.cli.output import only_json, print_json
 from rayio.cli.terminal import Terminal
 
@@ -25,7 +26,7 @@ def calibrate(
     others: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RUN]...",
+            metavar="RUN",
             help="Short runs with other sample sizes, to fit the time for each byte.",
             autocompletion=completion.runs,
         ),
@@ -73,4 +74,4 @@ def calibrate(
 
 def add_to(app: typer.Typer) -> None:
     """Register these commands."""
-    app.command()(calibrate)
+    app.command(rich_help_panel=ASK)(calibrate)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rayio.cli import completion
 from rayio.cli.arguments import AsJson, Overrides, Source
+from rayio.cli.grouped import TOOLS
 from rayio.cli.output import print_json
 from rayio.errors import RayioError, ScenarioError
 from rayio.units import format_bytes, format_rate, format_seconds
@@ -163,19 +164,21 @@ def scenarios(as_json: AsJson = False) -> None:
 
 
 #: Names of schemas; :data:`rayio.records.answers.SCHEMAS` has the same, but is slow to import.
-_DESCRIBED = (
+DESCRIBED = (
     "scenario", "result", "explain", "compare", "run", "repeats", "sweep", "validate", "show", "scenarios", "generate",
     "calibrate", "capacity", "advise", "export", "status", "doctor", "top", "query",
 )  # fmt: skip
 
-Described = StrEnum("Described", {name.upper(): name for name in _DESCRIBED})  # type: ignore[misc]
-
 
 def schema(
     of: Annotated[
-        Described,
-        typer.Argument(help="scenario, result (of result.json), or a command (of its --json output)."),
-    ] = Described("scenario"),
+        str,
+        typer.Argument(
+            help=f"scenario, result (of result.json), or the command of a --json output: {', '.join(DESCRIBED[2:])}.",
+            metavar="NAME",
+            autocompletion=completion.among(*DESCRIBED),
+        ),
+    ] = "scenario",
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the schema of scenario or result as a page in Markdown.")
     ] = False,
@@ -189,6 +192,8 @@ def schema(
     from rayio.records.answers import answer_schema
     from rayio.scenario.write import json_schema
 
+    if of not in DESCRIBED:
+        raise typer.BadParameter(f"{of!r} is none of {', '.join(DESCRIBED)}")
     if markdown:
         from rayio.records import reference as results
         from rayio.scenario import reference as scenarios
@@ -202,5 +207,7 @@ def schema(
 
 def add_to(app: typer.Typer) -> None:
     """Register these commands."""
-    for command in (validate, show, scenarios, schema):
-        app.command()(command)
+    app.command(rich_help_panel=TOOLS)(validate)
+    app.command(rich_help_panel=TOOLS)(show)
+    app.command(rich_help_panel=TOOLS)(scenarios)
+    app.command(rich_help_panel=TOOLS)(schema)

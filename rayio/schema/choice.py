@@ -161,8 +161,8 @@ class Choosing(Section):
         data = dict(value)
         for field in cls.hidden():
             if field in data and isinstance(data[field], (Mapping, str, int, float, list, type(None))):
-                error = InitErrorDetails(type="extra_forbidden", loc=(field,), input=data[field])
-                raise ValidationError.from_exception_data(cls.__name__, [error])
+                hidden = InitErrorDetails(type="extra_forbidden", loc=(field,), input=data[field])
+                raise ValidationError.from_exception_data(cls.__name__, [hidden])
         for choice in cls.choices:
             if choice.field not in data:
                 kind = choice.kind(data.get(choice.key, cls.model_fields[choice.key].default))

@@ -94,7 +94,7 @@ def failures(error: ValueError, value: Any, *place: int | str) -> list[InitError
         return [InitErrorDetails(type=refusal(error), loc=place, input=value)]
     return [
         InitErrorDetails(
-            type=PydanticCustomError(detail["type"], "{reason}", detail["ctx"])  # type: ignore[arg-type]
+            type=PydanticCustomError(detail["type"], "{reason}", detail["ctx"])
             if "reason" in detail.get("ctx", {})
             else detail["type"],
             loc=(*place, *detail["loc"]),

@@ -102,7 +102,8 @@ def _many(kind: type[Section]) -> Reads:
         return each(value, fault)
 
     def fault(value: Any) -> Section:
-        fault: Any = kind.model_validate(value)
+        fault = kind.model_validate(value)
+        assert isinstance(fault, (Stall, Failure))
         if isinstance(fault, Failure) and fault.at is None and fault.seconds != 1.0:
             raise RefusedError("seconds is the length of errors at a time; give at, or leave it out")
         if (fault.rate is None) == (fault.at is None):

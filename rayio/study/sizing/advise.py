@@ -200,7 +200,7 @@ class _Advising:
         except KeyboardInterrupt:
             self.reporter.done()
             path = self.trials.directory.path
-            self.reporter.say(f"interrupted; give the same command to resume: {path} has the simulations so far")
+            self.reporter.failed(f"interrupted; give the same command to resume: {path} has the simulations so far")
         self.reporter.done()
         if self.trials.rows:
             path = self.trials.directory.path
