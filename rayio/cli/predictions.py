@@ -56,12 +56,9 @@ def calibrate(
     with only_json(as_json):
         learned = calibrate(path, *(others or ()), reporter=Terminal())
     if as_json:
-        import yaml
-
         if out is not None:
             learned.write(out)
-        scenario = yaml.safe_load(learned.to_yaml())
-        print_json({"file": None if out is None else str(out), "notes": [*learned.notes], "scenario": scenario})
+        print_json(learned.as_json(out))
         return
     if out is None:
         print(learned.to_yaml(), end="")

@@ -73,6 +73,8 @@ class Repeated(Record):
 class Comparison(Record):
     """A comparison of groups of runs with the first group: the output of ``rayio compare --json``, version 1."""
 
+    worded_by = "rayio.report.text.comparison:text"
+
     version: int = value("version of this schema", default=VERSION)
     groups: tuple[Group, ...] = value("groups of repeated runs; if all runs are repeats, a group for each")
     differing_keys: tuple[DifferingKey, ...] = value("keys with different values")

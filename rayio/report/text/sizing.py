@@ -65,7 +65,7 @@ def storage_in_words(origin: Origin, scenario: str, path: str, hosts: Sequence[H
     return f"the storage model of {model.source or scenario}"
 
 
-def text(capacity: CapacityFound, width: int) -> str:
+def text(capacity: CapacityFound, width: int = 100) -> str:
     """Return the answer, the curve as a table, the bottleneck and what would help."""
     if not capacity.points:
         return "interrupted before the first point was over: nothing is known yet"
@@ -156,7 +156,7 @@ def _note(note: str, width: int) -> list[str]:
     return wrap(f"note: {note}", width, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
 
 
-def advice(advised: Advised, width: int) -> str:
+def advice(advised: Advised, width: int = 100) -> str:
     """Return the advice: the setting, the search, every setting that was simulated, and the check."""
     goal = f"{'AU' if advised.goal == 'au' else 'AU as DLIO counts it'} {100 * advised.target_au:g} %"
     tried = f"of {advised.possible} settings {len(advised.tried)} were simulated, in {advised.simulations} runs"

@@ -30,7 +30,7 @@ def advise(
     source: str | Path,
     overrides: Sequence[str] | Mapping[str, Any] = (),
     *,
-    vary: str,
+    vary: str = "loader.num_workers=1..16,loader.prefetch_factor=1..8",
     reach: str = "au=0.9",
     price: str = ",".join(DEAR),
     check: str | None = None,
