@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
+import os
 import re
+import subprocess
 from collections.abc import Callable
 from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import Page
+from pages import CHROMIUM, Page
 
 import rayio
 from rayio import cli
@@ -76,7 +79,9 @@ def test_a_calibration_is_a_scenario_to_simulate_and_its_file(tmp_path: Path) ->
     assert learned.as_json()["notes"] == [*learned.notes]
     again = rayio.simulate(learned.scenario, out=tmp_path / "again")
     assert again.result.scenario == "unet3d-small"
-    assert f"name: {learned.scenario.name}" in text_of(learned._repr_html_())
+    page = Page(shown := learned._repr_html_())
+    assert all(word in page.words for note in learned.notes for word in note.split()[:4])
+    assert unescape(shown).count(str(learned).rstrip()) == 1, "the file as it is"
 
 
 def test_a_sweep_shows_its_table_and_draws_its_curves(swept: rayio.Sweep, tmp_path: Path) -> None:
@@ -95,7 +100,7 @@ def test_a_capacity_shows_its_answer_and_not_its_fields(found: CapacityFound) ->
     shown = text_of(str(found._repr_html_()))
     assert "CapacityFound" not in shown
     assert str(found).split() == shown.split()
-    assert max(map(len, shown.splitlines())) <= 100
+    assert max(map(len, shown.splitlines())) <= 110
     assert [line for line in shown.splitlines() if "accelerators" in line]
 
 
@@ -164,3 +169,47 @@ def test_ipython_shows_views_and_one_line_for_a_mistake(tmp_path: Path, monkeypa
     shell.run_cell("rayio.simulate('unet3d-small', {'loader.num_worker': 4})")
     ((_, error, lines),) = shown
     assert lines == [f"ScenarioError: {error}"]
+
+
+#: Tells how high a frame is, and where its figures end: as shown, and after it was made narrower.
+AROUND = """<!doctype html><meta charset="utf-8"><pre id="found"></pre><div style="width:1000px">FRAMED</div><script>
+const frame = document.querySelector("iframe"), found = [];
+const end = () => frame.contentDocument.querySelector("main").getBoundingClientRect().bottom;
+const tick = () => requestAnimationFrame(tick);  // a browser with nothing to draw tells nobody of changed sizes
+tick();
+const look = (left, then) => {
+  const [height, bottom] = [frame.clientHeight, end()];
+  if (left && (height < bottom || height > bottom + 40)) { setTimeout(() => look(left - 1, then), 50); return; }
+  found.push([height, bottom, frame.contentDocument.documentElement.clientWidth]);
+  then();
+};
+window.onload = () => look(100, () => {
+  frame.parentElement.style.width = "420px";
+  setTimeout(() => look(100, () => { document.getElementById("found").textContent = JSON.stringify(found); }), 200);
+});
+</script>"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("of", ["run", "sweep"])
+def test_the_frame_of_figures_shows_them_whole_at_any_width(
+    of: str, slow: rayio.Run, swept: rayio.Sweep, tmp_path: Path
+) -> None:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here")
+    drawn = slow.plot() if of == "run" else swept.plot()
+    (tmp_path / "around.html").write_text(AROUND.replace("FRAMED", drawn._repr_html_()), encoding="utf-8")
+    done = subprocess.run(
+        [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--window-size=1500,1000",
+         f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--virtual-time-budget=20000",
+         "--dump-dom", (tmp_path / "around.html").absolute().as_uri()],
+        capture_output=True, text=True, timeout=180, check=True, env={**os.environ, "HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert "CONSOLE" not in done.stderr, done.stderr
+    looks = json.loads(unescape(re.findall(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)[0]))
+    assert len(looks) == 2
+    for height, end, _ in looks:
+        assert end <= height, "cropped"
+        assert height <= end + 40, "an empty rest"
+    assert [width for _, _, width in looks] == [1000, 420]
+    assert looks[0][1] != looks[1][1], "the figures are laid out anew"

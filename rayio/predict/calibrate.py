@@ -78,8 +78,8 @@ class Calibration:
         return self.to_yaml()
 
     def _repr_html_(self) -> str:
-        """Return the scenario's text for a notebook."""
-        shown: str = import_module("rayio.report.text.notebook").html(self.to_yaml())
+        """Return the notes and the file for a notebook."""
+        shown: str = import_module("rayio.report.text.notebook").file_html(self.notes, self.to_yaml())
         return shown
 
     def write(self, path: Path) -> None:

@@ -62,7 +62,7 @@ class Record(Mapping[str, Any]):
     def _repr_html_(self) -> str | None:
         return str(_imported("rayio.report.text.notebook:html")(self.as_text())) if self.worded_by else None
 
-    def _repr_mimebundle_(self, **_asked: Any) -> dict[str, str]:
+    def _repr_mimebundle_(self, **_kinds: Any) -> dict[str, str]:
         """Return what IPython shows in place of the fields, on a page and in a terminal."""
         html = self._repr_html_()
         return {} if html is None else {"text/plain": self.as_text(), "text/html": html}
