@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,14 +61,12 @@ class Sweep:
 
     def plot(self) -> Figures:
         """Return the figures of the sweep's page: a notebook shows them, and ``save`` writes them as a page."""
-        from rayio.study.sweeps.sweep_page import drawn
-
-        return drawn(self)
+        figures: Figures = import_module("rayio.study.sweeps.sweep_page").drawn(self)
+        return figures
 
     def __str__(self) -> str:
-        from rayio.study.sweeps.sweep_tables import text
-
-        return text(self) if self.rows else repr(self)
+        # by name: the tables import this module
+        return str(import_module("rayio.study.sweeps.sweep_tables").text(self)) if self.rows else repr(self)
 
     def _repr_html_(self) -> str:
         """Return the table and its conclusions for a notebook."""
