@@ -103,7 +103,7 @@ class Run:
             result = self.result
         except RayioError as error:
             return f"<rayio.Run {self.address}: {error}>"
-        au = "AU unknown" if result.au is None else f"AU {100 * result.au:.1f} %"
+        au = "no step measured" if result.au is None else f"AU {100 * result.au:.1f} %"
         ending = f", exit code {result.exit_code}" if result.exit_code else ""
         return f"<rayio.Run {summary(result).partition(chr(10))[0]}, {au}{ending}, in {self.address}>"
 
