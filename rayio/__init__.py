@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from rayio import errors
     from rayio.session import Run, generate, run, simulate
+    from rayio.session.compared import compare
     from rayio.session.questions import calibrate, explain
     from rayio.study.sizing.advise import advise
     from rayio.study.sizing.capacity import capacity
@@ -28,6 +29,7 @@ __all__ = [
     "advise",
     "calibrate",
     "capacity",
+    "compare",
     "errors",
     "explain",
     "generate",
@@ -42,6 +44,7 @@ _ELSEWHERE = {
     "calibrate": "rayio.session.questions",
     "capacity": "rayio.study.sizing.capacity",
     "explain": "rayio.session.questions",
+    "compare": "rayio.session.compared",
     "sweep": "rayio.study.sweeps.sweeping",
     "Sweep": "rayio.study.sweeps.swept",
 }
