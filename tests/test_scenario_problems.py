@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rayio import cli
 from rayio.errors import ScenarioError
+from rayio.kinds import REGISTRIES
 from rayio.registry import Registry
 from rayio.scenario.load import load
+from rayio.schema.choice import check_name
+from rayio.schema.fields import RefusedError
 
 BAD = """\
 name: bad
@@ -156,10 +161,6 @@ def test_a_refused_value_is_one_error_with_the_number_of_its_list_entry(text: st
     ("override", "ending"),
     [
         (
-            "loader.file_access=sequential",
-            "loader.file_access=sequential: must be per_sample (not yet: streamed, whole_file, in_memory, collective)",
-        ),
-        (
             "trace.tasks=true",
             "trace.tasks=true: rayio no longer has this key (it keeps no spans of Ray tasks); remove it",
         ),
@@ -179,3 +180,15 @@ def test_a_message_says_what_is_allowed_in_plain_numbers_and_words(override: str
 def test_a_name_is_planned_or_built_and_not_both() -> None:
     with pytest.raises(ValueError, match="format 'npz' is built: remove it from later"):
         Registry("format", {"npz": "rayio.data.formats.npz:Npz"}, later=("npz", "jpeg"))
+
+
+@pytest.mark.parametrize("registry", REGISTRIES, ids=lambda registry: str(registry.group))
+def test_a_name_that_is_none_is_refused_with_the_names_there_are_and_those_that_are_planned(
+    registry: Registry[Any],
+) -> None:
+    with pytest.raises(RefusedError) as refused:
+        check_name(registry, "no-such-name")
+    line = str(refused.value)
+    there, _, planned = line.partition(" (not yet: ")
+    assert [name for name in registry if not re.search(rf"\b{re.escape(name)}\b", there)] == []
+    assert planned.removesuffix(")").split(", ") == [*registry.later] if registry.later else not planned

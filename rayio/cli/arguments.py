@@ -43,10 +43,12 @@ def _existing(context: typer.Context, root: str | None) -> str | None:
     Raises:
         typer.BadParameter: there is no such folder.
     """
+    if root is None or context.resilient_parsing:
+        return root
     from rayio.session.dataset import is_job
     from rayio.storage.address import is_path, path_of
 
-    if root is None or context.resilient_parsing or not is_path(root) or (path := path_of(root)).is_dir() or is_job():
+    if not is_path(root) or (path := path_of(root)).is_dir() or is_job():
         return root
     if path.exists():
         raise typer.BadParameter(f"{root} is not a folder")
