@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import numpy as np
+import yaml
 
 from rayio.analyze.arrays import concatenated
 from rayio.analyze.shape import RunShape
@@ -62,6 +64,21 @@ class Calibration:
     def to_yaml(self) -> str:
         """Return the text of a scenario file, with the notes as comments at its top."""
         return "".join(f"# {' '.join(note.split())}\n" for note in self.notes) + to_yaml(self.scenario)
+
+    def as_json(self, file: str | Path | None = None) -> dict[str, Any]:
+        """Return the output of ``rayio calibrate --json``; ``file`` is the written one."""
+        scenario = yaml.safe_load(to_yaml(self.scenario))
+        doubts = [doubt.as_json() for doubt in self.doubts]
+        path = None if file is None else str(file)
+        return {"file": path, "notes": [*self.notes], "doubts": doubts, "scenario": scenario}
+
+    def __str__(self) -> str:
+        return self.to_yaml()
+
+    def _repr_html_(self) -> str:
+        """Return the notes and the file for a notebook."""
+        shown: str = import_module("rayio.report.text.notebook").file_html(self.notes, self.to_yaml())
+        return shown
 
     def write(self, path: Path) -> None:
         """Write the file, whole or not at all; one that is there is replaced.
