@@ -71,10 +71,15 @@ PARTITIONS: Registry[Any] = Registry(
 #: ``loader.file_access``: how files are walked (``rayio.data.access.contract.Access``).
 ACCESSES: Registry[Any] = Registry(
     "access",
-    {"per_sample": "rayio.data.access.per_sample:PerSample"},
-    later=("streamed", "whole_file", "in_memory", "collective"),
+    {
+        "per_sample": "rayio.data.access.per_sample:PerSample",
+        "streamed": "rayio.data.access.streamed:Streamed",
+        "whole_file": "rayio.data.access.whole_file:WholeFile",
+        "in_memory": "rayio.data.access.in_memory:InMemory",
+    },
+    later=("collective",),
     title="file access",
-    needs=("requests", "request_table", "read", "close"),
+    needs=("cannot", "memory", "requests", "request_table", "read", "close"),
     makes=True,
 )
 

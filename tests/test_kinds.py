@@ -311,9 +311,17 @@ GIVEN: dict[str, dict[str, Any]] = {
     "pin_memory": {"pin_memory": True},
     "multiprocessing_context": {"multiprocessing_context": "spawn"},
     "reader": {"reader": "numpy"},
+    "num_parallel_reads": {"num_parallel_reads": 2},
+    "request_bytes": {"request_bytes": "5 KiB"},
+    "keep_open": {"keep_open": 3},
+    "buffer_bytes": {"buffer_bytes": "3 KiB"},
 }
 #: What kinds cannot be without.
 NEEDED: dict[str, dict[str, Any]] = {"block": GIVEN["shuffle_block"], "buffer": GIVEN["shuffle_buffer"]}
+#: Other keys that a kind cannot be without.
+AROUND: dict[str, dict[str, dict[str, Any]]] = {
+    "streamed": {"dataset": {"format": "tfrecord"}, "loader": {"shuffle": "file", "assignment": "by_file"}},
+}
 OPTIONS = [
     (section, choice, name, key)
     for section, choice in CHOICES
@@ -323,7 +331,9 @@ OPTIONS = [
 
 
 def with_(section: str, **keys: Any) -> dict[str, Any]:
-    return {**PLAIN, section: {**PLAIN[section], **keys}}
+    around = AROUND.get(keys.get("file_access", ""), {})
+    plain = {name: {**keys, **around.get(name, {})} if name in around else keys for name, keys in PLAIN.items()}
+    return {**plain, section: {**plain[section], **keys}}
 
 
 def given(section: str, choice: Any, name: str, key: str) -> dict[str, Any]:

@@ -141,7 +141,7 @@ def test_comparing_unlike_kinds_is_said(tmp_path: Path, capsys: pytest.CaptureFi
     again = str(rayio.simulate(scenario(seed=11), root=tmp_path, out="again").path)
     unlike = "unlike kinds: A is predicted, B is measured; what differs is also the way in which the numbers were found"
     _, shown, _ = printed(capsys, "compare", made, ran)
-    assert shown.splitlines()[:2] == [f"  A  predicted  {made}", f"  B  measured   {ran}"]
+    assert shown.splitlines()[2:4] == [f"  A  predicted  {made}", f"  B  measured   {ran}"]
     assert f"  note: {unlike}" in shown.splitlines()
     found = json.loads(printed(capsys, "compare", made, ran, "--json")[1])
     assert [group["kind"] for group in found["groups"]] == ["predicted", "measured"]

@@ -25,7 +25,8 @@ def test_dir_lists_the_public_names_and_importing_stays_light() -> None:
 import sys
 import rayio
 names = dir(rayio)
-public = {"run", "simulate", "generate", "sweep", "capacity", "advise", "Run", "Sweep", "errors", "__version__"}
+public = {"run", "simulate", "generate", "compare"}
+public |= {"sweep", "capacity", "advise", "Run", "Sweep", "errors", "__version__"}
 assert public == {*names}, names
 heavy = {"ray", "torch", "numpy", "pydantic", "pandas", "pyarrow"} & {*sys.modules}
 assert not heavy, heavy

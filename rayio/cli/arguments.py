@@ -22,7 +22,9 @@ RunPath = Annotated[str, typer.Argument(help="A run directory.", metavar="RUN", 
 RunPaths = Annotated[
     list[str],
     typer.Argument(
-        help="Run directories; runs of one scenario are repeats.", metavar="RUN...", autocompletion=completion.runs
+        help="Run directories; runs of one scenario are repeats, with any seeds.",
+        metavar="RUN...",
+        autocompletion=completion.runs,
     ),
 ]
 Root = Annotated[

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from rayio import storage
+from rayio import signals, storage
 from rayio.data import manifest
 from rayio.data.formats import FORMATS, Format, check_labels
 from rayio.data.layout import Layout
@@ -32,6 +33,8 @@ SHARD_FILES = 64
 SHARD_BYTES = 64 << 20
 #: The default number of threads is at most this; more wait for Python's lock.
 MAX_THREADS = 8
+#: Seconds for requests in flight to end after an interrupt.
+LEAVE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,10 @@ def prepare(
     wanted.write(store)
     # Pages leave the page cache only once they are on the device; flush them now, not during the measured run.
     fsync = settings.page_cache != "use"
-    _in_threads(lambda number: write_file(layout, form, store, number, fsync=fsync), missing, threads, progress)
+    _in_threads(
+        lambda number: write_file(layout, form, store, number, fsync=fsync), missing, threads, progress,
+        is_local=store.is_local,
+    )  # fmt: skip
     replace(wanted, complete=True).write(store)
     return report
 
@@ -129,7 +135,10 @@ def verify(
         raise DataError(f"{lost}: the file is missing; generate the dataset again")
     sizes = [size for _, _, block in _blocks(layout, form) for size in block]
     layout = layout.stored
-    _in_threads(lambda number: _verify_file(layout, form, store, number), list(enumerate(sizes)), threads, progress)
+    _in_threads(
+        lambda number: _verify_file(layout, form, store, number), list(enumerate(sizes)), threads, progress,
+        is_local=store.is_local,
+    )  # fmt: skip
     return Report(len(sizes), survey.found_bytes, 0, 0)
 
 
@@ -222,29 +231,41 @@ def _verify_file(layout: Layout, form: Format, store: Store, number: int) -> Non
 
 
 def _in_threads(
-    work: Callable[[int], None], files: Sequence[tuple[int, int]], threads: int | None, progress: Progress | None
-) -> None:
-    """Call ``work`` for each (file, bytes) in threads; stop all soon after the first error or an interrupt."""
-    stop = threading.Event()
+    work: Callable[[int], None], files: Sequence[tuple[int, int]], threads: int | None, progress: Progress | None,
+    *, is_local: bool,
+) -> None:  # fmt: skip
+    """Call ``work`` for each (file, bytes) in threads; stop all soon after the first error or an interrupt.
+
+    Files of this machine in progress are finished. A request to another one may take long: an interrupt leaves it.
+    """
+    stop, busy = threading.Event(), set[threading.Thread]()
 
     def finish(shard: Sequence[tuple[int, int]]) -> tuple[int, int]:
+        busy.add(threading.current_thread())
         for number, _ in shard:
             if stop.is_set():
                 break
             work(number)
         return len(shard), sum(size for _, size in shard)
 
-    with ThreadPoolExecutor(threads or min(os.cpu_count() or 1, MAX_THREADS), "rayio-data") as pool:
-        try:
-            finished, of_bytes = (0, 0), sum(size for _, size in files)
-            for done in as_completed([pool.submit(finish, shard) for shard in _shards(files)]):
-                finished = (finished[0] + done.result()[0], finished[1] + done.result()[1])
-                if progress is not None:
-                    progress(*finished, len(files), of_bytes)
-        except BaseException:
-            stop.set()
-            pool.shutdown(cancel_futures=True)
-            raise
+    pool = ThreadPoolExecutor(threads or min(os.cpu_count() or 1, MAX_THREADS), "rayio-data")
+    try:
+        finished, of_bytes = (0, 0), sum(size for _, size in files)
+        for done in as_completed([pool.submit(finish, shard) for shard in _shards(files)]):
+            finished = (finished[0] + done.result()[0], finished[1] + done.result()[1])
+            if progress is not None:
+                progress(*finished, len(files), of_bytes)
+        pool.shutdown()
+    except BaseException as error:
+        stop.set()
+        leaves = isinstance(error, KeyboardInterrupt) and not is_local
+        pool.shutdown(wait=not leaves, cancel_futures=True)
+        if leaves:
+            ends = time.monotonic() + LEAVE_SECONDS
+            for thread in busy:
+                thread.join(max(0.0, ends - time.monotonic()))
+            signals.left_behind.update(busy)
+        raise
 
 
 def _shards(files: Sequence[tuple[int, int]]) -> Iterator[Sequence[tuple[int, int]]]:

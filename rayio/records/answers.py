@@ -30,7 +30,7 @@ class Ran(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeats(Record):
-    """Repeated runs of a scenario: the output of ``run --repeat``."""
+    """Repeated runs of a scenario: the output of ``run --repeat`` and ``simulate --repeat``."""
 
     runs: tuple[Ran, ...] = value("the runs in their order")
     metrics: tuple[Repeated, ...] = value("metrics that every run has")

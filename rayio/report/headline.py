@@ -86,13 +86,14 @@ def _verdict(explained: Explained | None) -> str:
         explained.prediction is not None and len(sentences) > 1 and explained.prediction.change in sentences[-1]
     )
     action = sentences.pop() if has_action else ""
-    more = f'<p class="more">{_marked(" ".join(sentences[1:]))}</p>' if sentences[1:] else ""
-    todo = f'<p class="action"><b>To do:</b> {_marked(action)}</p>' if action else ""
+    more = f'<p class="more">{marked(" ".join(sentences[1:]))}</p>' if sentences[1:] else ""
+    todo = f'<p class="action"><b>To do:</b> {marked(action)}</p>' if action else ""
     colour = f" c-{explained.verdict.cause}" if explained.verdict.cause else ""
-    return f'<div class="verdict{colour}"><p>{_marked(sentences[0])}</p>{todo}{more}</div>'
+    return f'<div class="verdict{colour}"><p>{marked(sentences[0])}</p>{todo}{more}</div>'
 
 
-def _marked(text: str) -> str:
+def marked(text: str) -> str:
+    """Return a text as HTML, with the words between backticks as code."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 

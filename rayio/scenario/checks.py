@@ -9,7 +9,7 @@ from typing import TypeVar
 from rayio.errors import ScenarioError
 from rayio.kinds import LAYERS, LOADERS, STORAGE_MODELS
 from rayio.place import MAX_RANKS, MAX_STEPS
-from rayio.scenario import apart, derive, duration, evaluation
+from rayio.scenario import apart, derive, duration, evaluation, shards
 from rayio.scenario.address import MODELLED
 from rayio.scenario.decode import Work
 from rayio.scenario.kind import Kind
@@ -142,6 +142,8 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
             f" step, {files} has {samples}{' for each of them' * derive.is_replicated(scenario)}; use at most {share}"
             ", or loader.drop_last=false"
         )
+    else:
+        yield from shards.refusals(scenario, derive.num_files(scenario), ranks)
     for section in sections(scenario):
         yield from section.contradictions()
     yield from of_kinds(scenario, lambda kind: kind.contradictions(scenario))
@@ -242,6 +244,9 @@ def idle(scenario: Scenario) -> list[str]:
         notes.append("loader.drop_last=false: changes nothing, every rank's samples fill whole batches")
     if scenario.cluster.nic_bandwidth is not None and scenario.cluster.is_crossed and loader.payload == "none":
         notes.append("cluster.nic_bandwidth: no bytes cross it with loader.payload=none")
+    if shards.is_by_file(scenario):
+        dropped = derive.dropped_samples(scenario)
+        notes += shards.notes(scenario, derive.num_files(scenario), derive.world_size(scenario), dropped)
     for section in sections(scenario):
         notes += section.idle()
     notes += of_kinds(scenario, lambda kind: kind.idle(scenario))

@@ -47,6 +47,12 @@ class StorageParameters(Section):
 UNKNOWN = "unknown"
 
 
+def modelled_gap(scenario: Any) -> int:
+    """Return how close ranges of a file are one request to the storage model of a scenario; 0 for never."""
+    model = scenario.storage.model
+    return STORAGE_MODELS[model].gap if isinstance(model, str) and model != UNKNOWN else 0
+
+
 def _model(value: Any) -> Any:
     if isinstance(value, StorageParameters) or value == UNKNOWN:
         return value

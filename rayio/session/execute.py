@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rayio import __version__, storage
 from rayio.analyze.retries import retried
 from rayio.analyze.shape import RunShape
-from rayio.errors import RayioError, StorageError
+from rayio.errors import RayioError, ScenarioError, StorageError
 from rayio.model.engine import Site, engine_named
 from rayio.model.ledger import Tally
 from rayio.model.planning import plan_of
@@ -27,6 +27,7 @@ from rayio.reporter import SILENT, Reporter
 from rayio.scenario import checks, derive
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
+from rayio.schema.fields import MAX_WHOLE
 from rayio.session.between import between
 from rayio.session.conclude import OF_STEPS, conclude, numbers_of
 from rayio.session.dataset import base_folder, idle_storage, prepare_files, resolve
@@ -63,6 +64,20 @@ def simulate(
     (0.97, True)
     """
     return run(source, overrides, engine="virtual", out=out, root=root, reporter=reporter)
+
+
+def repeated(
+    source: str | Path | Scenario, overrides: Sequence[str] | Mapping[str, Any] | None, number: int
+) -> list[Scenario]:
+    """Return a scenario with as many seeds: its own, and those that follow.
+
+    Raises:
+        ScenarioError: the scenario is invalid, or its seed is too large.
+    """
+    first = resolve(source, overrides)
+    if first.seed + number - 1 > MAX_WHOLE:
+        raise ScenarioError(f"seed={first.seed}: too large for {number} repeats")
+    return [first, *(first.model_copy(update={"seed": first.seed + n}) for n in range(1, number))]
 
 
 def run(

@@ -7,6 +7,7 @@ from typing import Literal
 
 from rayio import kinds
 from rayio.registry import Registry
+from rayio.storage.stores.opening import GAP_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class Preset:
     open_median: float = 0.0
     open_sigma: float = 0.0
     shared_cap: bool = False
+    #: Ranges of an object at most this many bytes apart are one request; 0 for files.
+    gap: int = 0
 
     def __str__(self) -> str:
         """Return the source of the numbers as one line."""
@@ -94,6 +97,7 @@ S3 = Preset(
         "https://docs.aws.amazon.com/AmazonS3/latest/dev/request-rate-perf-considerations.html"
     ),
     retrieved="2026-11-21",
+    gap=GAP_BYTES,
 )
 
 LUSTRE_THETA = Preset(

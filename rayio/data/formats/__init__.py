@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio import kinds
+from rayio.data.formats.reads import NOT_KEPT
 from rayio.data.layout import Batch, Layout
 from rayio.registry import Registry
 from rayio.scenario import derive
@@ -65,6 +66,31 @@ def request_table(
     at_once = getattr(form, "request_table", None)
     table: RequestTable | None = at_once and at_once(layout, files, index, nbytes)
     return table
+
+
+def spans(form: Format, layout: Layout, batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Return the first byte of each sample in its file and one past its last, for streams; None without that order.
+
+    Formats whose samples follow each other, and that need nothing else of a file to read one, have a method ``spans``
+    with the same arguments.
+    """
+    of_batch = getattr(form, "spans", None)
+    edges: tuple[NDArray[np.int64], NDArray[np.int64]] | None = of_batch and of_batch(layout, batch)
+    return edges
+
+
+def units(form: Format, layout: Layout, batch: Batch, requests: Requests) -> NDArray[np.int64]:
+    """Return for each of a batch's ``requests`` what a library keeps of it while it has the file open.
+
+    ``HEAD``: the file's description, which it reads once. A number of 0 or more: the chunk or row group of which the
+    request is a part; of each file the last one read stays in memory. ``NOT_KEPT``: nothing. Formats that keep
+    something have a method ``units`` of layout and batch.
+    """
+    of_batch = getattr(form, "units", None)
+    numbers: NDArray[np.int64] = (
+        np.full(len(requests.nbytes), NOT_KEPT) if of_batch is None else of_batch(layout, batch)
+    )
+    return numbers
 
 
 def opened_paths(form: Format, layout: Layout, files: NDArray[np.int64]) -> list[str]:

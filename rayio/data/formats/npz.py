@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from rayio.data.formats.npy_header import HEADER_BYTES as NPY
 from rayio.data.formats.npy_header import find_array, header
 from rayio.data.formats.reads import (
+    HEAD,
+    NOT_KEPT,
     Runs,
     as_one,
     by_file,
@@ -117,6 +119,11 @@ class Npz:
         offsets[:, 2] = ROWS + batch.index[first] * batch.nbytes[first]
         issued = offsets >= 0
         return [layout.path(number) for number in files.tolist()], np.repeat(file, issued.sum(axis=1)), offsets[issued]
+
+    def units(self, layout: Layout, batch: Batch) -> NDArray[np.int64]:
+        """Return that the directory and the headers are kept, and no rows."""
+        made = self._sizes(layout, Runs.of(batch), batch) > 0
+        return np.broadcast_to([HEAD, HEAD, NOT_KEPT], made.shape)[made]
 
     def request_table(
         self, layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64]

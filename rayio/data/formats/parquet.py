@@ -33,7 +33,7 @@ from rayio.data.formats.parquet_file import (
 )
 from rayio.data.formats.parquet_options import ParquetOptions, chosen
 from rayio.data.formats.parquet_stream import AGAIN, TAIL_BYTES, Chunk, Stream, parquet_in
-from rayio.data.formats.reads import check_length, opened, place_of
+from rayio.data.formats.reads import HEAD, check_length, opened, place_of
 from rayio.data.formats.sample import HEADER, Place
 from rayio.data.layout import Batch, Layout
 from rayio.errors import RayioError
@@ -111,6 +111,12 @@ class Parquet(Kind):
         offsets = reads.each(reads.sizes - reads.tails, footers_at, [ranges[0] for ranges in reads.ranges])
         number = reads.each(file, file, [np.full_like(r[0], f) for r, f in zip(reads.ranges, file, strict=True)])
         return [layout.path(name) for name in files.tolist()], number, offsets
+
+    def units(self, layout: Layout, batch: Batch) -> NDArray[np.int64]:
+        """Return that the description is kept, and the row group."""
+        reads = _Reads.of(layout, batch)
+        heads, ranges = np.full_like(reads.files, HEAD), zip(reads.ranges, reads.groups, strict=True)
+        return reads.each(heads, heads, [np.full_like(begins, group) for (begins, _), group in ranges])
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Read the row groups with pyarrow, verify each chunk, and copy the wanted rows into ``out``."""

@@ -59,6 +59,37 @@ def sentence(explained: Explained) -> str:
     return " ".join(filter(None, parts))
 
 
+def bottleneck_in_words(explained: Explained) -> str:
+    """Return what bound a run, by how much, and the limit of its storage; without rates or advice."""
+    verdict, capacity, throttled = explained.verdict, explained.capacity, explained.throttled
+    if verdict.bound is None:
+        return _no_verdict(verdict)
+    is_refused = throttled is not None and throttled.binds
+    lead = _lead(verdict, capacity, explained.ranks, is_refused=is_refused)
+    limit = short_storage(verdict, capacity)
+    return lead if limit is None else f"{lead} {limit_in_words(limit)}"
+
+
+def limit_in_words(limit: StorageLimit) -> str:
+    """Return the limiting resource of a storage, without what it gives and what the ranks need.
+
+    >>> from rayio.storage.limits import Asked, System, limit
+    >>> limit_in_words(limit(System(bandwidth=1e9, connection_bandwidth=1e9), Asked(100e3, 1, 1), readers=8, needs=1e5))
+    'The limit is the bandwidth of the storage.'
+    """
+    in_flight = f"{counted(limit.readers, 'worker')} with {counted(limit.depth, 'request')} in flight each"
+    what = {
+        "bandwidth": "the bandwidth of the storage",
+        "requests": "the requests per second of the storage",
+        "opens": "the files that the storage opens per second",
+        "throttling": "the requests per second that the storage serves before it refuses more (storage.throttle)",
+        "connections": f"the connections: {in_flight}, {format_rate(limit.connection_bandwidth)} a connection",
+        "latency": f"the latency: {in_flight}, {format_seconds(limit.request_seconds)} a request",
+        "open latency": f"the time to open a file: {in_flight}, {format_seconds(limit.open_seconds)} a file",
+    }
+    return f"The limit is {what.get(limit.resource, limit.resource)}."
+
+
 def contradiction(case: Contradiction) -> str:
     """Return the sentence for a large cause without which the simulated run is hardly shorter."""
     cause, saved = shown(case.cause), max(0.0, case.time_saved)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,17 @@ from rayio.analyze.filled import enough, short_of
 from rayio.errors import RunError, ScenarioError
 from rayio.model.engine import engine_named
 from rayio.records.hosts import MODEL
-from rayio.records.sizing import BROKEN, HOLDS, UNDECIDED, CapacityChange, CapacityFound, CapacityPoint
+from rayio.records.sizing import (
+    BROKEN,
+    HOLDS,
+    UNDECIDED,
+    Bottleneck,
+    CapacityChange,
+    CapacityFound,
+    CapacityPoint,
+    Combination,
+)
+from rayio.report.capacity_page import PAGE, page
 from rayio.report.text.sizing import storage_in_words
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
@@ -21,12 +32,12 @@ from rayio.scenario.model import Scenario
 from rayio.scenario.origin import origin_of
 from rayio.session.dataset import base_folder
 from rayio.storage.address import is_path, join
-from rayio.study.sizing.knee import Like, best_change, binding, changes_at, learned
+from rayio.study.sizing.knee import Like, best_change, bottleneck_of, changes_at, learned, widest
 from rayio.study.sizing.questions import MLPERF, Question, floor_of
 from rayio.study.sizing.search import Bracket, falls, largest
 from rayio.study.sizing.trials import AU, AU_DLIO, Trial, Trials
 from rayio.study.sweeps.sweep_directory import SweepDirectory
-from rayio.study.sweeps.sweep_files import write
+from rayio.study.sweeps.sweep_files import write_tables
 from rayio.study.sweeps.swept import Sweep
 
 #: The largest value tried by default: simulated (True), and run (False).
@@ -98,6 +109,16 @@ def _unchanged(scenario: Scenario) -> Scenario:
     return scenario
 
 
+@dataclass(frozen=True, slots=True)
+class Help:
+    """The bottleneck at the first value that does not hold, and what was tried there."""
+
+    bottleneck: Bottleneck | None = None
+    changes: tuple[CapacityChange, ...] = ()
+    combination: Combination | None = None
+    is_tried: bool = False
+
+
 class _Searching:
     def __init__(
         self,
@@ -148,15 +169,14 @@ class _Searching:
 
     def run(self) -> CapacityFound:
         """Search, find the bottleneck and what would help; return the answer, after Ctrl-C a partial one."""
-        bracket, binds = Bracket(0, None), None
-        changes: tuple[CapacityChange, ...] = ()
+        bracket, help_found = Bracket(0, None), Help()
         is_finished = False
         try:
             with self.directory, engine_named(self.question.engine).lasting():
                 bracket = largest(self._holds, self.most, guess=self._guess)
                 self.reporter.live("finding the bottleneck", None)
                 if bracket.fails is not None and self.trials.tried[bracket.fails].status != BROKEN:
-                    binds, changes = self._knee(bracket)
+                    help_found = self._help(bracket.fails)
             is_finished = True
         except KeyboardInterrupt:
             self.reporter.done()
@@ -165,10 +185,12 @@ class _Searching:
             )
             bracket = self._so_far()
         self.reporter.done()
-        answer = self._answer(bracket, binds, changes, is_finished)
+        answer = self._answer(bracket, help_found, is_finished)
         if self.trials.rows:
             name, keys = self.question.base.name, (self.question.over,)
-            write(Sweep(self.directory.path, name, self.question.engine, keys, tuple(self.trials.rows)))
+            sweep = Sweep(self.directory.path, name, self.question.engine, keys, tuple(self.trials.rows))
+            write_tables(sweep)
+            self.directory.write(PAGE, page(answer).encode())
         return answer
 
     def _holds(self, value: int) -> bool:
@@ -206,26 +228,28 @@ class _Searching:
         failed = [n for n, trial in self.trials.tried.items() if trial.rows and trial.status != HOLDS]
         return Bracket(max(known, default=0), min(failed, default=None))
 
-    def _knee(self, bracket: Bracket) -> tuple[str | None, tuple[CapacityChange, ...]]:
+    def _help(self, fails: int) -> Help:
         """Return the bottleneck at the first value that does not hold, and changes that would help."""
-        assert bracket.fails is not None
-        trial = self.trials.tried[bracket.fails]
-        run = self.trials.run_of(bracket.fails)
+        trial = self.trials.tried[fails]
+        run = self.trials.run_of(fails)
         like: Like = _unchanged
-        binds = binding(trial.scenario, run, self.reporter)
+        bottleneck = bottleneck_of(trial.scenario, run, self.reporter)
         if not self.is_virtual:
             assert run is not None
             taught = learned(trial.scenario, run, trial.mean(self.formula), self.formula)
             if isinstance(taught, str):
                 self.notes.append(taught)
-                return binds, ()
+                return Help(bottleneck)
             like = taught
-        changes = changes_at(like(trial.scenario), self.formula, self.reporter)
-        return binds, best_change(self.question, changes, bracket.fails, self.target, self.formula, self.most, like)
+        question, target, formula = self.question, self.target, self.formula
+        tried = changes_at(like(trial.scenario), formula, target, self.reporter)
+        changes = best_change(question, tried, fails, target, formula, self.most, like)
+        combination = None
+        if self.is_virtual and not any(change.holds for change in changes):
+            combination = widest(question, fails, target, formula)
+        return Help(bottleneck, changes, combination, is_tried=True)
 
-    def _answer(
-        self, bracket: Bracket, binds: str | None, changes: tuple[CapacityChange, ...], is_finished: bool
-    ) -> CapacityFound:
+    def _answer(self, bracket: Bracket, help_found: Help, is_finished: bool) -> CapacityFound:
         question, base = self.question, self.question.base
         tried = sorted((trial for trial in self.trials.tried.values() if trial.rows), key=lambda trial: trial.value)
         points = tuple(self._point(trial) for trial in tried)
@@ -250,8 +274,11 @@ class _Searching:
             is_at_least=bracket.fails is None and value is not None,
             is_finished=is_finished,
             points=points,
-            binds=binds,
-            changes=changes,
+            binds=None if help_found.bottleneck is None else help_found.bottleneck.sentence,
+            bottleneck=help_found.bottleneck,
+            changes=help_found.changes,
+            combination=help_found.combination,
+            is_tried=help_found.is_tried,
             notes=tuple(self._notes(bracket, points, tried)),
         )
 
