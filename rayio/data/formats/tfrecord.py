@@ -113,9 +113,9 @@ class TfRecord(Kind):
         files, file = np.unique(batch.files[first], return_inverse=True)
         return [layout.path(number) for number in files.tolist()], file, _spans(layout, batch)[0][first]
 
-    def spans(self, layout: Layout, batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the first byte of each record and one past its last."""
-        return _spans(layout, batch)
+    def spans(self, layout: Layout, batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """Return the first byte of each record and one past its last; None in gzip."""
+        return None if is_zipped(layout) else _spans(layout, batch)
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Read runs of records, verify both checksums of each, unpack it and verify its sample."""
