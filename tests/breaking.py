@@ -64,7 +64,7 @@ def half_a_header(server: Server, connection: socket.socket, request: Request) -
 
 def cut(server: Server, connection: socket.socket, request: Request) -> None:
     """Close the connection within the answer."""
-    status, headers, body = server.answer(request)
+    status, headers, _ = server.answer(request)
     if request.method == "HEAD":
         half_a_header(server, connection, request)
         return
@@ -108,7 +108,7 @@ def silent(server: Server, connection: socket.socket, request: Request) -> None:
 
 def trickling(server: Server, connection: socket.socket, request: Request) -> None:
     """Send a byte of the answer now and then."""
-    status, headers, body = server.answer(request)
+    status, headers, _ = server.answer(request)
     connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: {1 << 30}\r\n{headers}\r\n".encode())
     with contextlib.suppress(OSError):
         while not server.is_over.wait(0.05):

@@ -106,7 +106,7 @@ def opened_paths(form: Format, layout: Layout, files: NDArray[np.int64]) -> list
 
 
 def not_in_one_file(form: Format) -> str:
-    """Return why a number of a dataset's files is not one file of its own; empty if it is."""
+    """Return why files of a format are not read one by one; empty if they are."""
     name = next((name for name in FORMATS if FORMATS[name] is form), form.extension[1:])
     if not getattr(form, "has_files", True):
         return f"{name} files do not exist"

@@ -1,6 +1,6 @@
 """Megatron's token streams: ``.bin`` has the samples one after the other, ``.idx`` their sizes and offsets.
 
-``indexed_binary`` is the older one, of fairseq: a reader reads the whole index, then each sample. The file of
+``indexed_binary`` is the older one, of fairseq: a reader reads the whole index, then each sample. The files of
 ``mmap_indexed_binary`` are mapped into memory: a reader needs the pages that it touches, of the index too. Tokens are
 bytes here, and each sample is a document.
 """
@@ -275,11 +275,11 @@ def _pages(
 
 def _compare(stream: BinaryIO, at: int, wanted: bytes, place: Place) -> None:
     """Read a part of an index and compare it with the ``wanted`` bytes."""
-    found = np.empty(len(wanted), np.uint8).data
-    if (have := read_into(stream, at, found)) < len(wanted):
+    content = np.empty(len(wanted), np.uint8).data
+    if (have := read_into(stream, at, content)) < len(wanted):
         raise place.error(f"expected {len(wanted)} bytes at byte {at} of the index, found {have}: it is truncated")
-    if found != wanted:
-        n = next(n for n, byte in enumerate(wanted) if byte != found[n])
+    if content != wanted:
+        n = next(n for n, byte in enumerate(wanted) if byte != content[n])
         raise place.error(
-            f"expected {wanted[n : n + 8]!r} at byte {at + n} of the index, found {bytes(found[n : n + 8])!r}: {AGAIN}"
+            f"expected {wanted[n : n + 8]!r} at byte {at + n} of the index, found {bytes(content[n : n + 8])!r}: {AGAIN}"
         )

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from rayio.errors import DataError, RayioError, StorageError
 from rayio.storage.stores.retrying import given_up
 from rayio.storage.stores.s3.bounds import MOST_BYTES, EndlessError
-from rayio.units import format_bytes
 from rayio.storage.stores.s3.bucket import Place
+from rayio.units import format_bytes
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>|\(code: (\w{1,64})\)")
