@@ -280,6 +280,5 @@ def _compare(stream: BinaryIO, at: int, wanted: bytes, place: Place) -> None:
         raise place.error(f"expected {len(wanted)} bytes at byte {at} of the index, found {have}: it is truncated")
     if content != wanted:
         n = next(n for n, byte in enumerate(wanted) if byte != content[n])
-        raise place.error(
-            f"expected {wanted[n : n + 8]!r} at byte {at + n} of the index, found {bytes(content[n : n + 8])!r}: {AGAIN}"
-        )
+        shown = bytes(content[n : n + 8])
+        raise place.error(f"expected {wanted[n : n + 8]!r} at byte {at + n} of the index, found {shown!r}: {AGAIN}")
