@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -15,6 +16,7 @@ import yaml
 
 import rayio
 from rayio import cli
+from rayio.errors import StorageError
 from rayio.records.derived import EACH_RANK
 from rayio.scenario.load import build, load, packaged
 
@@ -35,6 +37,61 @@ def test_a_signal_while_the_command_line_is_loaded_is_one_line(tmp_path: Path, s
         env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "rayio: interrupted\n")
+
+
+@pytest.mark.parametrize("closed", [(1,), (2,), (1, 2), (0, 1, 2)])
+@pytest.mark.parametrize("how", [("simulate",), ("run", "--engine", "local")])
+def test_closed_streams_change_nothing_but_what_is_seen(home: Path, closed: tuple[int, ...], how: Any) -> None:
+    keys = ("train.epochs=1", "train.compute=1 ms", "checkpoint=none", "dataset.path=model://x")
+
+    def close() -> None:
+        for number in closed:
+            os.close(number)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "rayio", how[0], "unet3d-small", *keys, *how[1:], "--out", "r"], cwd=home, check=False,
+        stdin=subprocess.PIPE, capture_output=True, text=True, preexec_fn=close,
+    )  # fmt: skip
+    run = rayio.Run.open(home / "r")
+    assert (done.returncode, run.exit_code) == (0, 0), done.stderr
+    assert run.result.trace is not None
+    assert run.result.trace.stored == len(run.spans()) > 0
+    assert ("AU" in done.stdout) == (1 not in closed)
+    assert "our fault" not in done.stderr
+
+
+def test_a_name_that_is_not_utf8_is_one_line(command: Rayio, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for arguments in (("simulate", "unet3d-small", "--out", "r\udcff"), ("report", "r\udcff")):
+        code, out, err = command(*arguments)
+        assert (code, out) == (2, "")
+        assert err.startswith(r"rayio: r\xff is not UTF-8; ")
+    with pytest.raises(StorageError, match=r"r\\xff: the path is not UTF-8, .*; choose another path"):
+        rayio.simulate("unet3d-small", out="r\udcff")
+    (there := tmp_path / "\udcfe").mkdir()
+    monkeypatch.chdir(there)
+    code, out, err = command("simulate", "unet3d-small", "train.epochs=1", "--out", "r")
+    assert (code, out) == (2, "")
+    assert r"/\xfe/r: the path is not UTF-8" in err.splitlines()[-1]
+    assert [*tmp_path.iterdir()] == [there]
+    assert [*there.iterdir()] == []
+
+
+def test_an_end_of_file_within_is_no_interrupt(command: Rayio, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise EOFError("a connection")
+
+    monkeypatch.setattr("rayio.scenario.load.load", broken)
+    code, _, err = command("validate", "unet3d-small")
+    assert code == 1
+    assert "our fault: EOFError: a connection; the traceback is in" in err
+
+
+@pytest.mark.parametrize("path", ["/dev/null", "/etc/passwd"])
+@pytest.mark.parametrize("key", ["checkpoint.path", "dataset.path"])
+def test_a_folder_that_is_a_file_is_not_valid(command: Rayio, key: str, path: str) -> None:
+    code, out, err = command("validate", "unet3d-small", f"{key}={path}")
+    assert (code, out) == (2, "")
+    assert err == f"rayio: {key}={path} is a file; choose a folder\n"
 
 
 @pytest.fixture

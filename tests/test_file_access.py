@@ -176,7 +176,7 @@ def test_a_run_is_explained_and_replayed_with_the_files_that_stay_open(tmp_path:
     assert found.simulated.au == pytest.approx(found.verdict.au, abs=0.02)
 
 
-@pytest.mark.parametrize("name", ["streamed", "whole_file", "in_memory", "collective"])
+@pytest.mark.parametrize("name", ["collective"])
 def test_ways_that_are_planned_are_refused_by_name(name: str) -> None:
     with pytest.raises(ScenarioError, match=rf"not yet: loader\.file_access={name}; there is per_sample"):
         scenario(loader__file_access=name)

@@ -222,7 +222,6 @@ def test_what_version_01_wrote_into_its_run_directories_is_still_read() -> None:
     ("override", "said"),
     [
         *((f"loader.kind={kind}", "") for kind in ("ray_data", "tf_data")),
-        *((f"dataset.format={name}", "") for name in ("npy", "jpeg", "csv")),
         *((f"dataset.path={scheme}://b/p", "") for scheme in ("gs", "az")),
         ("loader.parallel_calls=4", ""),
         ("loader.file_access=collective", ""),
@@ -239,8 +238,8 @@ def test_what_is_documented_and_not_built_is_refused_as_such_and_never_ignored(o
 
 
 def test_what_is_not_built_is_refused_with_what_is() -> None:
-    assert complaint("unet3d-small", "dataset.format=jpeg") == (
-        "unet3d-small.yaml: override: not yet: dataset.format=jpeg; there is npz, hdf5, tfrecord or parquet"
+    assert complaint("unet3d-small", "loader.kind=ray_data") == (
+        "unet3d-small.yaml: override: not yet: loader.kind=ray_data; there is actors or torch"
     )
     tiers = "[{tier: ram, bytes: 1 GiB}, {tier: local_disk, bytes: 2 GiB}]"
     assert complaint("unet3d-small", f"storage.cache={tiers}").endswith(f"{tiers}; there is one tier")

@@ -29,8 +29,10 @@ from rayio.cli import (
     top,
     why,
 )
+from rayio.cli.streams import open_streams
 from rayio.errors import RayioError
 from rayio.signals import INTERRUPTED, interruptible, leave
+from rayio.storage.address import not_utf8
 
 #: The class of typer's errors of usage, which is not public.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -87,6 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Codes: 0 done, 1 a bug (the traceback is in a file), 2 bad input or environment, 3 expectations unmet, 4 samples
     not delivered exactly once, 130 interrupted.
     """
+    open_streams()
     interruptible()
     leave(_exit_code(arguments))
 
@@ -99,9 +102,12 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         if (line := os.environ.get(completion.VARIABLE)) is not None:
             print(completion.answer(application(), line))
             return 0
-        code = application()(
-            args=_filled(sys.argv[1:] if arguments is None else arguments), prog_name="rayio", standalone_mode=False
-        )
+        arguments = sys.argv[1:] if arguments is None else arguments
+        for argument in arguments:
+            if (escaped := not_utf8(argument)) is not None:
+                _say(f"{escaped} is not UTF-8; rayio writes names into text files, so choose another name")
+                return RayioError.exit_code
+        code = application()(args=_filled(arguments), prog_name="rayio", standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()
         if code == INTERRUPTED:  # typer caught a KeyboardInterrupt
@@ -112,7 +118,9 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         return error.exit_code
     except _UsageError as error:
         return _usage(error)
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, typer.Abort) as error:
+        if isinstance(error.__cause__, EOFError):  # typer takes any for the end of a user's input
+            return _our_fault(error.__cause__)
         _say("interrupted")
         return INTERRUPTED
     except BrokenPipeError:

@@ -25,10 +25,11 @@ def validate(source: Source, overrides: Overrides = None, as_json: AsJson = Fals
 
     Example:  rayio validate my.yaml loader.num_workers=8
     """
-    from rayio.scenario import checks, derive
+    from rayio.scenario import apart, checks, derive
     from rayio.scenario.load import load
 
     scenario = load(source, overrides or ())
+    apart.refuse_files(scenario)
     if scenario.dataset.is_modelled:  # a run then needs all that a simulation needs
         checks.check_simulated(scenario)
     dropped, capped = derive.dropped_samples(scenario), derive.capped_samples(scenario)

@@ -57,7 +57,7 @@ def run(
 
     async def live() -> None:
         loader = plan.loader
-        wanted = max(1, loader.num_workers) * plan.world_size * loader.io_depth + plan.num_writers
+        wanted = max(1, loader.num_workers) * plan.world_size + plan.num_writers
         kernel = WallKernel(threads=min(wanted, 4 * (os.cpu_count() or 1) + 32))
         provider = None
 

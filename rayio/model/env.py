@@ -109,7 +109,7 @@ class Env:
         #: Ways of a reader's batches to its rank on another node.
         self.route: tuple[Way, ...] = ()
         #: State that a reader keeps of each dataset's files between batches (``rayio.model.loading.Kept``).
-        self.kept: dict[bool, Any] = {}
+        self.kept: dict[tuple[bool, bool], Any] = {}
         #: Error of a checkpoint written in the background.
         self.failure: Exception | None = None
         #: The checkpoint being written in the background.
@@ -250,7 +250,7 @@ class Env:
         written = max(start, end - served.sync_ns)
         self.span("write", start, written, at, nbytes=served.nbytes, requests=served.requests)
         if end > written:  # the file is forced to the device once it is complete
-            self.span("fsync", written, end, at)
+            self.span("fsync", written, end, at, requests=served.syncs)
         self._requests(served, at)
         return served
 

@@ -39,6 +39,8 @@ async def load_batch(env: Env, loading: Loading, at: Where, worker: int, lane: i
     load = loading.of(at, env.kept)
     served = await env.read(load.requests, load.from_files, at, lane=lane, samples=load.samples)
     load.keep(env.kept)
+    if served.value is not None:
+        load.count_cpu(served.cpu_seconds)
     if seconds := load.decode_seconds:
         if env.cores is not None and loading.is_work:
             await env.compute("decode", env.cores, seconds, at, lane=lane)

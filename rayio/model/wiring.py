@@ -90,6 +90,11 @@ def check_loader(plan: Plan) -> None:
                 f"storage.{shared[0]}: the workers of loader.kind={plan.loader.kind} cannot share its state; use "
                 "loader.kind=actors, or simulate"
             )
+    if not plan.modelled and plan.loader.io_depth > 1 and plan.loading().of(Where(0, 0, 0)).requests.places is None:
+        raise ScenarioError(
+            f"loader.io_depth={plan.loader.io_depth}: format {plan.format} plans no offsets, so its requests cannot be "
+            "in flight together; use loader.io_depth=1, or simulate"
+        )
 
 
 def loader_of(plan: Plan) -> LoaderKind:
@@ -165,7 +170,7 @@ class Wiring:
     @cached_property
     def loading(self) -> Loading:
         """The batches of this process's ranks."""
-        loading = self.plan.loading(self.num_ranks)
+        loading = self.plan.loading(self.num_ranks, self.root)
         loading.read_cpu = self.read_cpu
         return loading
 
@@ -285,7 +290,9 @@ class Wiring:
         if not plan.modelled:
             store, kernel = plan.store(self.root, path), self.kernel
             anchor, ending = (kernel.anchor, kernel.ending) if isinstance(kernel, WallKernel) else (None, None)
-            return RealStorage(store, kernel.threaded, anchor, is_itemised=trace.is_itemised, ending=ending)
+            return RealStorage(
+                store, kernel.threaded, anchor, is_itemised=trace.is_itemised, ending=ending, depth=plan.loader.io_depth
+            )
         device = plan.device_of_node(node)
         if (modelled := self._modelled.get(device)) is None:
             modelled = self._modelled[device] = ModelStorage(

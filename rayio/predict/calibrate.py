@@ -316,7 +316,7 @@ def _costs(run: Shown, warm: int, model: StorageParameters, notes: list[str]) ->
     """Return the costs, and add to ``notes`` those that the run could not show."""
     plan, seen = run.plan, run.batches
     loader, has_queue = plan.loader, plan.loader.num_workers > 0
-    backlog = loader.assignment == "static" and loader.prefetch_factor > 1
+    backlog = loader.assignment != "dynamic" and loader.prefetch_factor > 1
     learned = costs(
         seen, run.steps, warm, payload=plan.payload, backlog=backlog,
         sync_seconds=plan.sync_seconds if plan.has_barrier else None,

@@ -258,7 +258,7 @@ def _costs(slices: Slices, charged: Attribution, scenario: Scenario, saves: pa.T
         charged.steps,
         window.begin if window else 0,
         payload=False,
-        backlog=loader.assignment == "static" and loader.prefetch_factor > 1,
+        backlog=loader.assignment != "dynamic" and loader.prefetch_factor > 1,
         sync_seconds=None if not sync.meets else derive.allreduce_seconds(sync, derive.world_size(scenario)),
     )
     return measured.model_copy(update={"checkpoint": _message_of_checkpoints(saves)})

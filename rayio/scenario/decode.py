@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,19 @@ from rayio.schema.fields import Section, quantity
 from rayio.units import RATE, SECONDS
 
 
+class UndecodableError(Exception):
+    """Samples that a decoder refuses: the number of the first in its batch, and the reason."""
+
+    def __init__(self, number: int, reason: str) -> None:
+        super().__init__(number, reason)
+        self.number, self.reason = number, reason
+
+
 class Work(Section):
     """Decoding that the worker carries out on the bytes, with its real duration."""
+
+    #: Formats of samples that it can decode; empty for any.
+    formats: ClassVar[tuple[str, ...]] = ()
 
     rate: Annotated[float | None, quantity(RATE, positive=True, or_none=True)] = Field(
         None, description="Bytes of samples per second of one worker, for modelled storage."
@@ -26,7 +37,11 @@ class Work(Section):
         """Prepare decoding before a run begins, so that imports do not count as decoding."""
 
     def __call__(self, samples: NDArray[np.uint8], nbytes: NDArray[np.int64]) -> int:
-        """Decode consecutive samples of these lengths; return the number of decoded bytes."""
+        """Decode consecutive samples of these lengths; return the number of decoded bytes.
+
+        Raises:
+            UndecodableError: a sample is not what it should be.
+        """
         raise NotImplementedError
 
 

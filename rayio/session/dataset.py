@@ -16,6 +16,7 @@ from rayio.scenario.model import Scenario
 from rayio.schema.fields import show
 from rayio.session.folders import Checkpoints, refuse_overlaps
 from rayio.storage.address import is_absolute, is_path, join, path_of, scheme_of
+from rayio.storage.stores.opening import gap_at, has_fsync, has_page_cache
 from rayio.storage.stores.paged import check_direct
 from rayio.units import format_bytes
 
@@ -70,12 +71,12 @@ def check_page_cache(scenario: Scenario, base: str) -> None:
         return
     for path in paths_of(scenario):
         address = join(base, path)
-        if not is_path(address):
+        if not has_page_cache(address):
+            what = "object stores have" if gap_at(address) else f"{scheme_of(address)}:// has"
             raise ScenarioError(
-                f"storage.page_cache={page_cache} does not apply to {address} (object stores have no page cache); "
-                "remove the key"
+                f"storage.page_cache={page_cache} does not apply to {address} ({what} no page cache); remove the key"
             )
-        if page_cache == "direct":
+        if page_cache == "direct" and is_path(address):
             check_direct(path_of(address))
 
 
@@ -92,8 +93,9 @@ def idle_storage(scenario: Scenario, base: str, out: str) -> Iterator[str]:
         for key, value in options:
             if key not in of_use and value != type(options).model_fields[key].default:
                 yield f"storage.{key}={show(value)}: no effect, because no path of this run is at {name}://"
-    if checkpoint is not None and checkpoint.fsync and not is_path(join(base, checkpoint.path)):
-        yield "checkpoint.fsync=true: no effect, because objects are durable once written"
+    if checkpoint is not None and checkpoint.fsync and not has_fsync(address := join(base, checkpoint.path)):
+        what = "objects" if gap_at(address) else f"files of {scheme_of(address)}://"
+        yield f"checkpoint.fsync=true: no effect, because {what} are durable once written"
 
 
 def generate(

@@ -58,7 +58,7 @@ class TfRecord:
             record = np.empty(HEAD.size + length + TAIL.size, np.uint8)
             payload = record[HEAD.size : -TAIL.size]
             payload[: len(before)] = np.frombuffer(before, np.uint8)
-            fill(payload[len(before) : length - len(after)], layout.seed, sample)
+            fill(payload[len(before) : length - len(after)], layout.seed, sample, layout.compressibility)
             payload[length - len(after) :] = np.frombuffer(after, np.uint8)
             HEAD.pack_into(record.data, 0, length, masked_crc(np.array([length], "<u8")))
             TAIL.pack_into(record.data, HEAD.size + length, masked_crc(payload))
@@ -88,6 +88,10 @@ class TfRecord:
         first = runs.order[runs.starts]
         files, file = np.unique(batch.files[first], return_inverse=True)
         return [layout.path(number) for number in files.tolist()], file, _spans(layout, batch)[0][first]
+
+    def spans(self, layout: Layout, batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the first byte of each record and one past its last."""
+        return _spans(layout, batch)
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Read runs of records, verify both checksums of each, unpack it and verify its sample."""

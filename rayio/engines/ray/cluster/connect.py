@@ -133,12 +133,16 @@ def _start(address: str | None, log: Path) -> None:
         # Ray's core crashes (SIGSEGV) if its start is interrupted.
         with uninterrupted("Ray is still starting, and is ended when it has"):
             if address is None:
+                token.forget()
                 with own_signals(), usual_priority():
                     start_own(**options)
             else:
-                token.use()
                 with own_signals(), _found_where_it_listens(address), token.overheard(log) as output:
+                    if ":" in (gcs := _plain(address)):
+                        token.use_that_of(address, gcs)
                     ray.init(address=address, **options)
+    except ClusterError:
+        raise
     except Exception as error:  # Ray raises many classes
         if address is not None:
             refused = token.refusal(address, " ".join(output), error)
@@ -196,6 +200,12 @@ def in_flight_bytes(plan: Plan, connection: Connection) -> int:
     else:
         own = reading = share(nodes, cluster.all_nodes)
     return int(min(own, reading * len(cluster.reading_nodes) / cluster.nodes))
+
+
+def free_bytes(plan: Plan, connection: Connection) -> int:
+    """Return the free memory of an emulated node: its share of the Ray node with the least."""
+    nodes = _with_room(connection)
+    return min(node.free_bytes for node in nodes) // -(-plan.cluster.all_nodes // len(nodes))
 
 
 def _with_room(connection: Connection) -> tuple[Node, ...]:
