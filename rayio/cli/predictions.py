@@ -49,18 +49,24 @@ def calibrate(
     Example:  rayio calibrate runs/four runs/small --out four.yaml && rayio simulate four.yaml loader.num_workers=8
     """
     from rayio.predict.calibrate import MARK, calibrate
+    from rayio.report.text.doubts import worded
 
     if out is not None:
         check_replaced(out, MARK, "calibrate", force=force)
     with only_json(as_json):
         learned = calibrate(path, *(others or ()), reporter=Terminal())
+    doubts = worded(learned.doubts)
+    for doubt in doubts:
+        print(f"rayio: warning: {doubt.sentence}", file=sys.stderr)
     if as_json:
         import yaml
 
         if out is not None:
             learned.write(out)
         scenario = yaml.safe_load(learned.to_yaml())
-        print_json({"file": None if out is None else str(out), "notes": [*learned.notes], "scenario": scenario})
+        listed = [doubt.as_json() for doubt in doubts]
+        file = None if out is None else str(out)
+        print_json({"file": file, "notes": [*learned.notes], "doubts": listed, "scenario": scenario})
         return
     if out is None:
         print(learned.to_yaml(), end="")

@@ -22,11 +22,12 @@ from rayio.model.planning import plan_of, storage_of
 from rayio.place import batch_parts
 from rayio.predict import observe, saving, storage
 from rayio.predict.costs import FEW, costs, typical, waited
-from rayio.predict.learnable import Learnable, differ, learnable
+from rayio.predict.learnable import Learnable, differ, fixed_work, learnable, speeds
 from rayio.predict.processors import SeenCpu, cores_of_run, learn_cpu, scheduled
 from rayio.predict.replay import UNLIMITED, cut
 from rayio.predict.settle import NEAR, Apparent, Free, beside_batches, settle
 from rayio.predict.shown import Shown, reads_of
+from rayio.records.doubts import Doubt
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario.costs import CpuCosts, taken
 from rayio.scenario.decode import Work
@@ -62,6 +63,8 @@ class Calibration:
 
     scenario: Scenario
     notes: tuple[str, ...]
+    #: Reasons not to predict with it; without sentences.
+    doubts: tuple[Doubt, ...] = ()
 
     def to_yaml(self) -> str:
         """Return the text of a scenario file, with the notes as comments at its top."""
@@ -103,7 +106,10 @@ def calibrate(path: str | Path, *others: str | Path, reporter: Reporter = SILENT
         for other in runs[1:]:
             if (apart := differ(first, other)) is not None:
                 raise RunError(f"{other.name} cannot be calibrated together with {first.name}: {apart}")
-        return learn(first.spans, first.scenario, first.info, name=first.name, more=runs[1:], is_cached=first.is_cached)
+        learned = learn(
+            first.spans, first.scenario, first.info, name=first.name, more=runs[1:], is_cached=first.is_cached
+        )
+        return replace(learned, doubts=speeds(runs))
     finally:
         reporter.done()
 
@@ -164,7 +170,9 @@ def learn(
         notes.append(f"storage.model: fitted to the reads of the run; {of_storage}")
     learned = _costs(run, warm, storing.get("model") or plan.storage, notes)
     whence = ", ".join(_whence(each.info, each.name) for each in all_runs)
-    learned = learned.model_copy(update={"source": f"calibrated from {whence}", "cpu": cpu})
+    learned = learned.model_copy(
+        update={"source": f"calibrated from {whence}", "cpu": cpu, "fixed_work": fixed_work(info)}
+    )
     if cpu.is_work:
         # What workers did beyond their reads is in costs.put; any more went on in the background, as the queue's does.
         beyond = max(0.0, seen[0].put - learned.put - taken(seen[0].batch_bytes, learned.put_bandwidth))

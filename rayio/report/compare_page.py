@@ -71,6 +71,7 @@ def page(comparison: Comparison) -> str:
         ],
         definitions=DEFINITIONS,
         colour={FASTER: "met", SLOWER: "missed"}.get(first.outcome, ""),
+        doubts=comparison.doubts,
     )
 
 

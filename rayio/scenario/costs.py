@@ -188,6 +188,11 @@ class Costs(Section):
         description="Further error of times, as a share: what the calibrated model missed of the run it was "
         "calibrated on.",
     )
+    fixed_work: Seconds = Field(
+        0.0,
+        description="CPU time of fixed work (two million additions in Python) where these numbers were measured; "
+        "0 is unknown. A simulation warns where it takes another time.",
+    )
     source: Text = Field("", description="Where these numbers come from; `rayio calibrate` names its run.")
 
     def _scale(self, num_bytes: float) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from rayio.analyze.compare import label
 from rayio.records.comparison import (
     FASTER,
+    IN_DOUBT,
     NO_DIFFERENCE,
     NO_METRIC,
     REPEATS,
@@ -19,6 +20,7 @@ from rayio.records.comparison import (
 )
 from rayio.records.metric_names import unit_of
 from rayio.records.origin import PREDICTED
+from rayio.report.text.doubts import reasons, warnings
 from rayio.report.text.terms import capitalised, counted
 from rayio.units import format_bytes, format_number, format_seconds
 
@@ -54,6 +56,8 @@ def verdict_in_words(verdict: Verdict, comparison: Comparison) -> str:
         )
     if verdict.outcome == NO_METRIC or percent is None:
         return f"{letter} and A have no throughput to compare."
+    if verdict.outcome == IN_DOUBT:
+        return f"No verdict on {letter} and A ({reasons(comparison.doubts)})."
     if percent >= MUCH and verdict.noise_percent is not None and verdict.outcome == FASTER:
         times = f"{1 + percent / 100:.1f} ± {verdict.noise_percent / 100:.1f} times"
         return f"{letter} is {times} as fast as A; more than noise{_pairs(verdict)}."
@@ -158,7 +162,8 @@ def text(comparison: Comparison, *, everything: bool = False) -> str:
         lines += [] if everything or not left else ["", f"  {counted(left, 'more metric')}: --all"]
     else:
         lines += ["", *repeats_text(comparison.repeats, None if everything else comparison.main_metrics)]
-    lines += [""] if comparison.notes else []
+    lines += [""] if comparison.notes or comparison.doubts else []
+    lines += warnings(comparison.doubts)
     lines += [f"  note: {note}" for note in comparison.notes]
     return "\n".join(lines)
 
