@@ -435,7 +435,10 @@ def test_where_no_pair_is_enough_advise_is_named_and_finds_a_setting(tmp_path: P
     overrides = typed[3 : typed.index("--reach")]
     advised = advise("unet3d-small", overrides, vary=vary, reach=reach, out=tmp_path / "advised")
     assert advised.advice is not None, "the command that is named finds what it promises"
-    assert advised.advice.values[0] * advised.advice.values[1] >= 9
+    workers, depth = advised.advice.values
+    assert isinstance(workers, int)
+    assert isinstance(depth, int)
+    assert workers * depth >= 9
 
 
 def test_what_no_setting_can_reach_names_no_command(tmp_path: Path) -> None:

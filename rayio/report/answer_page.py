@@ -85,4 +85,5 @@ def _listed(definitions: Mapping[str, tuple[str, str]]) -> str:
     rows = "".join(
         f'<dt id="d-{name}">{escape(title)}</dt><dd>{escape(text)}</dd>' for name, (title, text) in definitions.items()
     )
-    return f'<dl class="definitions">{rows}</dl>' if rows else ""
+    summary = f"{len(definitions)} definitions"
+    return f'<details><summary>{summary}</summary><dl class="definitions">{rows}</dl></details>' if rows else ""

@@ -82,7 +82,7 @@ def storage_in_words(origin: Origin, scenario: str, path: str, hosts: Sequence[H
     return f"the storage model of {model.source or scenario}"
 
 
-def text(capacity: CapacityFound, width: int) -> str:
+def text(capacity: CapacityFound, width: int = 100) -> str:
     """Return the answer, the curve as a table, the bottleneck and what would help."""
     if not capacity.points:
         return "interrupted before the first point was over: nothing is known yet"
@@ -213,7 +213,7 @@ def remedy(capacity: CapacityFound) -> list[str]:
         text = f"No single change is enough for {many}; the best is {single.change}, AU {effect(single)}"
         sentences.append(text + ("." if pair is None else f", and the best pair {pair.change}, AU {effect(pair)}."))
     elif capacity.is_tried:
-        sentences.append("No single change helps.")
+        sentences.append("No single change adds a point of AU.")
     if (wide := capacity.combination) is not None and wide.au is not None:
         setting = f"{counted(wide.workers, 'worker')} with {counted(wide.io_depth, 'request')} in flight each"
         if wide.holds:

@@ -39,7 +39,7 @@ def advise(
     source: str | Path,
     overrides: Sequence[str] | Mapping[str, Any] = (),
     *,
-    vary: str,
+    vary: str = "loader.num_workers=1..16,loader.prefetch_factor=1..8",
     reach: str = "au=0.9",
     price: str = ",".join(DEAR),
     check: str | None = None,
@@ -213,7 +213,7 @@ class _Advising:
         except KeyboardInterrupt:
             self.reporter.done()
             path = self.trials.directory.path
-            self.reporter.say(f"interrupted; give the same command to resume: {path} has the simulations so far")
+            self.reporter.failed(f"interrupted; give the same command to resume: {path} has the simulations so far")
         self.reporter.done()
         answer = self._answer(best, checked, bottleneck, is_finished)
         if self.trials.rows:
@@ -320,11 +320,9 @@ class _Advising:
                     )
         undecided = [n for n, trial in self.trials.tried.items() if trial.status == UNDECIDED]
         if undecided:
-            one = len(undecided) == 1
-            notes.append(
-                f"{counted(len(undecided), 'setting')} {'is' if one else 'are'} undecided and not advised: the 95 % "
-                f"interval of {'its' if one else 'their'} AU contains the goal"
-            )
+            are, its = ("is", "its") if len(undecided) == 1 else ("are", "their")
+            number = counted(len(undecided), "setting")
+            notes.append(f"{number} {are} undecided and not advised: the 95 % interval of {its} AU contains the goal")
         broken = {trial.error for trial in self.trials.tried.values() if trial.error}
         return [*notes, *(f"a simulation failed: {error}" for error in sorted(map(str, broken)))]
 
