@@ -115,6 +115,8 @@ class Verdict(Record):
 class Comparison(Record):
     """A comparison of groups of runs with the first group: the output of ``rayio compare --json``, version 1."""
 
+    worded_by = "rayio.report.text.comparison:text"
+
     version: int = value("version of this schema", default=VERSION)
     verdicts: tuple[Verdict, ...] = value("a verdict for each group but the first, or one for repeats", default=())
     groups: tuple[Group, ...] = value("groups of repeated runs; if all runs are repeats, a group for each")

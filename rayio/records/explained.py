@@ -279,6 +279,8 @@ class Throttled(Record):
 class Explained(Record):
     """The explanation of a run: the output of ``rayio explain --json``, version 1."""
 
+    worded_by = "rayio.report.text.explanation:text"
+
     version: int = value("version of this schema", default=VERSION)
     run: str = value("path or address of the run directory")
     scenario: str = value("name of the scenario")

@@ -224,6 +224,8 @@ class Between(Record):
 class RunResult(Record):
     """The result of a run, or of an imported run of another benchmark: ``result.json``, version 2."""
 
+    worded_by = "rayio.report.text.summary:summary"
+
     version: int = value("version of this schema", default=VERSION)
     engine: str = value("ray, local, virtual, or dlio for imported results", default="unknown")
     scenario: str = value("name of the scenario", default="run")

@@ -74,6 +74,8 @@ class Bottleneck(Record):
 class CapacityFound(Record):
     """The output of ``capacity``."""
 
+    worded_by = "rayio.report.text.sizing:text"
+
     directory: str = value("folder of the runs, the page and the tables")
     scenario: str = value("name of the scenario")
     engine: str = value("ray, local or virtual")
@@ -143,6 +145,8 @@ class Checked(Record):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advised(Record):
     """The output of ``advise``."""
+
+    worded_by = "rayio.report.text.advice:text"
 
     directory: str = value("folder of the simulations, the page and the tables")
     scenario: str = value("name of the scenario")

@@ -24,7 +24,7 @@ from rayio.report.text.summary import fetched_line, fetched_row, format_done, wh
 from rayio.report.text.terms import seconds
 from rayio.scenario import derive
 from rayio.scenario.expect import Condition
-from rayio.units import format_number, format_seconds, format_share
+from rayio.units import UNKNOWN, format_number, format_seconds, format_share
 
 #: A number: key of result.json (empty without one), term, name, value, unit or remark.
 Number = tuple[str, str, str, str, str]
@@ -118,12 +118,16 @@ def numbers(content: Content) -> tuple[list[Number], list[Number]]:
         large, small = [_read(result), _au(result), _throughput(result)], []  # measured numbers come first
         large += [lost] if (lost := _lost_most(content.explanation)) else []
     small += _others(result)
-    if result.imported and result.imported.reduced:  # unknown numbers are in the notes, not in tiles
+    if result.imported is None:  # the tile of AU tells that no step was measured
+        large = [row for row in large if row[0] == "au" or lookup(result, row[0]) is not None or row[3] != UNKNOWN]
+    if result.imported is None or result.imported.reduced:  # unknown numbers are in the notes, not in tiles
         small = [row for row in small if lookup(result, row[0]) is not None]
     return large, small
 
 
 def _au(result: RunResult) -> Number:
+    if result.au is None and result.imported is None:
+        return "au", "au", "AU", "not measured", "no step after the warm-up"
     remark = "of step time"
     if result.au is not None and result.au_interval_low is not None and result.au_interval_high is not None:
         off = max(result.au - result.au_interval_low, result.au_interval_high - result.au)

@@ -310,16 +310,16 @@ class _Session:
         self.directory.keep_log()
         done = Run(self.directory)
         if isinstance(error, KeyboardInterrupt):
-            self.reporter.say(f"run interrupted; its records until then are in {self.directory.address}")
+            self.reporter.failed(f"run interrupted; its records until then are in {self.directory.address}")
             raise error
         if isinstance(error, RayioError):
-            self.reporter.say(f"run failed; its records until then are in {self.directory.address}")
+            self.reporter.failed(f"run failed; its records until then are in {self.directory.address}")
             raise error
         if error is not None:
             with self.directory.log.open("a") as log:
                 traceback.print_exception(error, file=log)
             self.directory.keep_log()
-            self.reporter.say(f"run failed; the traceback is in {self.directory.store.full(LOG)}")
+            self.reporter.failed(f"run failed; the traceback is in {self.directory.store.full(LOG)}")
             raise error
         return done
 

@@ -94,7 +94,7 @@ def checked(advised: Advised) -> str:
     return f"Run once with --engine {check.engine}: AU {format_share(check.au)}, which {verdict} ({check.directory})."
 
 
-def text(advised: Advised, width: int) -> str:
+def text(advised: Advised, width: int = 100) -> str:
     """Return the advice: the setting, the search, every setting that was simulated, and the check."""
     lines = wrap(headline(advised), width, break_long_words=False, break_on_hyphens=False)
     if advised.advice is not None:

@@ -82,7 +82,7 @@ def storage_in_words(origin: Origin, scenario: str, path: str, hosts: Sequence[H
     return f"the storage model of {model.source or scenario}"
 
 
-def text(capacity: CapacityFound, width: int) -> str:
+def text(capacity: CapacityFound, width: int = 100) -> str:
     """Return the answer, the curve as a table, the bottleneck and what would help."""
     if not capacity.points:
         return "interrupted before the first point was over: nothing is known yet"

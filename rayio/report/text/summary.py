@@ -15,7 +15,7 @@ from rayio.records.scaling import PoolUse
 from rayio.report.text.doubts import warnings
 from rayio.report.text.terms import seconds
 from rayio.scenario.expect import Condition
-from rayio.units import format_bytes, format_number, format_seconds, format_share
+from rayio.units import UNKNOWN, format_bytes, format_number, format_seconds, format_share
 
 _WHAT = {
     "startup": "until the first batch was asked for",
@@ -117,7 +117,7 @@ def _headline(result: RunResult) -> list[str]:
     measured = (
         f"measured over {result.window_steps} steps per rank, {format_seconds(window)}"
         if window is not None
-        else "no steps to measure over"
+        else "no step after the warm-up was completed by every rank"
     )
     rows = [
         ("AU", format_share(result.au), f"min {low}, max {high} over ranks; {measured}"),
@@ -147,10 +147,9 @@ def _headline(result: RunResult) -> list[str]:
         rows.append(("readers", f"{scaling.mean:.1f}", remark))
         if scaling.pool is not None:
             rows.append(("nodes", f"{scaling.pool.mean:.1f}", _nodes(scaling.pool)))
-    if result.loader_share is None:
-        rows = [row for row in rows if row[0] != "of it loader"]
+    rows = [row for row in rows if not row[1].startswith(UNKNOWN)]
     if result.au is None:
-        rows[0] = ("AU", "unknown", measured)
+        rows.insert(0, ("AU", "not measured", measured))
     if result.fetched is not None:
         rows.insert(0, fetched_row(result.fetched))
     if result.au_dlio is not None:

@@ -39,7 +39,7 @@ def advise(
     source: str | Path,
     overrides: Sequence[str] | Mapping[str, Any] = (),
     *,
-    vary: str,
+    vary: str = "loader.num_workers=1..16,loader.prefetch_factor=1..8",
     reach: str = "au=0.9",
     price: str = ",".join(DEAR),
     check: str | None = None,
@@ -213,7 +213,7 @@ class _Advising:
         except KeyboardInterrupt:
             self.reporter.done()
             path = self.trials.directory.path
-            self.reporter.say(f"interrupted; give the same command to resume: {path} has the simulations so far")
+            self.reporter.failed(f"interrupted; give the same command to resume: {path} has the simulations so far")
         self.reporter.done()
         answer = self._answer(best, checked, bottleneck, is_finished)
         if self.trials.rows:

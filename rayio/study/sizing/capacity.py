@@ -178,7 +178,7 @@ class _Searching:
             is_finished = True
         except KeyboardInterrupt:
             self.reporter.done()
-            self.reporter.say(
+            self.reporter.failed(
                 f"interrupted; give the same command to resume: {self.directory.path} has the runs so far"
             )
             bracket = self._so_far()

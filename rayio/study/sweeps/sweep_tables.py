@@ -61,7 +61,7 @@ def remarks(sweep: Sweep, point: Point) -> list[str]:
 HEAD = ("AU", "samples/s", "data loading", "readers", "memory", "")
 
 
-def text(sweep: Sweep, width: int) -> str:
+def text(sweep: Sweep, width: int = 100) -> str:
     """Return a sweep as a table of at most ``width`` columns, with conclusions.
 
     If there are more than :data:`SHOWN_POINTS` points, it has the Pareto front and the first others.

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rayio.analyze.gate import of_result
 from rayio.records.doubts import SETTING, blocking
+from rayio.report.text.notebook import html
 from rayio.signals import INTERRUPTED
 from rayio.study.sweeps import choices
 from rayio.study.sweeps.sweep_rows import DONE, FAILED, UNMET, Point, Row, columns, points_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from rayio.report.figures_page import Figures
 
 
 def _sustained(row: Row) -> Row:
@@ -68,6 +72,19 @@ class Sweep:
         au = f", AU {100 * min(means):.1f} to {100 * max(means):.1f} %" if means else ""
         over = f"{self.name} over {', '.join(self.keys)} on the {self.engine} engine"
         return f"<rayio.Sweep {over}: {len(self.rows)} runs{missing}{au}, in {self.path}>"
+
+    def plot(self) -> Figures:
+        """Return the figures of the sweep's page: a notebook shows them, and ``save`` writes them as a page."""
+        figures: Figures = import_module("rayio.study.sweeps.sweep_page").drawn(self)
+        return figures
+
+    def __str__(self) -> str:
+        # by name: the tables import this module
+        return str(import_module("rayio.study.sweeps.sweep_tables").text(self)) if self.rows else repr(self)
+
+    def _repr_html_(self) -> str:
+        """Return the table and its conclusions for a notebook."""
+        return html(f"{self}\n\n  {self.path}: sweep.html, sweep.csv, sweep.parquet")
 
     @property
     def exit_code(self) -> int:
