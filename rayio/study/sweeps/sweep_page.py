@@ -15,6 +15,7 @@ from rayio.report.figures_page import Figures
 from rayio.report.page import NOTHING_OUTSIDE, document
 from rayio.report.sections import section
 from rayio.report.text.sweep import HEAD, cells, conclusions, short_names
+from rayio.report.text.terms import counted
 from rayio.study.sweeps import choices, sweep_figures
 from rayio.study.sweeps.swept import Sweep
 from rayio.units import format_bytes
@@ -59,8 +60,8 @@ def page(sweep: Sweep) -> str:
     ]
     runs = len(sweep.rows)
     facts = [
-        f"{sweep.engine} engine", f"{len(sweep.points):,} points, {runs:,} runs",
-        f"swept: {', '.join(sweep.keys)}", f"{sweep.missing:,} runs are missing" if sweep.missing else "",
+        f"{sweep.engine} engine", f"{counted(len(sweep.points), 'point')}, {counted(runs, 'run')}",
+        f"swept: {', '.join(sweep.keys)}", f"{counted(sweep.missing, 'run')} missing" if sweep.missing else "",
     ]  # fmt: skip
     verdicts = "".join(f'<p class="verdict">{escape(line)}</p>' for line in conclusions(sweep.table))
     style = colours.style() + _file("rayio.report", "style.css") + _file("rayio.study.sweeps", "style.css")
