@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import numpy as np
+import yaml
 
 from rayio.analyze.arrays import concatenated
 from rayio.analyze.shape import RunShape
@@ -21,11 +23,12 @@ from rayio.predict import decoding, observe, saving, storage
 from rayio.predict.costs import typical
 from rayio.predict.decoding import Decoded
 from rayio.predict.freed import BUSY, as_full, freed
-from rayio.predict.learnable import Learnable, differ, learnable
+from rayio.predict.learnable import Learnable, differ, fixed_work, learnable, speeds
 from rayio.predict.processors import UNKNOWN, Processors, SeenCpu, cores_of_run, learn_cpu, scheduled
 from rayio.predict.replay import UNLIMITED
 from rayio.predict.run_costs import apparent, costs_of_run, step_seconds, warm_since
 from rayio.predict.shown import Shown, reads_of
+from rayio.records.doubts import Doubt
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario.costs import MOST_FACTOR, CpuCosts, taken
 from rayio.scenario.decode import Decode
@@ -55,10 +58,27 @@ class Calibration:
 
     scenario: Scenario
     notes: tuple[str, ...]
+    #: Reasons not to predict with it; without sentences.
+    doubts: tuple[Doubt, ...] = ()
 
     def to_yaml(self) -> str:
         """Return the text of a scenario file, with the notes as comments at its top."""
         return "".join(f"# {' '.join(note.split())}\n" for note in self.notes) + to_yaml(self.scenario)
+
+    def as_json(self, file: str | Path | None = None) -> dict[str, Any]:
+        """Return the output of ``rayio calibrate --json``; ``file`` is the written one."""
+        scenario = yaml.safe_load(to_yaml(self.scenario))
+        doubts = [doubt.as_json() for doubt in self.doubts]
+        path = None if file is None else str(file)
+        return {"file": path, "notes": [*self.notes], "doubts": doubts, "scenario": scenario}
+
+    def __str__(self) -> str:
+        return self.to_yaml()
+
+    def _repr_html_(self) -> str:
+        """Return the notes and the file for a notebook."""
+        shown: str = import_module("rayio.report.text.notebook").file_html(self.notes, self.to_yaml())
+        return shown
 
     def write(self, path: Path) -> None:
         """Write the file, whole or not at all; one that is there is replaced.
@@ -110,11 +130,12 @@ def calibrate(
         for other in runs[1:]:
             if (apart := differ(first, other)) is not None:
                 raise RunError(f"{other.name} cannot be calibrated together with {first.name}: {apart}")
-        return learn(
+        learned = learn(
             first.spans, first.scenario, first.info, name=first.name, more=runs[1:],
             full=[learnable(each, reporter) for each in evidence.full], machine=evidence.machine,
             missing=evidence.missing, is_cached=first.is_cached,
         )  # fmt: skip
+        return replace(learned, doubts=speeds(runs))
     finally:
         reporter.done()
 
@@ -190,7 +211,9 @@ def learn(
     if is_busy:
         learned = learned.model_copy(update=seen[0].most(learned))
     whence = ", ".join(_whence(each.info, each.name) for each in all_runs)
-    learned = learned.model_copy(update={"source": f"calibrated from {whence}", "cpu": cpu})
+    learned = learned.model_copy(
+        update={"source": f"calibrated from {whence}", "cpu": cpu, "fixed_work": fixed_work(info)}
+    )
     if cpu.is_work:
         # What workers did beyond their reads is in costs.put; any more went on in the background, as the queue's does.
         put = (of_full or seen)[0].put - taken((of_full or seen)[0].batch_bytes, learned.put_bandwidth)

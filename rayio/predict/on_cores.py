@@ -15,7 +15,6 @@ import numpy as np
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import Attribution, attribute
 from rayio.analyze.window import find_window
-from rayio.engines.virtual import simulation
 from rayio.model.planning import plan_of
 from rayio.predict.base import Base
 from rayio.predict.processors import Worked, scheduled
@@ -43,6 +42,8 @@ def on_cores(base: Base, worked: Worked, charged: Attribution) -> Base:
         """Return the times on free cores: reads take storage's time, in proportion to their measured times."""
         part = 1.0 if free.storage is None or not whole else free.storage / whole
         return replace(measured, costs=free.costs, read=measured.read * part)
+
+    from rayio.engines.virtual import simulation  # an explanation without replays needs no engine
 
     def live(free: Free) -> Apparent:
         replay = freed(free).replayed(base.scenario, modelled=base.modelled, most=RANK_STEPS)

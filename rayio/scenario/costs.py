@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from rayio.errors import ScenarioError
 from rayio.kinds import COSTS
@@ -50,7 +50,7 @@ def _factor(least: float, most: float) -> Reads:
 LEAST_SLICE = 1e-4
 #: Keys of ``costs.cpu`` in earlier versions: the values that are still accepted, and what to do about others.
 _REMOVED = {
-    key: ((0, "0 s", None, "none"), f"is removed: {remedy}, or calibrate again")
+    key: ((0, "0 s", None, "none"), f"rayio no longer has this key: {remedy}, or calibrate again")
     for key, remedy in {
         "reader": "costs.put has it",
         "reader_bandwidth": "costs.put_bandwidth has it",
@@ -107,10 +107,10 @@ class CpuCosts(Section):
         1.0, description="Largest factor on all of these: processors are slower where they are busy or shared."
     )
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _earlier_keys(cls, data: Any) -> Any:
-        return without_removed(data, _REMOVED)
+    def _earlier_keys(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        return without_removed(data, _REMOVED, handler)
 
     @property
     def is_work(self) -> bool:
@@ -190,6 +190,11 @@ class Costs(Section):
         0.0,
         description="Further error of times, as a share: what the calibrated model missed of the run it was "
         "calibrated on.",
+    )
+    fixed_work: Seconds = Field(
+        0.0,
+        description="CPU time of fixed work (two million additions in Python) where these numbers were measured; "
+        "0 is unknown. A simulation warns where it takes another time.",
     )
     source: Text = Field("", description="Where these numbers come from; `rayio calibrate` names its run.")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,6 +16,7 @@ from rayio.model.engine import engine_named
 from rayio.predict.calibrate import Calibration, Evidence, calibrate
 from rayio.predict.learnable import Learnable, learnable
 from rayio.predict.processors import CONTENTION, SLICE, Processors, SeenCpu, cores_of_run
+from rayio.report.text.doubts import worded
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
 from rayio.scenario.decode import Work
@@ -40,6 +42,11 @@ def calibrated(path: str | Path, *others: str | Path, busy: bool = True, reporte
     Raises:
         RayioError: a run cannot be calibrated.
     """
+    learned = _calibrated(path, *others, busy=busy, reporter=reporter)
+    return replace(learned, doubts=worded(learned.doubts))
+
+
+def _calibrated(path: str | Path, *others: str | Path, busy: bool, reporter: Reporter) -> Calibration:
     if not busy:
         return calibrate(path, *others, reporter=reporter)
     runs = [learnable(each, reporter) for each in (path, *others)]
