@@ -108,3 +108,22 @@ def test_without_a_busy_run_a_prediction_of_full_cores_is_less_sure(two_runs: An
     off = seconds_per_step(said) / seconds_per_step(true)
     cpu = alone.scenario.charges.cpu
     assert cpu.at_least * off <= 1 <= cpu.at_most * off, "the interval covers the truth"
+
+
+def test_busy_runs_that_leave_cores_free_fit_no_contention() -> None:
+    idle = recorded(made(busy("1 MB", 1, 1, "60 ms")))
+    lazy = taught(idle, full=[idle])
+    cpu = lazy.scenario.charges.cpu
+    assert (cpu.at_least, cpu.at_most) == (0.75, 1.35)
+    assert any("left processors free or others used them" in note for note in lazy.notes)
+
+
+def test_uneven_times_of_decoding_still_count_by_the_byte() -> None:
+    """The small samples were slow, as if a larger one took less: then the time of all goes by bytes."""
+    keys = {"loader__decode": {"kind": "checksum", "rate": "200 MB/s"}}
+    runs = [recorded(made(busy(size, 2, 2, "5 ms") | keys)) for size in ("600 kB", "100 kB")]
+    small = runs[1].info["cpu_seconds"]["decodes"]
+    small |= {key: 20 * small[key] for key in ("seconds", "samples_seconds", "bytes_seconds")}
+    found: Any = taught(*runs).scenario.loader.decode
+    assert found.per_sample == 0
+    assert 0 < found.rate < 200e6

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 #: The bounds of processor times as factors, without a busy run: idle processors wake up cold, busy ones share caches.
 CPU_BETWEEN = (0.55, 1.5)
+#: The same with busy runs that did not fill the cores.
+UNFITTED = (0.75, 1.35)
 #: The least error of processor times of a busy run, and of a step's other time, as shares.
 CPU_ERROR, STEP_ERROR = 0.06, 0.05
 #: The first line of a file that a calibration wrote.
@@ -248,8 +250,8 @@ def _sure(scenario: Scenario, full: Sequence[Learnable], cores: int, notes: list
     least, most = CPU_BETWEEN
     if full:
         scenario, apart = as_full(scenario, full, cores, notes)
-        off = max(CPU_ERROR, apart)
-        least, most = max(1 / MOST_FACTOR, 1 - off), 1 + off
+        least, most = UNFITTED if apart is None else (1 - max(CPU_ERROR, apart), 1 + max(CPU_ERROR, apart))
+        least, most = max(1 / MOST_FACTOR, least), min(MOST_FACTOR, most)
     else:
         reason = f" ({missing})" if missing else ""
         notes.append(f"costs.cpu: no busy run{reason}, so the interval of predictions with full processors is wide")

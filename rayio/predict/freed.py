@@ -83,11 +83,13 @@ def freed(
     return changed(settled)
 
 
-def as_full(scenario: Scenario, runs: Sequence[Learnable], cores: int, notes: list[str]) -> tuple[Scenario, float]:
+def as_full(
+    scenario: Scenario, runs: Sequence[Learnable], cores: int, notes: list[str]
+) -> tuple[Scenario, float | None]:
     """Return the scenario with the contention of ``runs`` whose cores were full, and how far they are apart (a share).
 
     Work takes so many times as long while all cores are busy that the steps of these runs, simulated, take as long as
-    they took. Runs that left cores free are ignored.
+    they took. Runs that left cores free are ignored; None if all did.
     """
     shown = [Shown(run.spans, plan_of(run.scenario, modelled=False)) for run in runs]
     seen = []
@@ -97,8 +99,11 @@ def as_full(scenario: Scenario, runs: Sequence[Learnable], cores: int, notes: li
         if worked is not None and worked.utilisation(step, cores, run.scenario) >= FULL:
             seen.append((run.scenario, view.plan, step))
     if not seen:
-        notes.append("costs.cpu.contention: the busy runs left processors free, so it is not fitted")
-        return scenario, 0.0
+        notes.append(
+            "costs.cpu.contention: the busy runs left processors free or others used them, so it is not fitted; "
+            "the interval of predictions with full processors is wider"
+        )
+        return scenario, None
     factors = np.ones(len(seen))
     for _ in range(ROUNDS):
         factors = np.array([_slower(scenario, like, plan, step) for like, plan, step in seen])
