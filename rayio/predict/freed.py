@@ -13,7 +13,7 @@ from rayio.model.plan import Plan
 from rayio.model.planning import plan_of, storage_of
 from rayio.predict.learnable import Learnable
 from rayio.predict.processors import SeenCpu
-from rayio.predict.replay import cut
+from rayio.predict.replay import UNLIMITED, UNLIMITED_STORAGE, cut
 from rayio.predict.run_costs import apparent, costs_of_run, step_seconds, warm_since
 from rayio.predict.settle import NEAR, Apparent, Free, beside_batches, settle
 from rayio.predict.shown import Shown
@@ -121,15 +121,21 @@ def as_full(
 
 def _slower(scenario: Scenario, like: Scenario, plan: Plan, step: float) -> float:
     """Return by how much longer a run took than its simulation with the costs of ``scenario``, as a factor."""
-    loader = scenario.loader.model_copy(
-        update={name: getattr(like.loader, name) for name in ("batch_size", "num_workers", "prefetch_factor")}
-    )
-    wanted = scenario.model_copy(
-        update={
-            "loader": loader, "dataset": like.dataset, "train": like.train, "checkpoint": None,
-            "cluster": like.cluster.model_copy(update={"cores": scenario.cluster.cores}),
-        }
-    )  # fmt: skip
+    changed = {name: getattr(like.loader, name) for name in ("batch_size", "num_workers", "prefetch_factor")}
+    if not isinstance(scenario.loader.decode, Work):  # a busy run does not sleep
+        changed["decode"] = like.loader.decode
+    loader, model = scenario.loader.model_copy(update=changed), scenario.storage.model
+    if not (isinstance(model, StorageParameters) and model.bandwidth == UNLIMITED):  # and reads from memory
+        model = UNLIMITED_STORAGE
+    sections: dict[str, Any] = {
+        "loader": loader,
+        "storage": scenario.storage.model_copy(update={"model": model}),
+        "cluster": like.cluster.model_copy(update={"cores": scenario.cluster.cores}),
+        "dataset": like.dataset,
+        "train": like.train,
+        "checkpoint": None,
+    }
+    wanted = scenario.model_copy(update=sections)
     run = Shown(_simulated(wanted, plan.max_bytes_in_flight), plan)
     return step / step_seconds(run, warm_since(run.steps, RunShape.of(wanted), "the simulated run"))
 
