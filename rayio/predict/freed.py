@@ -17,11 +17,11 @@ from rayio.predict.replay import UNLIMITED, UNLIMITED_STORAGE, cut
 from rayio.predict.run_costs import apparent, costs_of_run, step_seconds, warm_since
 from rayio.predict.settle import NEAR, Apparent, Free, beside_batches, settle
 from rayio.predict.shown import Shown
+from rayio.records.calibrated import FullBack, Note, NotFull, SimulatedBack
 from rayio.scenario.costs import CpuCosts
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario, StorageParameters
 from rayio.schema.distribution import Constant, Distribution, LogNormal
-from rayio.units import format_seconds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +37,7 @@ ROUNDS, LEAST, MOST = 3, 0.2, 4.0
 
 
 def freed(
-    scenario: Scenario, seen: Apparent, requests: float, cores: int, plan: Plan, notes: list[str], *, is_busy: bool
+    scenario: Scenario, seen: Apparent, requests: float, cores: int, plan: Plan, notes: list[Note], *, is_busy: bool
 ) -> Scenario:
     """Return the scenario with costs freed of waits for ``cores``; ``requests`` is the mean number of a read."""
     shape, model = RunShape.of(scenario), scenario.storage.model
@@ -75,16 +75,12 @@ def freed(
     if shown.step > (1 + NEAR) * seen.step:  # its cores were always busy: its CPU times contain the contention
         cpu = start.costs.cpu.times(max(1 / start.costs.cpu.contention, seen.step / shown.step))
         settled, shown = settle(Free(start.costs.model_copy(update={"cpu": cpu}), start.storage), seen, live, known)
-    off = 100 * (shown.step / seen.step - 1)
-    notes.append(
-        f"costs.cpu: simulated back on {cores} cores, a step of the run takes "
-        f"{format_seconds(shown.step)}; it took {format_seconds(seen.step)} ({off:+.1f} %)"
-    )
+    notes.append(SimulatedBack(cores, shown.step, seen.step))
     return changed(settled)
 
 
 def as_full(
-    scenario: Scenario, runs: Sequence[Learnable], cores: int, notes: list[str]
+    scenario: Scenario, runs: Sequence[Learnable], cores: int, notes: list[Note]
 ) -> tuple[Scenario, float | None]:
     """Return the scenario with the contention of ``runs`` whose cores were full, and how far they are apart (a share).
 
@@ -99,10 +95,7 @@ def as_full(
         if worked is not None and worked.utilisation(step, cores, run.scenario) >= FULL:
             seen.append((run.scenario, view.plan, step))
     if not seen:
-        notes.append(
-            "costs.cpu.contention: the busy runs left processors free or others used them, so it is not fitted; "
-            "the interval of predictions with full processors is wider"
-        )
+        notes.append(NotFull())
         return scenario, None
     factors = np.ones(len(seen))
     for _ in range(ROUNDS):
@@ -113,9 +106,7 @@ def as_full(
         cpu = _contended(scenario.charges.cpu, usual)
         scenario = scenario.model_copy(update={"costs": scenario.charges.model_copy(update={"cpu": cpu})})
     apart = float(np.abs(factors - 1).max())
-    notes.append(
-        f"costs.cpu.contention: simulated back, steps of {len(seen)} busy runs are within {100 * apart:.1f} % of theirs"
-    )
+    notes.append(FullBack(len(seen), apart))
     return scenario, apart
 
 
