@@ -40,6 +40,7 @@ from rayio.schema.fields import (
 )  # fmt: skip
 from rayio.storage.stores.opening import PageCache, Settings
 from rayio.units import BYTES
+from rayio.units import BYTES
 
 _PerSecond = Annotated[float | None, per_second(or_none=True)]
 
@@ -62,6 +63,9 @@ class StorageParameters(Section):
     servers: Annotated[Servers | None, BeforeValidator(none_is_null)] = Field(
         None, description="The object servers over which files are striped; none is one pipe, in which files are alike."
     )
+    joined_within: Annotated[int, quantity(BYTES, integer=True)] = Field(
+        0, description="Distance up to which ranges of a file are one request, as readers of objects do it."
+    )
     provenance: Annotated[Literal["assumed", "published", "fitted"], choice("assumed", "published", "fitted")] = Field(
         "assumed", description="Whether these numbers are assumed, published, or fitted to a run."
     )
@@ -75,7 +79,9 @@ UNKNOWN = "unknown"
 def modelled_gap(scenario: Any) -> int:
     """Return how close ranges of a file are one request to the storage model of a scenario; 0 for never."""
     model = scenario.storage.model
-    return STORAGE_MODELS[model].gap if isinstance(model, str) and model != UNKNOWN else 0
+    if isinstance(model, StorageParameters):
+        return model.joined_within
+    return 0 if model == UNKNOWN else int(STORAGE_MODELS[model].gap)
 
 
 def _model(value: Any) -> Any:
