@@ -40,7 +40,6 @@ from rayio.schema.fields import (
 )  # fmt: skip
 from rayio.storage.stores.opening import PageCache, Settings
 from rayio.units import BYTES
-from rayio.units import BYTES
 
 _PerSecond = Annotated[float | None, per_second(or_none=True)]
 
