@@ -17,6 +17,8 @@ from rayio.trace.clocks import Anchor
 
 #: Seconds for an actor to answer; at most a quarter of the deadline.
 ANSWER_SECONDS = 5.0
+#: Seconds between two looks at least.
+SHORTEST_SECONDS = 0.2
 #: Seconds of a rank's wait after which all actors are asked.
 WAIT_SECONDS = 8.0
 
@@ -49,6 +51,13 @@ class Rounds:
         self._pending: dict[Any, str] = {}
         self._asked_at = time.monotonic()
         self._is_everybody_asked = False
+        #: Seconds until the next look: fewer as a silence nears the deadline.
+        self._pause = vigil.look_seconds
+
+    @property
+    def silent(self) -> set[str]:
+        """The actors that did not answer the last request, and shall not be waited for."""
+        return set(self._unanswered)
 
     def look(self) -> None:
         """Process answers; when it is time, judge them and ask again.
@@ -64,14 +73,16 @@ class Rounds:
         if self._pending:
             self._unanswered |= set(self._pending.values())
             self._pending.clear()
-            since = self.vigil.look_seconds
-        if since < self.vigil.look_seconds:
+            since = self._pause
+        if since < self._pause:
             return
         now = self.anchor.ns + time.perf_counter_ns()
         longest = silence(self._standings(), now, self._silent(), self._files)
         is_long = longest is not None and longest.seconds >= min(WAIT_SECONDS, self.vigil.deadline / 4)
         if longest is None or not is_long or self._is_everybody_asked:
             self.vigil.hear(longest)
+        left = self.vigil.deadline - (0.0 if longest is None else longest.seconds)
+        self._pause = max(SHORTEST_SECONDS, min(self.vigil.look_seconds, left))
         self._ask(everybody=is_long or bool(self._unanswered))
 
     def _standings(self) -> list[Standing]:
