@@ -82,7 +82,7 @@ def test_two_jobs_that_begin_together_have_each_their_package(tmp_path: Path) ->
 
     async def begin() -> list[int]:
         jobs = (plugin.create(uri.decode(), {}, RuntimeEnvContext(), logger=logger) for uri in sent)
-        return await asyncio.gather(*jobs)
+        return [*await asyncio.gather(*jobs)]
 
     assert all(size > 100_000 for size in asyncio.run(begin()))
     first, second = (plugin._get_directory_on_node(uri.decode()) for uri in sent)

@@ -38,6 +38,38 @@ def test_an_actor_that_is_stopped_ends_the_run_and_is_named(command: Command, ro
     command.nothing_lives()
 
 
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("collector", "the collector has not answered for 6 s (stopped)"),
+        ("gcs", "Ray's control process (GCS) has not answered for "),
+        ("raylet", "Ray's raylet on "),
+    ],
+)
+def test_what_serves_all_actors_and_is_stopped_ends_the_run_and_is_named(
+    command: Command, what: str, said: str
+) -> None:
+    command.begin(*ON_RAY, SOON, "train.epochs=4000")
+    command.until("actors are running")
+    time.sleep(2)
+    command.stop(what)
+    assert command.code() == 2, command.errors()
+    assert command.last_line().removeprefix("rayio: ").startswith(said)
+    assert command.run().exit_code == 2
+    command.nothing_lives()
+
+
+def test_a_raylet_that_is_stopped_as_actors_start_is_named(command: Command) -> None:
+    command.begin(*ON_RAY, SOON)
+    command.find("raylet")
+    command.until("starting a local Ray")
+    command.find("collector")
+    command.stop("raylet")
+    assert command.code() == 2, command.errors()
+    assert "raylet on " in command.last_line()
+    command.nothing_lives()
+
+
 def test_one_that_is_stopped_for_a_while_goes_on(command: Command) -> None:
     command.begin(*ON_RAY)
     command.until("actors are running")

@@ -90,10 +90,10 @@ class Deaths:
         pulse = self.control.pulse
         own = self.control.own
         names = [name for name in pulse.addresses if node is not None and f"(node {node[:8]})" in name] or [own]
+        pulse.look()
         for name in (GCS, *names):
             if seconds := pulse.silence(name):
                 return f"{name} has not answered for {seconds:.0f} s"
-        pulse.look()
         if not pulse.is_closed(names[0]):
             return None
         agent = failed_agent(Path(self.control.logs)) if names[0] == own else ""

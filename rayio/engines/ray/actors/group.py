@@ -348,7 +348,7 @@ class ActorGroup:
                 self.tallies += ray.get(reference)
 
     def _flush(self) -> None:
-        here = self.handles.keys() - self.silent
+        here = set() if "collector" in self.silent else self.handles.keys() - self.silent  # nobody else takes spans
         layers = [spec.name for spec in self.specs if spec.kind == "layer"]
         references = [self.handles[name].spent.remote() for name in ("barrier", *layers, "collector") if name in here]
         references += [

@@ -38,7 +38,7 @@ from rayio.units import format_bytes
 
 #: Memory of a node that stays free when a run's fit is checked.
 SPARE_BYTES = 256 << 20
-PROBE_SECONDS = 60
+PROBE_SECONDS = 180
 KNOCK_SECONDS = 5.0
 #: The place of a node that was not probed.
 NOWHERE = Place()
