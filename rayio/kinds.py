@@ -17,8 +17,19 @@ FORMATS: Registry[Any] = Registry(
         "hdf5": "rayio.data.formats.hdf5:Hdf5",
         "tfrecord": "rayio.data.formats.tfrecord:TfRecord",
         "parquet": "rayio.data.formats.parquet:Parquet",
+        "npy": "rayio.data.formats.npy:Npy",
+        "raw": "rayio.data.formats.raw:Raw",
+        "tar": "rayio.data.formats.tar:Tar",
+        "jpeg": "rayio.data.formats.jpeg:Jpeg",
+        "png": "rayio.data.formats.png:Png",
+        "jsonl": "rayio.data.formats.json_text:JsonLines",
+        "json": "rayio.data.formats.json_text:Json",
+        "csv": "rayio.data.formats.delimited:Csv",
+        "tsv": "rayio.data.formats.delimited:Tsv",
+        "indexed_binary": "rayio.data.formats.indexed:IndexedBinary",
+        "mmap_indexed_binary": "rayio.data.formats.indexed:MmapIndexedBinary",
+        "synthetic": "rayio.data.formats.synthetic:Synthetic",
     },
-    later=("jpeg", "png", "csv", "npy", "indexed_binary", "mmap_indexed_binary"),
     needs=("extension", "file_bytes", "write", "requests", "read"),
     makes=True,
 )
@@ -60,17 +71,28 @@ PARTITIONS: Registry[Any] = Registry(
 #: ``loader.file_access``: how files are walked (``rayio.data.access.contract.Access``).
 ACCESSES: Registry[Any] = Registry(
     "access",
-    {"per_sample": "rayio.data.access.per_sample:PerSample"},
-    later=("streamed", "whole_file", "in_memory", "collective"),
+    {
+        "per_sample": "rayio.data.access.per_sample:PerSample",
+        "streamed": "rayio.data.access.streamed:Streamed",
+        "whole_file": "rayio.data.access.whole_file:WholeFile",
+        "in_memory": "rayio.data.access.in_memory:InMemory",
+    },
+    later=("collective",),
     title="file access",
-    needs=("requests", "request_table", "read", "close"),
+    needs=("cannot", "memory", "requests", "request_table", "read", "close"),
     makes=True,
 )
 
 #: ``loader.decode``: real work on the bytes read (``rayio.scenario.decode.Work``).
 DECODES: Registry[Any] = Registry(
     "decode",
-    {"checksum": "rayio.data.decode:Checksum", "decompress": "rayio.data.decode:Decompress"},
+    {
+        "checksum": "rayio.data.decode:Checksum",
+        "decompress": "rayio.data.decode:Decompress",
+        "image": "rayio.data.decode_samples:Image",
+        "numbers": "rayio.data.decode_samples:Numbers",
+        "json": "rayio.data.decode_samples:Json",
+    },
     needs=("model_validate", "prepare"),
 )
 
@@ -126,9 +148,21 @@ STORAGE_MODELS: Registry[Any] = Registry(
     {
         "memory": "rayio.storage.presets:MEMORY",
         "nvme": "rayio.storage.presets:NVME",
-        "s3": "rayio.storage.presets:S3",
-        "lustre-theta": "rayio.storage.presets:LUSTRE_THETA",
-        "lustre-cori": "rayio.storage.presets:LUSTRE_CORI",
+        "ebs-gp3": "rayio.storage.presets:EBS_GP3",
+        "s3": "rayio.storage.object_presets:S3",
+        "s3-documented": "rayio.storage.object_presets:S3_DOCUMENTED",
+        "s3-express": "rayio.storage.object_presets:S3_EXPRESS",
+        "gcs": "rayio.storage.object_presets:GCS",
+        "azure-blob": "rayio.storage.object_presets:AZURE_BLOB",
+        "minio-nvme": "rayio.storage.object_presets:MINIO_NVME",
+        "lustre-theta": "rayio.storage.file_system_presets:LUSTRE_THETA",
+        "lustre-cori": "rayio.storage.file_system_presets:LUSTRE_CORI",
+        "lustre-flash": "rayio.storage.file_system_presets:LUSTRE_FLASH",
+        "lustre-hdd": "rayio.storage.file_system_presets:LUSTRE_HDD",
+        "nfs": "rayio.storage.file_system_presets:NFS",
+        "fsx-125": "rayio.storage.file_system_presets:FSX_125",
+        "daos": "rayio.storage.file_system_presets:DAOS",
+        "burst-buffer": "rayio.storage.file_system_presets:BURST_BUFFER",
     },
     title="storage model",
     needs=("first_byte_median", "connection_bandwidth", "bandwidth", "scope"),
@@ -139,6 +173,7 @@ LAYERS: Registry[Any] = Registry(
     "layer",
     {
         "throttle": "rayio.storage.layers.throttle:Throttle",
+        "stripes": "rayio.storage.layers.stripes:Stripes",
         "faults": "rayio.storage.layers.faults:Faults",
         "cache": "rayio.storage.layers.cache:NodeCaches",
         "network": "rayio.storage.layers.network:NetworkSpec",

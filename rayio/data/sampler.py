@@ -14,8 +14,9 @@ from rayio.data.formats import layout_of
 from rayio.data.layout import Batch, Layout
 from rayio.data.partition import PARTITIONS
 from rayio.data.shuffle import SHUFFLES, Sizes
+from rayio.data.streams import Streams
 from rayio.errors import DataError
-from rayio.scenario import derive
+from rayio.scenario import derive, shards
 from rayio.schema.choice import NO_OPTIONS
 from rayio.schema.fields import Section
 from rayio.storage.base import RequestTable
@@ -94,6 +95,9 @@ class Sampler:
         DataError: a size is not positive, or the dataset is smaller than one batch a rank (one sample without
             ``drop_last``).
         ScenarioError: no such partition or shuffle.
+
+    With ``workers`` each worker of a rank owns files (:mod:`rayio.data.streams`); ``interleave`` of them are read at
+    once.
     """
 
     def __init__(
@@ -108,6 +112,8 @@ class Sampler:
         seed: int,
         max_steps: int | None = None,
         drop_last: bool = True,
+        workers: int = 0,
+        interleave: int = 1,
         block_samples: int = BLOCK_SAMPLES,
         max_blocks: int = 4,
     ) -> None:
@@ -120,6 +126,11 @@ class Sampler:
         self.partition = partition
         self.shuffle = shuffle
         self.sizes = Sizes(layout.samples_per_file, shuffle_options)
+        #: The streams of workers that own files; None if batches are dealt out.
+        self.streams = None if not workers else Streams(
+            layout.num_files, layout.samples_per_file, batch_size, world_size, partition, shuffle, self.sizes, seed,
+            workers, interleave,
+        )  # fmt: skip
         self.seed = seed
         self.max_steps = max_steps
         self.drop_last = drop_last
@@ -131,7 +142,7 @@ class Sampler:
         #: Samples of an epoch over all ranks; replicated samples count once per rank.
         self.shared_out = sum(shares)
         #: Full batches that every rank has in an epoch.
-        self.whole_steps = smallest // batch_size
+        self.whole_steps = smallest // batch_size if self.streams is None else self.streams.steps()
         if smallest < (batch_size if drop_last else 1):
             each = f"batch_size {batch_size}" if drop_last else "one"
             raise DataError(
@@ -168,6 +179,8 @@ class Sampler:
             seed=scenario.seed,
             max_steps=scenario.train.steps,
             drop_last=loader.drop_last,
+            workers=max(1, loader.max_workers) if shards.is_by_file(scenario) else 0,
+            interleave=getattr(loader.file_access_options, "num_parallel_reads", 1),
         )
         permuted.check(sampler.shuffle, sampler.layout.num_samples, sampler.seed, scenario.train.epochs, sampler.sizes)
         return sampler
@@ -182,7 +195,7 @@ class Sampler:
         bytes_per_sample = 8 * 4
         blocks = (2 if self.drop_last else 3) * num_ranks  # a smaller last step is a separate block
         copy._cache(min(BLOCK_SAMPLES, memory_bytes // (2 * num_ranks * bytes_per_sample)), blocks)
-        if num_ranks == self.world_size:
+        if num_ranks == self.world_size and self.streams is None:
             copy._together = max(1, BLOCK_SAMPLES // (copy.block_steps * self.batch_size))
         return copy
 
@@ -258,6 +271,8 @@ class Sampler:
         return Planned(*self.left(epoch, rank, step), digest & seeds.MASK)
 
     def _samples(self, epoch: int, rank: int, first_step: int, num_steps: int) -> NDArray[np.int64]:
+        if self.streams is not None:
+            return self.streams.samples(epoch, rank, first_step, num_steps)
         return self._shuffled(epoch, self._positions(rank, first_step, num_steps)).reshape(num_steps, -1)
 
     def _positions(self, rank: int, first_step: int, num_steps: int) -> NDArray[np.int64]:
@@ -282,8 +297,12 @@ class Sampler:
             if row >= many:  # smaller than the others, so a separate block
                 return self._last(epoch, rank, step), 0
             ranks = self._side_by_side(epoch, rank, number, many)
-            samples = np.concatenate([self._positions(each_rank, first, many) for each_rank in ranks])
-            whole = Block(self._shuffled(epoch, samples).reshape(-1, self.batch_size), self.layout)
+            if self.streams is not None:
+                samples = self.streams.samples(epoch, rank, first, many)
+            else:
+                places = np.concatenate([self._positions(each_rank, first, many) for each_rank in ranks])
+                samples = self._shuffled(epoch, places).reshape(-1, self.batch_size)
+            whole = Block(samples, self.layout)
             parts = whole.split(many, self.layout) if len(ranks) > 1 else [whole]
             for each_rank, part in zip(ranks, parts, strict=True):
                 self._keep((epoch, each_rank, number), part)

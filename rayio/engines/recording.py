@@ -56,10 +56,15 @@ class Recording:
 
 
 def bounded(plan: Plan) -> Plan:
-    """Return the plan with ``loader.max_bytes_in_flight: auto`` replaced by a share of free memory."""
+    """Return the plan with ``loader.max_bytes_in_flight: auto`` replaced by a share of free memory.
+
+    Raises:
+        ScenarioError: what workers keep of files does not fit.
+    """
+    free = psutil.virtual_memory().available // plan.cluster.nodes
+    plan.check_memory(free)
     if not plan.payload:
         return plan
-    free = psutil.virtual_memory().available // plan.cluster.nodes
     return replace(plan, auto_bytes_in_flight=int(IN_FLIGHT_SHARE * free))
 
 

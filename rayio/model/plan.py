@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from rayio import storage
-from rayio.data.access.contract import ACCESSES
+from rayio.data.access.contract import ACCESSES, Files
+from rayio.data.access.memory import too_much
 from rayio.data.formats import FORMATS, Format
 from rayio.data.layout import Layout
 from rayio.data.sampler import Sampler
+from rayio.errors import ScenarioError
 from rayio.model.ledger import WORD, Tally
 from rayio.model.loading import Loading
 from rayio.model.phases import Phased, PhasedStorage
@@ -31,13 +33,14 @@ from rayio.scenario.decode import Work
 from rayio.scenario.storage import StorageParameters
 from rayio.scenario.trace import Trace
 from rayio.scenario.train import Stragglers
+from rayio.scenario.turns import BY_FILE
 from rayio.schema.distribution import NO_TIME
 from rayio.seeds import Draws
 from rayio.storage.address import join
 from rayio.storage.base import Storage
 from rayio.storage.layers.layer import Layer
 from rayio.storage.model import DeviceSpec
-from rayio.storage.stores.opening import Settings, Store
+from rayio.storage.stores.opening import Settings, Store, gap_at
 
 #: Default share of a node's memory for batches (Ray's object store, or free memory) that a run's windows may take.
 IN_FLIGHT_SHARE = 0.3
@@ -77,8 +80,12 @@ class Plan:
     held_seconds: float = 0.0
     #: The value of ``loader.max_bytes_in_flight: auto`` per node on this engine; None is no bound.
     auto_bytes_in_flight: int | None = None
+    #: True if the compute of ranks is work on processors, not a sleep.
+    computes_on_core: bool = False
     #: Layers between readers and storage, the innermost first.
     layers: tuple[Layer, ...] = ()
+    #: How close ranges of a file are one request, in bytes, because the modelled system is an object store.
+    modelled_gap: int = 0
     #: The start of the run. Earlier steps are skipped, with their checkpoints and evaluations.
     start: Start = BEGINNING
 
@@ -223,8 +230,17 @@ class Plan:
         folder, of = self.training_phase.path, self.evaluation
         return Phased("", "" if of is None or of.path == folder else f"{of.path}/", len(self.steps))
 
-    def loading(self, num_ranks: int = 1) -> Loading:
-        """Return the loading of ``num_ranks`` ranks, for readers and queues."""
+    def gap(self, root: str | Path = "") -> Phased[int]:
+        """Return how close ranges of a file are one request; relative paths start from ``root``."""
+        training = self._gap_at(root, self.training_phase.path)
+        evaluation = training if self.evaluation is None else self._gap_at(root, self.evaluation.path)
+        return Phased(training, evaluation, len(self.steps))
+
+    def _gap_at(self, root: str | Path, path: str) -> int:
+        return max(self.modelled_gap, gap_at(join(str(root), path)))
+
+    def loading(self, num_ranks: int = 1, root: str | Path = "") -> Loading:
+        """Return the loading of ``num_ranks`` ranks, for readers and queues; ``root`` is that of relative paths."""
         decode = self.loader.decode
         work = decode if isinstance(decode, Work) else None
         if work is not None and not self.modelled:
@@ -241,9 +257,25 @@ class Plan:
             itemised=self.trace.is_itemised or any(layer.needs_places for layer in self.layers),
             cached=self.is_divided,
             named=self._named if any(layer.needs_files for layer in self.layers) else None,
-            rate=work.rate if work is not None and self.modelled else None,
+            modelled_work=work if self.modelled else None,
             decoding=None if self.modelled else work,
+            gap=self.gap(root),
+            ahead=self.loader.io_depth > 1,
         )
+
+    def check_memory(self, free: int) -> None:
+        """Refuse a real run whose readers keep more of the files than a node's free memory (bytes).
+
+        Raises:
+            ScenarioError: one line with both numbers.
+        """
+        if self.modelled:
+            return
+        loader, access = self.loader, ACCESSES[self.loader.file_access]
+        files = Files(self.form, self.layout, loader.file_access_options)
+        each, setting = access.memory(files), access.setting(files)
+        for line in too_much(setting, each, self.cluster, loader.num_workers, free, "free on this machine"):
+            raise ScenarioError(line)
 
     def queue(self, rank: int, *, evaluating: bool = False) -> QueueSpec:
         """Return the parameters of a rank's queue; evaluation has another: each half of the window if both are open."""
@@ -258,7 +290,8 @@ class Plan:
             has_pool=self.cluster.has_pool,
             prefetch_factor=loader.prefetch_factor,
             steps=self.evaluation_steps_of(rank) if evaluating else self.steps_of(rank),
-            assignment=loader.assignment,
+            assignment="static" if evaluating and loader.assignment == BY_FILE else loader.assignment,
+            turns=None if evaluating or self._sampler.streams is None else self._sampler.streams.turns(rank),
             in_order=loader.in_order,
             max_bytes=None if bound is None else bound // shared_by,
         )

@@ -49,7 +49,7 @@ class LoaderSpec:
     prefetch_factor: int
     worker: Literal["process", "thread"]
     io_depth: int
-    assignment: Literal["static", "dynamic"]
+    assignment: Literal["static", "dynamic", "by_file"]
     in_order: bool
     #: Name of the file access, and its options.
     file_access: str

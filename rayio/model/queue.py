@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rayio.errors import RunError
+from rayio.scenario.turns import Turns
 from rayio.scenario.workers import Autoscaled
 from rayio.storage.base import Moved
 
@@ -35,6 +36,8 @@ class QueueSpec:
     scaling: Autoscaled | None = None
     #: True if workers beyond the first ones are on pool nodes.
     has_pool: bool = False
+    #: The worker of each step, if workers own files.
+    turns: Turns | None = None
 
     @property
     def is_in_turn(self) -> bool:
@@ -238,6 +241,8 @@ class QueueState:
             worker: int | None
             if spec.assignment == "dynamic":
                 worker = min(self._free, default=None)
+            elif spec.turns is not None:
+                worker = spec.turns.worker(step)
             else:
                 worker = step % workers if busy is None else min(range(workers), key=busy.__getitem__)
             if worker is None:
@@ -332,6 +337,9 @@ class QueueState:
         if spec.assignment == "static":
             if spec.scaling is None and any(worker != step % spec.num_workers for step, worker in leased.items()):
                 yield "a step is leased to another worker than its own"
+        elif spec.turns is not None:
+            if any(worker != spec.turns.worker(step) for step, worker in leased.items()):
+                yield "a step is leased to another worker than the one that owns its files"
         elif (
             len(busy := {*leased.values()}) != len(leased)
             or self._free & busy

@@ -13,7 +13,7 @@ from rayio.place import MAX_RANKS
 from rayio.scenario.reader_pool import ReaderPool
 from rayio.scenario.topology import Topology
 from rayio.schema.fields import Reads, RefusedError, Seconds, Section, choice, none_is_null, quantity, show, whole
-from rayio.units import RATE, SECONDS, format_seconds
+from rayio.units import BYTES, RATE, SECONDS, format_seconds
 
 #: Bounds of ``stall_deadline``, in seconds: a run is checked a few times within it.
 MIN_STALL_SECONDS, MAX_STALL_SECONDS = 1.0, 720 * 3600.0
@@ -73,6 +73,11 @@ class Cluster(Section):
         "that costs.cpu says; none is as many as there is work. A list has a number for each node, those of workers "
         "last: workers in turn on nodes are spread in that proportion. A real run has the cores of its machines: "
         "on Ray a list says which Ray nodes are large enough.",
+    )
+    memory: Annotated[int | None, quantity(BYTES, positive=True, integer=True, or_none=True)] = Field(
+        None,
+        description="Memory of a node, in which what workers keep of files (loader.file_access) must fit. none: a "
+        "simulation has no bound, a real run that of its machine.",
     )
     roles_per_actor: Annotated[int | Literal["auto"], whole(1, MAX_RANKS, or_word="auto")] = Field(
         "auto",

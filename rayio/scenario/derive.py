@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rayio.kinds import PARTITIONS
+from rayio.scenario import shards
 from rayio.scenario.sync import Sync
 from rayio.schema.every import Every
 
@@ -67,7 +68,13 @@ def larger_shares(scenario: Scenario) -> int:
 
 
 def whole_steps_per_epoch(scenario: Scenario) -> int:
-    """Return the whole batches of every rank in one epoch, rounded down, before ``train.steps`` caps them."""
+    """Return the whole batches of every rank in one epoch, rounded down, before ``train.steps`` caps them.
+
+    If workers own files, each worker's batches are rounded down.
+    """
+    if shards.is_by_file(scenario):
+        fewest, _ = shards.fewest_and_most_files(scenario, num_files(scenario), world_size(scenario))
+        return shards.turns_of(scenario, fewest).steps
     return samples_per_rank(scenario)[0] // scenario.loader.batch_size
 
 
@@ -132,6 +139,12 @@ def dropped_samples(scenario: Scenario) -> int:
 def capped_samples(scenario: Scenario) -> int:
     """Return the samples per epoch that are not visited because of ``train.steps``, apart from the dropped ones."""
     return samples_per_epoch(scenario) - dropped_samples(scenario) - samples_read(scenario)
+
+
+def least_sample_bytes(options: Any) -> int:
+    """Return the least bytes of a sample; some formats need more than an id and a checksum."""
+    least: int = getattr(options, "least_bytes", MIN_SAMPLE_BYTES)
+    return least
 
 
 def read_bytes(options: Any, sample_bytes: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rayio import seeds
 from rayio.place import MAX_EPOCHS, MAX_STEPS
-from rayio.scenario import derive
+from rayio.scenario import derive, shards
 from rayio.scenario.address import MODELLED
 from rayio.scenario.model import Scenario
 from rayio.schema.choice import NO_OPTIONS
@@ -17,7 +17,7 @@ def phase_of(scenario: Scenario) -> Scenario | None:
     """Return the evaluation phase as a separate scenario, one epoch an evaluation; None when there is none.
 
     It has the evaluation dataset, other samples (another seed) and batches, and reads in file order to the last sample
-    (``drop_last: false``). Every formula of ``derive`` holds for it as for training.
+    (``drop_last: false``), batches in turn. Every formula of ``derive`` holds for it as for training.
     """
     wanted, own = scenario.train.evaluate, scenario.dataset.eval
     rounds = num_evaluations(scenario)
@@ -36,6 +36,7 @@ def phase_of(scenario: Scenario) -> Scenario | None:
         "shuffle_options": NO_OPTIONS,
         "unused_options": (),
         "drop_last": False,
+        "assignment": "static" if shards.is_by_file(scenario) else scenario.loader.assignment,
     }
     train = {"epochs": rounds, "steps": wanted.steps, "compute": wanted.compute, "evaluate": None}
     return scenario.model_copy(
@@ -86,9 +87,9 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         or derive.steps_per_epoch(phase) > MAX_STEPS
     ):
         yield f"dataset.eval.num_files={own.num_files}: {derive.num_samples(phase)} samples are more than possible"
-    if phase.dataset.sample_bytes.expected < derive.MIN_SAMPLE_BYTES:
+    if phase.dataset.sample_bytes.expected < (least := derive.least_sample_bytes(phase.dataset.options)):
         size = format_bytes(phase.dataset.sample_bytes.expected)
-        yield f"dataset.eval.sample_bytes={size}: must be at least {derive.MIN_SAMPLE_BYTES} B"
+        yield f"dataset.eval.sample_bytes={size}: must be at least {least} B"
     if (number := scenario.train.epochs + phase.train.epochs) > MAX_EPOCHS:
         yield (
             f"train.evaluate.every: {phase.train.epochs} evaluations and train.epochs={scenario.train.epochs} are "

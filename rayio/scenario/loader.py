@@ -9,6 +9,8 @@ from pydantic import Field
 
 from rayio.kinds import ACCESSES, LOADERS, PARTITIONS, SHUFFLES
 from rayio.scenario.decode import Decode
+from rayio.scenario.turns import BY_FILE
+from rayio.scenario.turns import SHUFFLES as SHUFFLES_BY_FILE
 from rayio.scenario.workers import NumWorkers, most
 from rayio.schema.choice import NO_OPTIONS, Choice, Choosing, OptionsOf, named
 from rayio.schema.distribution import NO_TIME
@@ -48,9 +50,10 @@ class Loader(Choosing):
         description="process: each worker is a process (an actor); thread: those of a rank are threads of one.",
     )
     io_depth: Annotated[int, whole(1, MAX_DEPTH)] = Field(1, description="Requests in flight within one worker.")
-    assignment: Annotated[Literal["static", "dynamic"], choice("static", "dynamic")] = Field(
+    assignment: Annotated[Literal["static", "dynamic", "by_file"], choice("static", "dynamic", "by_file")] = Field(
         "static",
-        description="static: workers take batches in turn; dynamic: the first free worker takes the next batch.",
+        description="static: workers take batches in turn; dynamic: the first free worker takes the next batch; "
+        "by_file: each worker owns files and makes batches of them.",
     )
     in_order: Flag = Field(True, description="If true, batches are delivered in order, else as they become ready.")
     queue: Annotated[Literal["actor", "in_rank"], choice("actor", "in_rank")] = Field(
@@ -104,6 +107,20 @@ class Loader(Choosing):
                 f"loader.prefetch_factor={self.prefetch_factor}: with loader.num_workers={self.max_workers} a rank is "
                 f"{window} batches ahead; at most {MAX_WINDOW} are possible"
             )
+        if self.assignment == BY_FILE:
+            yield from self._not_by_file()
+
+    def _not_by_file(self) -> Iterator[str]:
+        setting = f"loader.assignment={BY_FILE}"
+        if self.shuffle not in SHUFFLES_BY_FILE:
+            yield (
+                f"{setting}: loader.shuffle={self.shuffle} mixes samples of all files; use loader.shuffle="
+                f"{', '.join(SHUFFLES_BY_FILE[:-1])} or {SHUFFLES_BY_FILE[-1]}"
+            )
+        if not self.drop_last:
+            yield f"not yet: {setting} with loader.drop_last=false; use true"
+        if not isinstance(self.num_workers, int):
+            yield f"not yet: {setting} with workers that come and go; give loader.num_workers as a number"
 
     def idle(self) -> Iterator[str]:
         """Name keys of workers that do not exist, and options of shuffles that were not chosen."""

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from options import drawn
-from registered import every
+from packages import toy_installed
 
 from rayio.data.access.contract import ACCESSES, Access, Files
 from rayio.data.formats import FORMATS
+from rayio.data.generate import write_file
 from rayio.data.layout import Batch, Layout
 from rayio.data.sampler import Sampler
+from rayio.errors import ScenarioError
 from rayio.schema.choice import options_of
 from rayio.schema.distribution import Uniform
 from rayio.storage.base import READ, Issued, Requests
@@ -23,9 +27,20 @@ from rayio.storage.itemise import itemise
 from rayio.storage.real import counted_opener
 from rayio.storage.stores.counted import Traffic
 from rayio.storage.stores.posix import PosixStore
+from scenarios import scenario
 
-every_access = every(ACCESSES, "access")
-every_format = every(FORMATS, "form")
+
+def _walks(access: str, form: str) -> bool:
+    layout = Layout(1, 1, Uniform(low=16, high=16), 5, FORMATS[form].extension, options_of(FORMATS[form])())
+    return not ACCESSES[access].cannot(FORMATS[form], layout)
+
+
+with TemporaryDirectory() as folder, toy_installed(Path(folder)):
+    PAIRS = list(product(ACCESSES, FORMATS))
+    CANNOT = [pair for pair in PAIRS if not _walks(*pair)]
+there = pytest.mark.usefixtures("toy_there")
+#: Every access with every format that it can walk.
+every_walk = pytest.mark.parametrize(("access", "form"), [pair for pair in PAIRS if pair not in CANNOT])
 #: Each example is a dataset and several batches of it.
 few = settings(max_examples=settings().max_examples // 6)
 
@@ -46,10 +61,8 @@ def walk_of(access: str, form: str, root: Path, draw: st.DataObject) -> Walk:
     sizes = Uniform(low=16, high=draw.draw(st.sampled_from([40, 5000])))
     layout = Layout(num_files, per_file, sizes, 5, made.extension, draw.draw(drawn(options_of(made))))
     for number in range(num_files):
-        path = root / layout.path(number)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            made.write(file, layout, number)
+        write_file(layout, made, PosixStore(root), number)
+    assume(not found.cannot(made, layout))
     shuffle = draw.draw(st.sampled_from(["none", "file", "global"]))
     batch_size = draw.draw(st.integers(1, min(4, layout.num_samples)))
     sampler = Sampler(layout, batch_size=batch_size, world_size=1, shuffle=shuffle, seed=1, drop_last=False)
@@ -79,8 +92,8 @@ def read(walk: Walk, batch: Batch, kept: Any) -> tuple[bytes, Traffic, Any]:
     return out.tobytes(), traffic, kept
 
 
-@every_access
-@every_format
+@there
+@every_walk
 @few
 @given(data=st.data())
 def test_what_is_read_is_asked_for_in_the_planned_requests_whatever_is_kept(
@@ -104,8 +117,8 @@ def test_what_is_read_is_asked_for_in_the_planned_requests_whatever_is_kept(
     walk.access.close(kept) if kept is not None else None
 
 
-@every_access
-@every_format
+@there
+@every_walk
 @few
 @given(data=st.data())
 def test_a_reader_that_loses_what_it_keeps_delivers_the_same_samples(
@@ -128,8 +141,8 @@ def test_a_reader_that_loses_what_it_keeps_delivers_the_same_samples(
             walk.access.close(left)
 
 
-@every_access
-@every_format
+@there
+@every_walk
 @few
 @given(data=st.data())
 def test_the_requests_of_many_steps_at_once_are_those_of_each_step(
@@ -146,3 +159,11 @@ def test_the_requests_of_many_steps_at_once_are_those_of_each_step(
             together = table.row(row, alone.address, size)
             assert kept is None
             assert (together.num_opens, together.nbytes.tolist()) == (alone.num_opens, alone.nbytes.tolist())
+
+
+@there
+@pytest.mark.parametrize(("access", "form"), CANNOT)
+def test_a_format_that_an_access_cannot_walk_is_refused_in_one_line(access: str, form: str) -> None:
+    with pytest.raises(ScenarioError, match=rf"loader\.file_access={access}: {form} files .*; use ") as refused:
+        scenario(loader__file_access=access, loader__shuffle="none", dataset__format=form)
+    assert "\n" not in str(refused.value)

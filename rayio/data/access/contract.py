@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rayio import kinds
-from rayio.data.formats import Format
+from rayio.data.access.memory import too_much
+from rayio.data.formats import FORMATS, Format, layout_of
 from rayio.data.layout import Batch, Layout
 from rayio.registry import Registry
 from rayio.scenario.kind import Kind
 from rayio.schema.choice import NO_OPTIONS
 from rayio.schema.fields import Section
 from rayio.storage.base import Opener, Requests, RequestTable
+
+if TYPE_CHECKING:
+    from rayio.scenario.model import Scenario
 
 
 class Files(NamedTuple):
@@ -32,6 +37,26 @@ class Access(Kind):
     more requests and delivers the same samples. The model keeps what real reading would keep, without bytes and
     handles, so the requests of both are equal.
     """
+
+    def cannot(self, form: Format, layout: Layout) -> str:
+        """Return why this access cannot walk a format's files; empty if it can."""
+        return ""
+
+    def memory(self, files: Files) -> float:
+        """Return about how many bytes a reader keeps of the files."""
+        return 0.0
+
+    def setting(self, files: Files) -> str:
+        """Return the key and value that decide about this memory, for messages."""
+        name = next((name for name in ACCESSES if ACCESSES[name] is self), type(self).__name__)
+        return f"loader.file_access={name}"
+
+    def contradictions(self, scenario: Scenario) -> Iterator[str]:
+        """Refuse more memory than the nodes have (``cluster.memory``)."""
+        loader, memory = scenario.loader, scenario.cluster.memory
+        files = Files(FORMATS[scenario.dataset.format], layout_of(scenario), loader.file_access_options)
+        each, setting = self.memory(files), self.setting(files)
+        yield from too_much(setting, each, scenario.cluster, loader.max_workers, memory, "cluster.memory")
 
     def requests(self, files: Files, batch: Batch, kept: Any) -> tuple[Requests, Any]:
         """Return the opens and reads that :meth:`read` issues for a batch, and the state after it.

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio import kinds
+from rayio.data.formats.reads import NOT_KEPT
 from rayio.data.layout import Batch, Layout
 from rayio.registry import Registry
 from rayio.scenario import derive
@@ -21,7 +22,10 @@ class Format(Protocol):
     """A file format of samples. Implementations are stateless.
 
     A format with options names their class in ``options``, see :class:`rayio.scenario.kind.Kind`; they are passed in
-    ``layout.options``.
+    ``layout.options``. A format without files has ``has_files = False``.
+
+    Files that belong to each file have their suffixes in ``beside``. Then ``beside_bytes(layout, files, suffix)``
+    returns their sizes, and ``write_beside(file, layout, number, suffix)`` writes one.
 
     >>> FORMATS["tfrecord"].file_bytes(layout_of(load("unet3d-small")), np.arange(3)).shape
     (3,)
@@ -64,6 +68,51 @@ def request_table(
     return table
 
 
+def spans(form: Format, layout: Layout, batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Return the first byte of each sample in its file and one past its last, for streams; None without that order.
+
+    Formats whose samples follow each other, and that need nothing else of a file to read one, have a method ``spans``
+    with the same arguments.
+    """
+    of_batch = getattr(form, "spans", None)
+    edges: tuple[NDArray[np.int64], NDArray[np.int64]] | None = of_batch and of_batch(layout, batch)
+    return edges
+
+
+def units(form: Format, layout: Layout, batch: Batch, requests: Requests) -> NDArray[np.int64]:
+    """Return for each of a batch's ``requests`` what a library keeps of it while it has the file open.
+
+    ``HEAD``: the file's description, which it reads once. A number of 0 or more: the chunk or row group of which the
+    request is a part; of each file the last one read stays in memory. ``NOT_KEPT``: nothing. Formats that keep
+    something have a method ``units`` of layout and batch.
+    """
+    of_batch = getattr(form, "units", None)
+    numbers: NDArray[np.int64] = (
+        np.full(len(requests.nbytes), NOT_KEPT) if of_batch is None else of_batch(layout, batch)
+    )
+    return numbers
+
+
+def opened_paths(form: Format, layout: Layout, files: NDArray[np.int64]) -> list[str]:
+    """Return the paths that a batch with samples in ``files`` opens, in order: ``beside`` files come first."""
+    if not getattr(form, "has_files", True):
+        return []
+    paths = []
+    for file in np.unique(files).tolist():
+        path = layout.path(file)
+        paths += [path.removesuffix(layout.extension) + suffix for suffix in getattr(form, "beside", ())]
+        paths.append(path)
+    return paths
+
+
+def not_in_one_file(form: Format) -> str:
+    """Return why files of a format are not read one by one; empty if they are."""
+    name = next((name for name in FORMATS if FORMATS[name] is form), form.extension[1:])
+    if not getattr(form, "has_files", True):
+        return f"{name} files do not exist"
+    return f"{name} files need another file, their index" if getattr(form, "beside", ()) else ""
+
+
 def check_labels(form: Format, opener: Opener, layout: Layout, number: int) -> None:
     """Read and verify the labels of file ``number``, if the format stores them apart from the samples.
 
@@ -90,4 +139,6 @@ def layout_of(scenario: Scenario) -> Layout:
         seed=scenario.seed,
         extension=FORMATS[dataset.format].extension,
         options=dataset.options,
+        compressibility=dataset.compressibility,
+        files_per_folder=dataset.files_per_folder,
     )

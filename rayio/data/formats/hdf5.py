@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.data.formats.chunks import Hdf5Options, Reads, chunk_of, chunk_shape
-from rayio.data.formats.reads import by_file, check_length, opened, place_of, read_into
+from rayio.data.formats.reads import HEAD, NOT_KEPT, by_file, check_length, opened, place_of, read_into
 from rayio.data.formats.sample import Place, check, fill, wrong_label
 from rayio.data.layout import Batch, Layout
 from rayio.errors import RayioError
@@ -89,7 +89,7 @@ class Hdf5(Kind):
         # Chunks hold whole samples or consecutive parts of one: x is one sample after the other.
         row = np.zeros(-(-row_bytes // columns) * columns, np.uint8)
         for sample in whole.samples.tolist():
-            fill(row[:row_bytes], layout.seed, sample)
+            fill(row[:row_bytes], layout.seed, sample, layout.compressibility)
             file.write(row.data)
         for _ in range(-num_rows % rows):
             file.write(bytes(len(row)))
@@ -116,6 +116,12 @@ class Hdf5(Kind):
         number = np.arange(len(offsets)) - np.repeat(np.cumsum(times) - times, times) - np.repeat(reads.is_first, times)
         offsets += np.maximum(number, 0) * np.repeat(reads.nbytes, times)
         return [layout.path(name) for name in files.tolist()], np.repeat(file, times), offsets
+
+    def units(self, layout: Layout, batch: Batch) -> NDArray[np.int64]:
+        """Return that the description is kept, and the chunk in HDF5's cache: its offset."""
+        reads, offsets = Reads.of(layout, batch), self._places(layout, batch)[2]
+        is_head = reads.repeated(np.ones_like(reads.starts), np.zeros_like(reads.starts)) > 0
+        return np.where(is_head, HEAD, NOT_KEPT if chunk_of(layout) is None else offsets)
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Read the wanted rows with HDF5 into ``out``, directly or through its chunk cache, and verify each."""

@@ -33,7 +33,7 @@ from rayio.data.formats.parquet_file import (
 )
 from rayio.data.formats.parquet_options import ParquetOptions, chosen
 from rayio.data.formats.parquet_stream import AGAIN, TAIL_BYTES, Chunk, Stream, parquet_in
-from rayio.data.formats.reads import check_length, opened, place_of
+from rayio.data.formats.reads import HEAD, check_length, opened, place_of
 from rayio.data.formats.sample import HEADER, Place
 from rayio.data.layout import Batch, Layout
 from rayio.errors import RayioError
@@ -64,7 +64,8 @@ class Parquet(Kind):
                 f"dataset.columns={options.columns}: samples of {format_bytes(size)} have values of 2 GiB or more, "
                 "more than parquet supports; use more columns"
             )
-        groups = -(-dataset.samples_per_file // (options.row_group or dataset.samples_per_file))
+        group_rows = options.group_rows(dataset.samples_per_file, dataset.sample_bytes.expected)
+        groups = -(-dataset.samples_per_file // group_rows)
         if (chunks := groups * (options.columns + 1)) > MAX_CHUNKS:
             yield (
                 f"dataset.row_group={options.row_group}: a file would have {chunks} column chunks, at most "
@@ -80,7 +81,7 @@ class Parquet(Kind):
     def table(self, scenario: Scenario) -> Mapping[str, float]:
         """Return the cost of a sample: the expected bytes of a row group in the columns read."""
         dataset, options = scenario.dataset, chosen(scenario.dataset.options)
-        shape = options.shape(dataset.samples_per_file)
+        shape = options.shape(dataset.samples_per_file, dataset.sample_bytes.expected)
         size = np.array([max(round(dataset.sample_bytes.expected), HEADER.size)])
         return {
             "row_group_bytes": float(shape.chunks(shape.group_rows, size, options.read_columns or options.columns)[0])
@@ -111,6 +112,12 @@ class Parquet(Kind):
         number = reads.each(file, file, [np.full_like(r[0], f) for r, f in zip(reads.ranges, file, strict=True)])
         return [layout.path(name) for name in files.tolist()], number, offsets
 
+    def units(self, layout: Layout, batch: Batch) -> NDArray[np.int64]:
+        """Return that the description is kept, and the row group."""
+        reads = _Reads.of(layout, batch)
+        heads, ranges = np.full_like(reads.files, HEAD), zip(reads.ranges, reads.groups, strict=True)
+        return reads.each(heads, heads, [np.full_like(begins, group) for (begins, _), group in ranges])
+
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Read the row groups with pyarrow, verify each chunk, and copy the wanted rows into ``out``."""
         check_length(batch.total_bytes, out)
@@ -133,7 +140,7 @@ class Parquet(Kind):
 
 def shape_of(layout: Layout) -> Shape:
     """Return the shape of a dataset's files."""
-    return chosen(layout.options).shape(layout.samples_per_file)
+    return chosen(layout.options).shape(layout.samples_per_file, layout.sample_bytes.expected)
 
 
 def columns_of(layout: Layout) -> int:

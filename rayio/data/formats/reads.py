@@ -19,6 +19,10 @@ from rayio.storage.base import Opener, RequestTable
 FEW = 64
 
 
+#: Units of requests whose bytes a library keeps as long as the file is open, or not at all (``units`` of formats).
+HEAD, NOT_KEPT = -1, -2
+
+
 class Runs(NamedTuple):
     """A batch cut into reads: rows that are consecutive in a file and in the batch are one read."""
 

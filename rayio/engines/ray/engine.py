@@ -54,6 +54,7 @@ class RayEngine:
         check_pool(self.plan, connection.control.address)
         cluster = self.plan.cluster
         is_packed = connect.grounds_of(self.plan, connection).is_packed
+        self.plan.check_memory(connect.free_bytes(self.plan, connection))
         if self.plan.payload:
             self.plan = replace(self.plan, auto_bytes_in_flight=connect.in_flight_bytes(self.plan, connection))
         warnings = connect.preflight(self.plan, connection)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 #: The values of ``storage.page_cache``.
 PageCache = Literal["use", "drop", "direct"]
 
+#: The ``gap`` of object stores: the default of object_store's ``get_ranges``.
+GAP_BYTES = 1 << 20
+
 #: Writes the content of a file. It may be called again after a failed attempt.
 Fill = Callable[[BinaryIO], object]
 
@@ -156,6 +159,10 @@ class Scheme(Protocol):
     A scheme with options names their class in ``options``: a section whose every key has a default, in the scenario's
     section ``storage``. Its ``check(address)`` may refuse an address before any request.
 
+    Three attributes describe the system: ``has_fsync``, if files are durable only after fsync; ``has_page_cache``, if
+    reads pass this machine's page cache; and ``gap``, if one request for two ranges of a file at most that many bytes
+    apart is better than two. By default they are False and 0.
+
     >>> STORES["s3"].options().timeout
     30.0
     """
@@ -166,6 +173,22 @@ class Scheme(Protocol):
 
 #: Factories of stores by scheme.
 STORES: Registry[Scheme] = kinds.STORAGES
+
+
+def has_fsync(address: str) -> bool:
+    """Return True if files at an address are durable only after fsync."""
+    return bool(getattr(STORES[scheme_of(address)], "has_fsync", False))
+
+
+def has_page_cache(address: str) -> bool:
+    """Return True if reads from an address pass this machine's page cache."""
+    return bool(getattr(STORES[scheme_of(address)], "has_page_cache", False))
+
+
+def gap_at(address: str) -> int:
+    """Return how close ranges of a file at an address are one request; 0 for never, and for modelled datasets."""
+    scheme = scheme_of(address)
+    return int(getattr(STORES[scheme], "gap", 0)) if scheme in STORES else 0
 
 
 def open(address: str | Path, settings: Settings = DEFAULTS) -> Store:

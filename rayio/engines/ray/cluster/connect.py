@@ -217,6 +217,12 @@ def in_flight_bytes(plan: Plan, connection: Connection) -> int:
     return int(min(own, reading * len(cluster.reading_nodes) / cluster.nodes))
 
 
+def free_bytes(plan: Plan, connection: Connection) -> int:
+    """Return the free memory of an emulated node: its share of the Ray node with the least."""
+    nodes = _with_room(connection)
+    return min(node.free_bytes for node in nodes) // -(-plan.cluster.all_nodes // len(nodes))
+
+
 def _with_room(connection: Connection) -> tuple[Node, ...]:
     """Return the nodes that can host emulated nodes; all if none can, so that Ray reports it."""
     return tuple(node for node in connection.nodes if node.place.has_room) or connection.nodes

@@ -1,0 +1,74 @@
+"""``loader.file_access: in_memory``: all files are read into memory at the start, and then there is no I/O.
+
+CANDLE reads its CSV like this (``pd.read_csv``), and BERT its examples: every rank the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.data.access.contract import Access, Files
+from rayio.data.access.memory import all_bytes
+from rayio.data.access.parts import Asking, by_file, read_part
+from rayio.data.access.whole_file import Content, WholeFileOptions, ask_whole, load, refused
+from rayio.data.formats import FORMATS, Format, layout_of, not_in_one_file
+from rayio.data.layout import Batch, Layout
+from rayio.storage.base import Opener, Requests
+
+if TYPE_CHECKING:
+    from rayio.scenario.model import Scenario
+
+#: Most requests of a worker's start: each is planned separately.
+MAX_REQUESTS = 1 << 22
+
+#: The files in memory, by number; empty in a model.
+Contents = Mapping[int, Content]
+
+
+class InMemory(Access):
+    """Each worker (with ``num_workers: 0`` each rank) reads all files with its first batch, and keeps them."""
+
+    options = WholeFileOptions
+
+    def cannot(self, form: Format, layout: Layout) -> str:
+        """Return why files of a format are not read one by one; empty if they are."""
+        return not_in_one_file(form)
+
+    def memory(self, files: Files) -> float:
+        """Return the bytes of all files."""
+        return all_bytes(files.form, files.layout)
+
+    def contradictions(self, scenario: Scenario) -> Iterator[str]:
+        """Refuse more requests at the start than can be planned."""
+        yield from super().contradictions(scenario)
+        yield from refused(self, "in_memory", scenario)
+        files = Files(FORMATS[scenario.dataset.format], layout_of(scenario), scenario.loader.file_access_options)
+        size = files.options.request_bytes if isinstance(files.options, WholeFileOptions) else None
+        requests = max(files.layout.num_files, self.memory(files) / size if size else 0)
+        if requests > MAX_REQUESTS:
+            yield (
+                f"loader.file_access=in_memory: a worker starts with {requests:.0f} requests; at most {MAX_REQUESTS} "
+                "are possible; use fewer and larger files, or loader.file_access=per_sample"
+            )
+
+    def requests(self, files: Files, batch: Batch, kept: Contents | None) -> tuple[Requests, Contents | None]:
+        """Return the requests for all files with the first batch, then none."""
+        asking = Asking(files, batch)
+        if kept is None:
+            ask_whole(asking, files, np.arange(files.layout.num_files))
+        return asking.requests, {} if kept is None else kept
+
+    def read(
+        self, files: Files, opener: Opener, batch: Batch, out: NDArray[np.uint8], kept: Contents | None
+    ) -> tuple[NDArray[np.int64], Contents | None]:
+        """Read all files with the first batch; then take samples from memory with the format."""
+        if kept is None:
+            kept = {file: load(files, opener, file) for file in range(files.layout.num_files)}
+        ids = np.empty(len(batch.samples), np.int64)
+        for file, places in by_file(batch):
+            ids[places] = read_part(files, kept[file].opened, batch, places, out)
+        return ids, kept

@@ -1,0 +1,230 @@
+"""``loader.file_access: streamed``: files from front to back, in consecutive requests of one size.
+
+TensorFlow's record readers, WebDataset and Arrow's record streams walk files like this. A worker keeps the file open
+between batches, with the rest of its last request. Where samples are left out, it goes on at the next one it needs; it
+never goes back, but opens the file again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from rayio.data.access.contract import Access, Files
+from rayio.data.access.held import WindowFile
+from rayio.data.access.parts import Asking, by_turn, part_of, pieces
+from rayio.data.formats import FORMATS, Format, layout_of, spans
+from rayio.data.layout import Batch, Layout
+from rayio.scenario.shards import is_by_file
+from rayio.schema.choice import options_of
+from rayio.schema.distribution import Constant
+from rayio.schema.fields import Section, quantity, whole
+from rayio.storage.base import Opener, Requests
+from rayio.units import BYTES
+
+if TYPE_CHECKING:
+    from rayio.scenario.model import Scenario
+
+#: Buffer of TensorFlow's record reader, and of most C++ streams that are read in order.
+BUFFER_BYTES = 256 << 10
+#: Shuffles whose order no stream has.
+JUMPING = ("global", "buffer")
+
+
+class StreamedOptions(Section):
+    """Options of a stream."""
+
+    buffer_bytes: Annotated[int, quantity(BYTES, positive=True, integer=True)] = Field(
+        BUFFER_BYTES, description="Bytes of each request."
+    )
+    num_parallel_reads: Annotated[int, whole(1)] = Field(
+        1, description="Files that a worker reads at once, a sample of each in turn; with assignment by_file."
+    )
+
+
+class Stream(NamedTuple):
+    """An open file: the offset after the last request, and after the last sample."""
+
+    file: int
+    until: int
+    position: int
+    #: The last window and the open file; None in a model.
+    window: memoryview | None = None
+    handle: Any = None
+
+
+#: Streams of a worker, the oldest first.
+Streams = tuple[Stream, ...]
+
+
+class Streamed(Access):
+    """A file is read once from front to back, through a handle that stays open."""
+
+    options = StreamedOptions
+
+    def cannot(self, form: Format, layout: Layout) -> str:
+        """Return why a format's files cannot be read from front to back; empty if they can."""
+        if spans(form, layout, layout.whole_file(0, 0, 1)) is not None:
+            return ""
+        name = next((name for name in FORMATS if FORMATS[name] is form), form.extension[1:])
+        return f"{name} files cannot be read from front to back"
+
+    def memory(self, files: Files) -> float:
+        """Return the bytes of the buffers."""
+        return float(_size(files) * _most(files))
+
+    def setting(self, files: Files) -> str:
+        """Return the size of the buffer."""
+        return f"loader.buffer_bytes={BYTES.exact(_size(files))}"
+
+    def contradictions(self, scenario: Scenario) -> Iterator[str]:
+        """Refuse formats that cannot be streamed, and orders that are none of a file."""
+        yield from super().contradictions(scenario)
+        loader, form = scenario.loader, FORMATS[scenario.dataset.format]
+        if reason := self.cannot(form, layout_of(scenario)):
+            able = [name for name, other in FORMATS.usable().items() if not self.cannot(other, _plain(other))]
+            yield (
+                f"loader.file_access=streamed: {reason}; use dataset.format={' or '.join(able)}, or "
+                "loader.file_access=per_sample or whole_file"
+            )
+        elif (parallel := getattr(loader.file_access_options, "num_parallel_reads", 1)) > 1 and not is_by_file(
+            scenario
+        ):
+            yield (
+                f"loader.num_parallel_reads={parallel}: only workers that own files read several at once; use "
+                "loader.assignment=by_file"
+            )
+        elif loader.shuffle in JUMPING and scenario.dataset.samples_per_file > 1:
+            yield (
+                f"loader.file_access=streamed: loader.shuffle={loader.shuffle} needs samples in no file's order; use "
+                "loader.shuffle=file or none"
+            )
+
+    def requests(self, files: Files, batch: Batch, kept: Streams | None) -> tuple[Requests, Streams | None]:
+        """Return the windows that are not in the buffer yet."""
+        streams, asking = list(kept or ()), Asking(files, batch)
+        for turn in _turns(files, batch):
+            stream = _take(streams, turn)
+            opens = stream is None
+            until = turn.first if stream is None else max(stream.until, turn.first)
+            for start, stop in turn.ranges:
+                until = max(until, start)
+                if until < stop:
+                    end = min(turn.size, until + -(-(stop - until) // _size(files)) * _size(files))
+                    asking.add(turn.file, pieces(until, end, _size(files)), opens=opens)
+                    opens, until = False, end
+            _keep(streams, Stream(turn.file, until, turn.last), turn, _most(files))
+        return asking.requests, tuple(streams) or None
+
+    def read(
+        self, files: Files, opener: Opener, batch: Batch, out: NDArray[np.uint8], kept: Streams | None
+    ) -> tuple[NDArray[np.int64], Streams | None]:
+        """Read each turn of a file with the format, through its window."""
+        streams, ids = list(kept or ()), []
+        offsets = [0, *np.cumsum(batch.nbytes).tolist()]
+        for turn in _turns(files, batch):
+            (begin, end), opened = turn.places, _Opened(files, opener, _take(streams, turn), turn)
+            part = part_of(batch, slice(begin, end))
+            ids.append(files.form.read(opened, files.layout, part, out[offsets[begin] : offsets[end]]))
+            file = opened.file
+            assert file is not None
+            _keep(streams, Stream(turn.file, file.until, turn.last, file.last, file.file), turn, _most(files))
+        return np.concatenate(ids) if ids else np.empty(0, np.int64), tuple(streams) or None
+
+    def close(self, kept: Streams) -> None:
+        """Close the open files."""
+        for stream in kept:
+            if stream.handle is not None:
+                stream.handle.close()
+
+
+class _Turn(NamedTuple):
+    """Samples of one file in ascending order: their places in the batch, and ranges of bytes in the file."""
+
+    file: int
+    size: int
+    places: tuple[int, int]
+    ranges: list[tuple[int, int]]
+
+    @property
+    def first(self) -> int:
+        return self.ranges[0][0]
+
+    @property
+    def last(self) -> int:
+        return self.ranges[-1][1]
+
+
+class _Opened:
+    """An opener of the file of a turn, which goes on with its stream if that is open."""
+
+    def __init__(self, files: Files, opener: Opener, stream: Stream | None, turn: _Turn) -> None:
+        self.opener, self.buffer_bytes, self.stream, self.first = opener, _size(files), stream, turn.first
+        self.file: WindowFile | None = None
+
+    def __call__(self, path: str) -> Any:
+        stream, until, last = self.stream, self.first, memoryview(b"")
+        if stream is None or stream.handle.closed:
+            handle = self.opener(path)
+        else:
+            handle, until, last = self.opener(path, stream.handle), stream.until, stream.window or last
+        self.file = WindowFile(handle, path, self.buffer_bytes, until - len(last), last)
+        return self.file
+
+
+def _plain(form: Format) -> Layout:
+    return Layout(1, 1, Constant(value=1000), 0, form.extension, options_of(form)())
+
+
+def _most(files: Files) -> int:
+    return files.options.num_parallel_reads if isinstance(files.options, StreamedOptions) else 1
+
+
+def _size(files: Files) -> int:
+    return files.options.buffer_bytes if isinstance(files.options, StreamedOptions) else BUFFER_BYTES
+
+
+def _turns(files: Files, batch: Batch) -> Iterator[_Turn]:
+    """Yield the turns of a batch, cut where the file changes and where its samples go back."""
+    if not len(batch.files):
+        return
+    edges_of_samples = spans(files.form, files.layout, batch)
+    assert edges_of_samples is not None, "a scenario with this format is refused"
+    starts, stops = edges_of_samples
+    sizes = files.form.file_bytes(files.layout, batch.files)
+    for file, first, last in by_turn(batch):
+        back = np.flatnonzero(starts[first + 1 : last] < stops[first : last - 1]) + first + 1
+        for begin, end in pairwise([first, *back.tolist(), last]):
+            gaps = np.flatnonzero(starts[begin + 1 : end] != stops[begin : end - 1]) + begin + 1
+            begins, ends = [begin, *gaps.tolist()], [*(gaps - 1).tolist(), end - 1]
+            ranges = list(zip(starts[begins].tolist(), stops[ends].tolist(), strict=True))
+            yield _Turn(file, int(sizes[first]), (begin, end), ranges)
+
+
+def _take(streams: list[Stream], turn: _Turn) -> Stream | None:
+    """Remove and return the open stream of a turn's file; None if there is none, or it is past these samples."""
+    for place, stream in enumerate(streams):
+        if stream.file == turn.file:
+            del streams[place]
+            if stream.position <= turn.first:
+                return stream
+            if stream.handle is not None:
+                stream.handle.close()
+            return None
+    return None
+
+
+def _keep(streams: list[Stream], stream: Stream, turn: _Turn, most: int) -> None:
+    """Keep an open stream as the newest; a file that was read to its end is closed, as is the oldest of too many."""
+    done = [stream] if stream.position >= turn.size else []
+    if not done:
+        streams.append(stream)
+        done = [streams.pop(0) for _ in range(len(streams) - most)]
+    for old in done:
+        if old.handle is not None:
+            old.handle.close()

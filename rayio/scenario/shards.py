@@ -1,0 +1,61 @@
+"""Files dealt to workers (``loader.assignment: by_file``): their number, and what workers and ranks end without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rayio.kinds import PARTITIONS
+from rayio.scenario.turns import BY_FILE, Turns
+
+if TYPE_CHECKING:
+    from rayio.scenario.model import Scenario
+
+
+def is_by_file(scenario: Scenario) -> bool:
+    """Return True if workers own files."""
+    return scenario.loader.assignment == BY_FILE
+
+
+def fewest_and_most_files(scenario: Scenario, num_files: int, world_size: int) -> tuple[int, int]:
+    """Return the fewest and most files of a rank."""
+    if PARTITIONS[scenario.loader.partition].shared:
+        return num_files, num_files
+    return num_files // world_size, -(-num_files // world_size)
+
+
+def turns_of(scenario: Scenario, num_files: int) -> Turns:
+    """Return the turns of a rank with so many files."""
+    loader = scenario.loader
+    return Turns.of(num_files, max(1, loader.max_workers), scenario.dataset.samples_per_file, loader.batch_size)
+
+
+def refusals(scenario: Scenario, num_files: int, world_size: int) -> Iterator[str]:
+    """Yield a line if a rank's workers have no whole batch."""
+    fewest, _ = fewest_and_most_files(scenario, num_files, world_size)
+    turns, loader = turns_of(scenario, fewest), scenario.loader
+    if is_by_file(scenario) and not turns.steps:
+        whole = scenario.dataset.samples_per_file
+        yield (
+            f"loader.assignment={BY_FILE}: a rank has {fewest} files of {whole} samples for {turns.workers} workers, "
+            f"and none has a whole batch of {loader.batch_size}; use more files, fewer workers or ranks, or "
+            "loader.assignment=static"
+        )
+
+
+def notes(scenario: Scenario, num_files: int, world_size: int, dropped: int) -> Iterator[str]:
+    """Yield notes about workers without files and uneven ends."""
+    fewest, most = fewest_and_most_files(scenario, num_files, world_size)
+    turns, setting = turns_of(scenario, fewest), f"loader.assignment={BY_FILE}"
+    if turns.idle:
+        yield (
+            f"{setting}: {turns.idle} of the {turns.workers} workers of a rank have no file, for it has {fewest}; use "
+            f"more files, or loader.num_workers={fewest}"
+        )
+    if dropped:
+        each = f"{fewest} or {most} files" if most > fewest else f"{fewest} files"
+        yield (
+            f"{setting}: {dropped} samples of an epoch are left out, because ranks have {each}, their workers "
+            f"{turns.files} or {turns.files + 1}, and a worker's last samples fill no batch, or other ranks have no "
+            "more"
+        )

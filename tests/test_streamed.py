@@ -1,0 +1,112 @@
+"""Files that are streamed (``loader.file_access: streamed``): consecutive requests of one size, each byte once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from datasets import on_disk
+from walks import DATASET, bytes_read, opens, requests, walking
+
+import rayio
+from rayio.data.formats import FORMATS, layout_of
+from rayio.errors import ScenarioError
+from rayio.report.explain import explain
+from rayio.scenario.model import Scenario
+from scenarios import run_locally, scenario, simulated
+
+RECORDS = DATASET | {"format": "tfrecord"}
+
+
+def streaming(**overrides: Any) -> Scenario:
+    """Give a scenario whose workers stream TFRecord in requests of 3000 bytes, which no record begins at."""
+    base = {"dataset": RECORDS, "loader__buffer_bytes": "3000 B"}
+    return walking("streamed", **{**base, **overrides})
+
+
+def total_bytes(wanted: Scenario) -> int:
+    """Give the bytes of all files of a dataset."""
+    layout = layout_of(wanted)
+    return int(FORMATS[wanted.dataset.format].file_bytes(layout, np.arange(layout.num_files)).sum())
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+@pytest.mark.parametrize("shuffle", ["file", "none"])
+def test_a_real_run_and_its_simulation_make_the_same_list_of_requests(
+    num_workers: int, shuffle: str, tmp_path: Path
+) -> None:
+    wanted = streaming(loader__num_workers=num_workers, loader__shuffle=shuffle)
+    real = run_locally(on_disk(wanted, tmp_path), tmp_path)
+    assert real.ledger.even
+    assert requests(real.all_rows) == requests(simulated(wanted).all_rows)
+
+
+def test_one_worker_reads_every_byte_once_and_opens_every_file_once() -> None:
+    wanted = streaming(loader__num_workers=1, train__epochs=1, cluster__ranks_per_node=1)
+    rows = simulated(wanted).all_rows
+    assert bytes_read(rows) == total_bytes(wanted)
+    assert opens(rows) == wanted.dataset.num_files
+
+
+def test_epochs_and_evaluations_open_files_again(tmp_path: Path) -> None:
+    evaluate = {"every": {"epochs": 1}, "compute": "100 us"}
+    dataset = RECORDS | {"num_files": 1, "samples_per_file": 16, "eval": {"num_files": 1}}
+    wanted = streaming(
+        dataset=dataset, train__evaluate=evaluate, train__epochs=3, loader__num_workers=1, cluster__ranks_per_node=1
+    )
+    real = run_locally(on_disk(wanted, tmp_path), tmp_path)
+    assert opens(real.all_rows) == 6
+    assert requests(real.all_rows) == requests(simulated(wanted).all_rows)
+
+
+def test_reads_that_are_foreseen_take_as_long_as_those_of_tasks() -> None:
+    columns = ("index", "epoch", "step", "start_ns", "duration_ns", "requests")
+    foreseen, tasks = (
+        sorted(tuple(row[c] for c in columns) for row in simulated(streaming(trace__level=level)).rows("read"))
+        for level in ("batch", "io")
+    )
+    assert foreseen == tasks
+
+
+def test_cosmoflow_reads_256_kb_at_a_time_wholly_consecutively(tmp_path: Path) -> None:
+    """As published: 1024 files of which 256 samples are used, 8 MiB each, one worker a rank."""
+    wanted = scenario(
+        dataset={
+            "path": "model://cosmoflow", "num_files": 8, "samples_per_file": 8, "sample_bytes": "8 MiB",
+            "format": "tfrecord",
+        },
+        cluster={"nodes": 2}, loader={"file_access": "streamed", "num_workers": 1, "shuffle": "file"},
+        train={"epochs": 1, "compute": "100 ms"}, storage={"model": "lustre-theta"}, trace={"level": "io"},
+    )  # fmt: skip
+    assert explain(rayio.simulate(wanted, root=tmp_path).path).access.consecutive_share == 1.0
+    sizes = [row["bytes"] for row in simulated(wanted).all_rows if row["name"] == "io.read"]
+    assert np.mean(np.array(sizes) == 256 << 10) > 0.96
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"dataset": DATASET}, "loader.file_access=streamed: npz files cannot be read from front to back; use "
+         "dataset.format=tfrecord"),
+        ({"loader__shuffle": "global"}, "loader.file_access=streamed: loader.shuffle=global needs samples in no file's "
+         "order; use loader.shuffle=file or none"),
+        ({"loader__buffer_bytes": 0}, "loader.buffer_bytes=0"),
+        ({"loader__file_access": "per_sample"}, "only .*streamed.* has buffer_bytes, not per_sample"),
+    ],
+)  # fmt: skip
+def test_what_no_stream_can_do_is_refused_in_one_line(overrides: dict[str, Any], said: str) -> None:
+    with pytest.raises(ScenarioError, match=said) as refused:
+        streaming(**overrides)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.filterwarnings("default")  # Ray's own
+def test_actors_stream_as_the_model_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    wanted = streaming(cluster__ranks_per_node=1)
+    rows: Any = rayio.run(wanted, engine="ray", out="run").spans().to_dict("records")
+    assert requests(rows) == requests(simulated(wanted).all_rows)
