@@ -96,12 +96,12 @@ def test_a_silence_lasts_from_the_last_answer_and_one_missed_answer_is_none() ->
         pulse.look()
         assert pulse.silence(GCS) == 0
         assert pulse.silence(OWN) == (seconds if seconds > 6 else 0)
-    assert pulse.longest() == (OWN, 58.0)
+    assert pulse.longest([GCS, OWN]) == (OWN, 58.0)
     clock.now += 1000  # this process was stopped: nobody was asked meanwhile
     assert pulse.silence(OWN) == 58
     signs[OWN] = Sign.ANSWERED
     pulse.look()
-    assert pulse.longest() == ("", 0.0)
+    assert pulse.longest([GCS, OWN]) == ("", 0.0)
     signs[OWN] = Sign.REFUSED
     pulse.look()
     assert pulse.is_closed(OWN)
@@ -137,6 +137,24 @@ def test_a_silence_of_rays_own_processes_ends_a_run_at_the_deadline_and_names_it
     assert 45 <= clock.now - 100 <= 47
     assert str(error.value).startswith(f"{name} has not answered for 46 s (cluster.stall_deadline=45 s): the run is")
     assert control.patience(30.0) == LAST_SECONDS, "nobody waits long for what needs it"
+
+
+def test_a_node_without_ranks_may_be_silent_as_its_workers_are_replaced() -> None:
+    far = raylet("far", "abcdef01")
+    signs = {GCS: Sign.ANSWERED, OWN: Sign.ANSWERED, far: Sign.ANSWERED}
+    pulse, clock = beating(signs)
+    pulse.look()
+    signs[far] = Sign.SILENT
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        control = Control(f"127.0.0.1:{server.getsockname()[1]}", "/logs", clock, pulse, OWN)
+        control.deadline = 45.0
+        for _ in range(60):
+            clock.now += 2
+            pulse.look()
+            control.look()
+        control.need({"abcdef0123"})
+        with pytest.raises(ClusterError, match=r"^Ray's raylet on far \(node abcdef01\) has not answered for 120 s"):
+            control.look()
 
 
 def test_deaths_by_rays_own_processes_name_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

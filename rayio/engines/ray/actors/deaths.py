@@ -13,7 +13,7 @@ import psutil
 import ray
 from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayError, RuntimeEnvSetupError
 
-from rayio.engines.ray.cluster.control import GCS, Control
+from rayio.engines.ray.cluster.control import GCS, Control, is_of
 from rayio.engines.ray.transport.remote import plain
 from rayio.errors import RayioError
 from rayio.machine.oom import oom_kills, why_killed
@@ -89,7 +89,7 @@ class Deaths:
         """
         pulse = self.control.pulse
         own = self.control.own
-        names = [name for name in pulse.addresses if node is not None and f"(node {node[:8]})" in name] or [own]
+        names = [name for name in pulse.addresses if node is not None and is_of(name, node)] or [own]
         pulse.look()
         for name in (GCS, *names):
             if seconds := pulse.silence(name):

@@ -118,6 +118,7 @@ class ActorGroup:
         self._place(deadline)
         self._from_ray(partial(self._create_all, say), deadline)
         self._await_ready(deadline, say)
+        self.control.need({actor["ray_node"] for actor in self.actors if actor["name"].startswith("rank-")})
 
     def _create_all(self, say: Callable[[str], None]) -> None:
         beside_driver = NodeAffinitySchedulingStrategy(self.connection.driver_node, soft=False)

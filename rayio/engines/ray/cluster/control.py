@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import ray
@@ -41,6 +41,11 @@ def raylet(host: str, node_id: str) -> str:
     return f"Ray's raylet on {host} (node {node_id[:8]})"
 
 
+def is_of(name: str, node_id: str) -> bool:
+    """Return True if a name in a :class:`Pulse` is that of a node's raylet."""
+    return f"(node {node_id[:8]})" in name
+
+
 class Control:
     """The control process of the cluster at ``address`` (``host:port``); ``logs`` is the folder of its logs.
 
@@ -59,6 +64,8 @@ class Control:
         self.logs = logs
         self.pulse = Pulse({}) if pulse is None else pulse
         self.own = own
+        #: The names of processes that a run cannot do without: workers of other nodes are replaced.
+        self.essential = {GCS, own}
         #: Seconds of silence of one of Ray's processes that end a run: ``cluster.stall_deadline``.
         self.deadline = float("inf")
         self._clock = clock
@@ -70,6 +77,10 @@ class Control:
         self.is_gone = False
         #: True if it did not answer the last request.
         self.is_silent = False
+
+    def need(self, nodes: Collection[str]) -> None:
+        """Count the raylets of some Ray nodes to the processes that a run cannot do without."""
+        self.essential |= {name for name in self.pulse.addresses if any(is_of(name, node) for node in nodes)}
 
     def knock(self) -> None:
         """Test the connection, at most once a second."""
@@ -95,7 +106,7 @@ class Control:
             ClusterError: the GCS is gone, or one of Ray's processes is silent beyond the deadline.
         """
         self.knock()
-        silent, seconds = self.pulse.longest()
+        silent, seconds = self.pulse.longest(self.essential)
         if seconds >= self.deadline:
             raise ClusterError(
                 f"{silent} has not answered for {seconds:.0f} s (cluster.stall_deadline="

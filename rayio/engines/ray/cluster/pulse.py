@@ -123,9 +123,9 @@ class Pulse:
         """Return True if a process does not listen any more."""
         return name in self._closed
 
-    def longest(self) -> tuple[str, float]:
-        """Return the process that is silent longest, and the seconds; an empty name if all answer."""
-        name = max(self.addresses, key=self.silence, default="")
+    def longest(self, names: Iterable[str]) -> tuple[str, float]:
+        """Return the one of some processes that is silent longest, and the seconds; an empty name if all answer."""
+        name = max(names, key=self.silence, default="")
         seconds = self.silence(name)
         return (name, seconds) if seconds else ("", 0.0)
 
