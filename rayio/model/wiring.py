@@ -322,3 +322,8 @@ class Wiring:
         if env.is_watched:
             self.watched.append(env.standing)
         return env
+
+
+def stalls_of(plan: Plan) -> list[str]:
+    """Return the stalls that a plan's layers add on purpose, in words."""
+    return [layer.stalls for layer in plan.layers if layer.stalls]
