@@ -312,7 +312,7 @@ def test_files_hold_what_the_format_writes(format: str, tmp_path: Path) -> None:
     assert (tmp_path / path).read_bytes() == content.getvalue()
 
 
-@pytest.mark.parametrize("ratio", [1.0, 1.5, 4.0, 16.0, 64.0])
+@pytest.mark.parametrize("ratio", [1.0, 1.5, 4.0, 16.0])
 @pytest.mark.parametrize("format", ["npz", "hdf5", "tfrecord", "parquet", "raw", "npy", "tar", "indexed_binary"])
 def test_zlib_shrinks_samples_by_the_compressibility(format: str, ratio: float, tmp_path: Path) -> None:
     size = 200_000
@@ -350,7 +350,7 @@ def test_keys_of_the_dataset_reach_its_layout() -> None:
     })  # fmt: skip
     assert (layout_of(made).compressibility, layout_of(made).path(7)) == (2.0, "000002/000000007.npz")
     for keys, says in (
-        ({"compressibility": 65}, "dataset.compressibility=65: must be a number from 1 to 64"),
+        ({"compressibility": 17}, "dataset.compressibility=17: must be a number from 1 to 16"),
         ({"files_per_folder": 0}, "dataset.files_per_folder=0: must be a whole number of at least 1"),
         (
             {"compressibility": 2, "format": "csv", "sample_bytes": 200},

@@ -303,7 +303,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "row_group": {"row_group": 2},
     "columns": {"columns": 3},
     "read_columns": {"read_columns": 1, "columns": 2},
-    "compression": {"compression": "zstd"},
+    "compression": {"compression": "gzip"},
     "compression_ratio": {"compression_ratio": 3, "compression": "zstd"},
     "shuffle_block": {"shuffle_block": 3},
     "shuffle_buffer": {"shuffle_buffer": 5},

@@ -40,6 +40,13 @@ def calibrate(
             parser=local_file,
         ),
     ] = None,
+    busy_run: Annotated[
+        bool,
+        typer.Option(
+            "--busy-run/--no-busy-run",
+            help="Also make a short run without compute for each RUN on Ray, and probe this machine's processors.",
+        ),
+    ] = True,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -49,12 +56,15 @@ def calibrate(
 
     Example:  rayio calibrate runs/four runs/small --out four.yaml && rayio simulate four.yaml loader.num_workers=8
     """
-    from rayio.predict.calibrate import MARK, calibrate
+    from rayio.predict.calibrate import MARK
+    from rayio.session.busy_runs import calibrated
 
     if out is not None:
         check_replaced(out, MARK, "calibrate", force=force)
     with only_json(as_json):
-        learned = calibrate(path, *(others or ()), reporter=Terminal())
+        learned = calibrated(path, *(others or ()), busy=busy_run, reporter=Terminal())
+    for doubt in learned.doubts:
+        print(f"rayio: warning: {doubt.sentence}", file=sys.stderr)
     if as_json:
         if out is not None:
             learned.write(out)

@@ -120,7 +120,7 @@ def _stages(content: Content) -> str:
     if not explained:
         return ""
     body = tables.capacities(explained.capacity)
-    if explained.simulated and explained.simulated.au is not None:
+    if explained.simulated and explained.simulated.changes:
         body += f"<h3>{term('counterfactual', 'what would change it')}</h3>" + tables.changes(explained.simulated)
     elif body and not content.is_simulated:
         body += '<p class="lead">What would change it takes longer: <code>rayio explain RUN</code> says it.</p>'

@@ -60,7 +60,7 @@ _REMOVED = {
     }.items()
 }
 #: Keys of ``costs.cpu`` that are no work, with their defaults.
-_NO_WORK = {"format": "", "slice": 0.0, "contention": 1.0, "at_least": 1.0, "at_most": 1.0}
+_NO_WORK = {"format": "", "put": None, "slice": 0.0, "contention": 1.0, "at_least": 1.0, "at_most": 1.0}
 
 
 class CpuCosts(Section):
@@ -83,6 +83,9 @@ class CpuCosts(Section):
         0.0, description="CPU time of the prefetch queue and of the engine's process on the node for each batch."
     )
     rank: Seconds = Field(0.0, description="CPU time of the rank for each batch.")
+    put: Annotated[float | None, quantity(SECONDS, or_none=True)] = Field(
+        None, description="The CPU time in costs.put; none: all of it."
+    )
     step: Seconds = Field(0.0, description="The CPU time in costs.step: a rank waits for a core to end its step.")
     background: Seconds = Field(
         0.0, description="CPU seconds that a node's processes take each second at all times: clocks, heartbeats."
@@ -117,7 +120,7 @@ class CpuCosts(Section):
     def times(self, factor: float) -> CpuCosts:
         """Return all of it multiplied by a factor."""
         changed: dict[str, float] = {}
-        for name, value in self.model_dump(exclude={*_NO_WORK, "background"}).items():
+        for name, value in self.model_dump(exclude={*_NO_WORK, "background"} - {"put"}).items():
             if value:
                 changed[name] = value / factor if name.endswith("bandwidth") else value * factor
         return self.model_copy(update=changed)
@@ -188,6 +191,11 @@ class Costs(Section):
         description="Further error of times, as a share: what the calibrated model missed of the run it was "
         "calibrated on.",
     )
+    fixed_work: Seconds = Field(
+        0.0,
+        description="CPU time of fixed work (two million additions in Python) where these numbers were measured; "
+        "0 is unknown. A simulation warns where it takes another time.",
+    )
     source: Text = Field("", description="Where these numbers come from; `rayio calibrate` names its run.")
 
     def _scale(self, num_bytes: float) -> float:
@@ -214,8 +222,12 @@ class Costs(Section):
 
     def cpu_of_batch(self, num_samples: float, nbytes: float) -> float:
         """Return the CPU seconds of a batch: reading it, passing it on, and its way to its rank."""
-        cpu, put = self.cpu, self.put + taken(nbytes, self.put_bandwidth)
-        return cpu.parsing(num_samples, nbytes) + put + cpu.queue + cpu.rank + cpu.step
+        cpu = self.cpu
+        return cpu.parsing(num_samples, nbytes) + self.put_work(nbytes) + cpu.queue + cpu.rank + cpu.step
+
+    def put_work(self, nbytes: float) -> float:
+        """Return the CPU seconds of passing a batch on."""
+        return (self.put if self.cpu.put is None else self.cpu.put) + taken(nbytes, self.put_bandwidth)
 
     @property
     def of_loader(self) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rayio.predict import calibrate as learning
 from rayio.predict.calibrate import Calibration
 from rayio.records.explained import Explained
 from rayio.report import explain as explaining
 from rayio.reporter import SILENT, Reporter
+from rayio.session.busy_runs import calibrated
 from rayio.session.result import Run
 
 
@@ -35,7 +35,11 @@ def explain(
 
 
 def calibrate(
-    run: str | Path | Run, *others: str | Path | Run, out: str | Path | None = None, reporter: Reporter = SILENT
+    run: str | Path | Run,
+    *others: str | Path | Run,
+    out: str | Path | None = None,
+    busy_run: bool = True,
+    reporter: Reporter = SILENT,
 ) -> Calibration:
     """Return a run's scenario with costs fitted to it, for predictions: ``rayio.simulate(calibrated.scenario)``.
 
@@ -46,6 +50,7 @@ def calibrate(
     Args:
         run: a run on Ray or the local engine, or its directory by path or address.
         others: short runs with other sample sizes, to fit the time for each byte.
+        busy_run: whether a short run without compute is also made for each run on Ray, and processors are probed.
         out: scenario file to write; an existing one is replaced. None writes none.
         reporter: receiver of the progress.
 
@@ -53,10 +58,10 @@ def calibrate(
         StorageError: no run is there, it is damaged, or the file cannot be written.
         RunError: a run was simulated, broke off, was too short, or differs too much from the first.
     """
-    calibrated = learning.calibrate(_address(run), *map(_address, others), reporter=reporter)
+    learned = calibrated(_address(run), *map(_address, others), busy=busy_run, reporter=reporter)
     if out is not None:
-        calibrated.write(Path(out))
-    return calibrated
+        learned.write(Path(out))
+    return learned
 
 
 def _address(run: str | Path | Run) -> str | Path:

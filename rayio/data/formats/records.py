@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.data.formats.reads import (
+    HEAD,
+    NOT_KEPT,
     Runs,
     as_one,
     by_file,
@@ -158,6 +160,21 @@ class Records(Kind):
             offsets[:, 1] = self.head_bytes + batch.index[first] * self.record_bytes(batch.nbytes[first])
         issued = self._sizes(layout, runs, batch) > 0
         return [layout.path(number) for number in files.tolist()], np.repeat(file, issued.sum(axis=1)), offsets[issued]
+
+    def spans(self, layout: Layout, batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """Return the first byte of each record and one past its last; None if reading one needs other bytes too."""
+        if self.reads_head or self.reads_whole or self.beside:
+            return None
+        record = self.record_bytes(batch.nbytes)
+        starts = self.head_bytes + batch.index * record
+        return starts, starts + record
+
+    def units(self, layout: Layout, batch: Batch) -> NDArray[np.int64]:
+        """Return that heads and whole files are kept, and no records."""
+        made = self._sizes(layout, self._runs(batch), batch) > 0
+        kept = np.full(made.shape, HEAD)
+        kept[:, -1] = HEAD if self.reads_whole else NOT_KEPT
+        return kept[made]
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Read runs of records, verify each sample and what stands around it."""

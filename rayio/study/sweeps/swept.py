@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rayio.analyze.gate import of_result
+from rayio.records.doubts import SETTING, blocking
 from rayio.report.text.notebook import html
 from rayio.signals import INTERRUPTED
 from rayio.study.sweeps import choices
@@ -17,6 +19,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from rayio.report.figures_page import Figures
+
+
+def _sustained(row: Row) -> Row:
+    """Return a run with the AU that its workers sustain, where its own is that of the initial prefetch."""
+    if row.result is None:
+        return row
+    lower = [doubt.numbers["au"] for doubt in blocking(of_result(row.result), SETTING) if "au" in doubt.numbers]
+    return replace(row, result=replace(row.result, au=min(lower))) if lower else row
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,9 +47,13 @@ class Sweep:
 
     @cached_property
     def knee(self) -> Point | None:
-        """The point of a sweep over one key where diminishing returns of AU begin; see ``choices.knee``."""
-        knee = choices.knee_of(self.points)
-        return None if knee is None else self.points[knee.index]
+        """The point of a sweep over one key where diminishing returns of AU begin; see ``choices.knee``.
+
+        None also if it would be another one with the AU that workers sustain, where points are in doubt.
+        """
+        knee, steady = choices.knee_of(self.points), choices.knee_of(points_of([*map(_sustained, self.rows)]))
+        is_sure = knee is not None and steady is not None and knee.index == steady.index
+        return self.points[knee.index] if knee is not None and is_sure else None
 
     @cached_property
     def front(self) -> list[Point]:
