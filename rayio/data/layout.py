@@ -106,7 +106,7 @@ class Layout:
     @property
     def stored(self) -> Layout:
         """The layout of the stored files: the same dataset without options that affect only reading."""
-        reading: frozenset[str] = getattr(self.options, "reading", frozenset())
+        reading = self.options.reading
         if not reading & self.options.model_fields_set:
             return self
         left = {key: getattr(self.options, key) for key in self.options.model_fields_set - reading}
