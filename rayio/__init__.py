@@ -15,17 +15,36 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from rayio import errors
     from rayio.session import Run, generate, run, simulate
+    from rayio.session.compared import compare
+    from rayio.session.questions import calibrate, explain
     from rayio.study.sizing.advise import advise
     from rayio.study.sizing.capacity import capacity
     from rayio.study.sweeps.sweeping import sweep
     from rayio.study.sweeps.swept import Sweep
 
-__all__ = ["Run", "Sweep", "__version__", "advise", "capacity", "errors", "generate", "run", "simulate", "sweep"]
+__all__ = [
+    "Run",
+    "Sweep",
+    "__version__",
+    "advise",
+    "calibrate",
+    "capacity",
+    "compare",
+    "errors",
+    "explain",
+    "generate",
+    "run",
+    "simulate",
+    "sweep",
+]
 
 #: Modules of the public names that are not in ``rayio.session``.
 _ELSEWHERE = {
     "advise": "rayio.study.sizing.advise",
+    "calibrate": "rayio.session.questions",
     "capacity": "rayio.study.sizing.capacity",
+    "explain": "rayio.session.questions",
+    "compare": "rayio.session.compared",
     "sweep": "rayio.study.sweeps.sweeping",
     "Sweep": "rayio.study.sweeps.swept",
 }

@@ -6,11 +6,23 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import ray
+from ray._private.parameter import RayParams
+
+#: Initializes Ray's parameters.
+INITIALIZE = RayParams.__init__
+
+
+def _on_a_free_port(self: RayParams, *arguments: Any, **options: Any) -> None:
+    """Have the agent that starts jobs listen where there is room: another Ray of this machine may hold its port."""
+    INITIALIZE(self, *arguments, **options)
+    self.dashboard_agent_listen_port = 0
 
 
 def main() -> None:
+    RayParams.__init__ = _on_a_free_port
     temporary = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # a socket's path has room for no more
     context = ray.init(
         address="local", include_dashboard=True, dashboard_host="127.0.0.1", dashboard_port=0, num_cpus=4,

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import check
 
 from rayio.cli import main
 from rayio.errors import ScenarioError
 from rayio.records.answers import answer_schema
 from rayio.records.sizing import HOLDS, Advised, Price
-from rayio.report.text.sizing import advice
+from rayio.report.text.advice import text as advice
 from rayio.reporter import Reporter
 from rayio.study.sizing.advise import advise
-from rayio.study.sizing.prices import Choice, cheapest, varied
+from rayio.study.sizing.prices import Choice, cheapest, front, varied
 
 #: Decoding takes three times as long as compute: three workers are enough, and hardly one batch ahead each.
 SLOW = {
@@ -157,13 +158,13 @@ def test_a_goal_that_nothing_reaches_is_said(home: Path, capsys: pytest.CaptureF
 
     code, out, _ = command("--vary", "loader.num_workers=1..2", "--out", "none")
     assert code == 3
-    assert "no setting reaches AU 90 %; loader.num_workers=2 comes nearest" in " ".join(out.split())
+    assert "no setting reaches AU ≥ 90 %; the nearest is 2 workers, AU 6" in " ".join(out.split())
     code, out, _ = command("--vary", "loader.num_workers=1..4", "--out", "found", "--json")
     content = json.loads(out)
     jsonschema.validate(content, answer_schema("advise"))
     assert (code, content["advice"]["values"]) == (0, [3])
     code, out, _ = command("--vary", "loader.num_workers=1..4", "--out", "found")
-    assert "the cheapest setting that reaches AU 90 %: loader.num_workers=3" in out
+    assert "3 workers: the cheapest setting that reaches AU ≥ 90 %\n  loader.num_workers=3\n" in out
     assert "By price, readers, then memory, then nodes: of 4 settings" in out
 
 
@@ -176,3 +177,86 @@ def test_what_is_advised_is_run_where_that_is_asked_for(tmp_path: Path) -> None:
     result = json.loads((Path(found.check.directory) / "result.json").read_text())
     assert (result["engine"], result["au"]) == ("local", found.check.au)
     assert "Run once with --engine local: AU" in advice(found, 200)
+
+
+JITTER = {"loader.decode": {"kind": "exponential", "mean": 0.0375}, "train.steps": None}
+
+
+@pytest.mark.parametrize("reach", ["au=0.9", "au=0.999"])
+def test_every_number_of_the_advice_is_the_same_on_the_page(tmp_path: Path, reach: str) -> None:
+    vary = "loader.num_workers=1..4,loader.prefetch_factor=1..4"
+    found = advised(tmp_path, vary, JITTER, reach=reach)
+    seen = check((tmp_path / "advice" / "advice.html").read_text(encoding="utf-8"))
+    words = " ".join(seen.words.split()).replace(" .", ".")
+    lead, *lines = [line.strip() for line in advice(found, 300).splitlines() if line.strip()]
+    assert lead[1:] in words
+    for line in lines:
+        for cell in filter(None, map(str.strip, line.removeprefix("note: ").split("  "))):
+            assert cell.replace("`", "") in words, cell
+    assert not (tmp_path / "advice" / "sweep.html").exists()
+
+
+def test_the_advised_setting_is_marked_and_on_the_front(tmp_path: Path) -> None:
+    """The price knows nothing of io_depth: settings with one price would push the advised one off the front."""
+    found = advised(tmp_path, "loader.num_workers=1..8,loader.io_depth=1..4", JITTER)
+    assert found.advice is not None
+    assert found.advice.is_on_front
+    assert [setting for setting in found.tried if setting == found.advice] == [found.advice]
+    same = [s for s in found.tried if s.price == found.advice.price and s.is_on_front]
+    assert same == [found.advice]
+    html = (tmp_path / "advice" / "advice.html").read_text(encoding="utf-8")
+    assert html.count("dot chosen") >= 1
+    assert "advised" in check(html).words
+    for setting in found.tried:
+        beaten = [
+            other
+            for other in found.tried
+            if (other.au or 0) >= (setting.au or 0)
+            and other.price.readers <= setting.price.readers
+            and other.price.memory <= setting.price.memory
+            and other.price != setting.price
+        ]
+        assert not (beaten and setting.is_on_front and setting != found.advice)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_front_has_no_setting_that_another_beats_and_leaves_out_none_that_is_best(seed: int) -> None:
+    draw = random.Random(seed)
+    tried = [
+        (n, (float(draw.randrange(4)), float(draw.randrange(4))), draw.randrange(6) / 5, False)
+        for n in range(draw.randrange(1, 12))
+    ]
+    on = front(tried)
+
+    def beats(a: tuple[int, tuple[float, ...], float, bool], b: tuple[int, tuple[float, ...], float, bool]) -> bool:
+        is_cheaper = all(x <= y for x, y in zip(a[1], b[1], strict=True))
+        return is_cheaper and a[2] >= b[2] and (a[1] != b[1] or a[2] > b[2])
+
+    for entry in tried:
+        if any(beats(other, entry) for other in tried):
+            assert entry[0] not in on
+    assert all(any(n in on for n, c, au, _ in tried if (c, au) == (cost, gain)) for _, cost, gain, _ in tried
+               if not any(beats(other, (-1, cost, gain, False)) for other in tried))  # fmt: skip
+
+
+def test_numbers_and_nouns_agree(tmp_path: Path) -> None:
+    found = advised(tmp_path, "loader.num_workers=1..2", {"train.steps": 20}, reach="au=0.9")
+    shown = " ".join(advice(found, 300).split())
+    assert "of 2 settings 1 was simulated, in 1 run." in shown
+    assert found.bottleneck is not None
+    assert "Bottleneck of 2 workers: " in shown
+    assert not [word for word in ("1 settings", "1 runs", "1 were", "1 are") if word in shown]
+
+
+def test_an_advised_setting_reaches_the_goal_if_it_is_simulated_again(tmp_path: Path) -> None:
+    import rayio
+
+    found = advised(tmp_path, "loader.num_workers=1..8,loader.prefetch_factor=1..8", JITTER)
+    assert found.advice is not None
+    workers, prefetch = found.advice.values
+    keys = SLOW | JITTER | {"loader.num_workers": workers, "loader.prefetch_factor": prefetch, "seed": 77}
+    again = rayio.simulate("unet3d-small", keys | {"dataset.num_files": 4000}, out=tmp_path / "again")
+    assert again.au is not None
+    assert again.au >= 0.9
+    assert found.advice.needed_bytes_per_second == pytest.approx(4 * 4096 / 0.05)
+    assert found.advice.bytes_per_second == pytest.approx((found.advice.au or 0) * 4 * 4096 / 0.05, rel=0.02)

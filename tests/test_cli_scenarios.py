@@ -3,11 +3,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -15,6 +18,8 @@ import yaml
 
 import rayio
 from rayio import cli
+from rayio.cli.grouped import GROUPS
+from rayio.errors import StorageError
 from rayio.records.derived import EACH_RANK
 from rayio.scenario.load import build, load, packaged
 
@@ -35,6 +40,61 @@ def test_a_signal_while_the_command_line_is_loaded_is_one_line(tmp_path: Path, s
         env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "rayio: interrupted\n")
+
+
+@pytest.mark.parametrize("closed", [(1,), (2,), (1, 2), (0, 1, 2)])
+@pytest.mark.parametrize("how", [("simulate",), ("run", "--engine", "local")])
+def test_closed_streams_change_nothing_but_what_is_seen(home: Path, closed: tuple[int, ...], how: Any) -> None:
+    keys = ("train.epochs=1", "train.compute=1 ms", "checkpoint=none", "dataset.path=model://x")
+
+    def close() -> None:
+        for number in closed:
+            os.close(number)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "rayio", how[0], "unet3d-small", *keys, *how[1:], "--out", "r"], cwd=home, check=False,
+        stdin=subprocess.PIPE, capture_output=True, text=True, preexec_fn=close,
+    )  # fmt: skip
+    run = rayio.Run.open(home / "r")
+    assert (done.returncode, run.exit_code) == (0, 0), done.stderr
+    assert run.result.trace is not None
+    assert run.result.trace.stored == len(run.spans()) > 0
+    assert ("AU" in done.stdout) == (1 not in closed)
+    assert "our fault" not in done.stderr
+
+
+def test_a_name_that_is_not_utf8_is_one_line(command: Rayio, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for arguments in (("simulate", "unet3d-small", "--out", "r\udcff"), ("report", "r\udcff")):
+        code, out, err = command(*arguments)
+        assert (code, out) == (2, "")
+        assert err.startswith(r"rayio: r\xff is not UTF-8; ")
+    with pytest.raises(StorageError, match=r"r\\xff: the path is not UTF-8, .*; choose another path"):
+        rayio.simulate("unet3d-small", out="r\udcff")
+    (there := tmp_path / "\udcfe").mkdir()
+    monkeypatch.chdir(there)
+    code, out, err = command("simulate", "unet3d-small", "train.epochs=1", "--out", "r")
+    assert (code, out) == (2, "")
+    assert r"/\xfe/r: the path is not UTF-8" in err.splitlines()[-1]
+    assert [*tmp_path.iterdir()] == [there]
+    assert [*there.iterdir()] == []
+
+
+def test_an_end_of_file_within_is_no_interrupt(command: Rayio, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise EOFError("a connection")
+
+    monkeypatch.setattr("rayio.scenario.load.load", broken)
+    code, _, err = command("validate", "unet3d-small")
+    assert code == 1
+    assert "our fault: EOFError: a connection; the traceback is in" in err
+
+
+@pytest.mark.parametrize("path", ["/dev/null", "/etc/passwd"])
+@pytest.mark.parametrize("key", ["checkpoint.path", "dataset.path"])
+def test_a_folder_that_is_a_file_is_not_valid(command: Rayio, key: str, path: str) -> None:
+    code, out, err = command("validate", "unet3d-small", f"{key}={path}")
+    assert (code, out) == (2, "")
+    assert err == f"rayio: {key}={path} is a file; choose a folder\n"
 
 
 @pytest.fixture
@@ -145,6 +205,86 @@ def test_every_command_has_help_with_an_example(command: Rayio) -> None:
         assert f"  {name}" in listed
 
 
+#: Every command by its words; none is that of the application.
+COMMANDS = [(), ("import",), ("import", "dlio-results")] + [
+    (info.name or info.callback.__name__,) for info in cli.application().registered_commands if info.callback
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "columns"), [*((words, 80) for words in COMMANDS), (("run",), 110), (("run",), 60)], ids=str
+)
+def test_no_help_is_wider_than_a_terminal_and_none_of_it_is_cut_off(
+    command: Rayio, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code, out, err = command(*words, "--help")
+    assert (code, err) == (0, "")
+    assert [line for line in out.splitlines() if len(line) > columns] == []
+    assert "…" not in out
+    assert not re.findall(r"<(?:str|int|float|bool|Path|list)\b.*>", out), "types of Python's"
+    assert "--verbose" in out
+    assert "--quiet" in out
+
+
+def test_help_lists_every_command_once_in_a_group_with_its_whole_description(
+    command: Rayio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out = command("--help")[1]
+    listing = out[out.index("Run a scenario:") :]
+    heads = [line for line in listing.splitlines() if line and not line.startswith(" ")]
+    assert heads == [f"{title}:" for title in GROUPS.values()]
+    for words in COMMANDS:
+        if len(words) == 1:
+            (line,) = [line for line in listing.splitlines() if line.startswith(f"  {words[0]} ")]
+            about = command(*words, "--help")[1].split("\n\n")[1]
+            assert " ".join(line.split()[1:]) == " ".join(about.split())
+            assert line.endswith((".", "?"))
+
+
+@pytest.mark.parametrize("name", ["run", "simulate", "generate", "sweep", "capacity", "advise"])
+def test_a_root_that_does_not_exist_is_refused_and_not_made(command: Rayio, name: str, tmp_path: Path) -> None:
+    missing = tmp_path / "typo" / "data"
+    code, out, err = command(name, "unet3d-small", "--root", str(missing))
+    assert (code, out) == (2, "")
+    assert f"{missing} does not exist; make it (mkdir -p {missing}), or correct it" in err
+    assert not missing.parent.exists()
+    (tmp_path / "file").write_text("")
+    assert f"{tmp_path / 'file'} is not a folder" in command(name, "unet3d-small", "--root", str(tmp_path / "file"))[2]
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 130)])
+def test_on_a_terminal_a_root_that_does_not_exist_is_asked_about(tmp_path: Path, answer: str, code: int) -> None:
+    missing = tmp_path / "new"
+    ours, theirs = pty.openpty()
+    os.write(ours, f"{answer}\n".encode())
+    done = subprocess.run(
+        [sys.executable, "-m", "rayio", "simulate", "unet3d-small", "train.epochs=1", "--root", str(missing)],
+        stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, text=True, check=False,
+    )  # fmt: skip
+    asked = os.read(ours, 65536).decode()
+    os.close(ours)
+    os.close(theirs)
+    assert f"--root {missing} does not exist. Make it?" in asked
+    assert done.returncode == code
+    assert missing.is_dir() is (answer == "y")
+
+
+def test_verbose_and_quiet_may_stand_before_or_after_the_command(command: Rayio, tmp_path: Path) -> None:
+    simulate = ("simulate", "unet3d-small", "train.epochs=1", "--out")
+    plain = command(*simulate, "plain")
+    assert "rayio: report: " in plain[2]
+    for number, quiet in enumerate((("-q", *simulate, "q0"), (*simulate, "q1", "-q"), (*simulate, "q2", "--quiet"))):
+        code, out, err = command(*quiet)
+        assert (code, err) == (0, "")
+        assert out == plain[1].replace("/plain", f"/q{number}")
+    assert re.search(r"rayio: +\d+\.\d s  report: ", command(*simulate, "v", "-v")[2])
+    assert "rayio: report: " in command(*simulate, "again")[2], "options are of one command"
+    assert "Traceback" in command("-v", "validate", "nowhere.yaml")[2]
+    assert "Traceback" not in command("validate", "nowhere.yaml")[2]
+
+
 def test_version_and_a_bare_command(command: Rayio) -> None:
     assert command("--version") == (0, f"rayio {rayio.__version__}\n", "")
     code, out, err = command()
@@ -241,14 +381,3 @@ def test_a_reader_of_our_output_may_leave_early() -> None:
     )
     os.close(outlet)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_help_lists_every_command_in_a_whole_line_of_80_columns(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    with pytest.raises(SystemExit):
-        cli.main(["--help"])
-    commands = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
-    assert len(commands) > 20
-    assert [line for line in commands if "..." in line or len(line) > 80] == []

@@ -10,13 +10,17 @@ from typing import Any
 
 import handmade
 import pytest
+from pages import check
 
+import rayio
 from rayio import session
-from rayio.analyze.compare import Compared, compare, noise, repeats, spread
+from rayio.analyze.compare import Compared, noise, noise_of_pairs, repeats, spread
 from rayio.analyze.student import t_quantile
 from rayio.cli import main
-from rayio.records.comparison import Repeated
+from rayio.records.comparison import Comparison, Repeated
 from rayio.records.run_result import Evaluation, Percentiles, Statistics
+from rayio.report.compare import compared as compare
+from rayio.report.compare_page import page
 from rayio.report.text.comparison import repeats_text, text
 from rayio.session.result import Run
 from scenarios import scenario
@@ -87,13 +91,15 @@ def test_each_metric_has_its_difference_and_the_keys_are_named() -> None:
     comparison = compare([a_run("r1", 0.5), a_run("r2", 0.75, FOUR)])
     assert comparison["differing_keys"] == [{"key": "loader.num_workers", "values": ["2", "4"]}]
     (difference,) = metric(comparison, "au")["differences"]
-    assert difference == {"absolute": 0.25, "percent": 50.0, "noise": None, "exceeds_noise": None}
+    assert difference == {
+        "absolute": 0.25, "percent": 50.0, "noise": None, "noise_percent": None, "exceeds_noise": None, "pairs": None,
+    }  # fmt: skip
     names = [row["name"] for row in comparison["metrics"]]
     assert {f"percentiles.data_wait.{s}" for s in ("mean", "p50", "p90", "p99", "max")} <= {*names}
-    assert any("no repeats" in note for note in comparison["notes"])
+    assert any("repeat each side" in note for note in comparison["notes"])
     shown = text(comparison)
     assert "loader.num_workers                2 | 4" in shown
-    assert "  au                                50.00 %    75.00 %    +25.00 pt  +50.0 %" in shown
+    assert "  AU                                50.00 %    75.00 %    +25.00 pt   +50.0 %" in shown
     assert "beyond noise" not in shown
 
 
@@ -125,6 +131,7 @@ def test_what_a_run_lacks_is_unknown_and_not_zero() -> None:
     assert metric(comparison, "au")["groups"][1] is None
     assert metric(comparison, "au")["differences"] == [None]
     assert "unknown" in text(comparison)
+    assert comparison.verdicts[0].outcome == "no_metric"
 
 
 def test_the_au_of_evaluation_is_a_percentage() -> None:
@@ -133,7 +140,7 @@ def test_the_au_of_evaluation_is_a_percentage() -> None:
         a_run(name, 0.5, {"name": name}, evaluation=Evaluation(au=au, au_min=au, au_max=au, **counts))
         for name, au in (("a", 0.25), ("b", 0.5))
     ]
-    (row,) = [line for line in text(compare(runs)).splitlines() if line.startswith("  evaluation.au ")]
+    (row,) = [line for line in text(compare(runs), everything=True).splitlines() if line.startswith("  evaluation.au ")]
     assert row.split()[1:6] == ["25.00", "%", "50.00", "%", "+25.00"]
 
 
@@ -142,7 +149,7 @@ def test_three_scenarios_are_each_held_against_the_first() -> None:
     comparison = compare([a_run("r1", 0.5), a_run("r2", 0.6, FOUR), a_run("r3", 0.0, eight, error="x", exit_code=3)])
     assert [d["absolute"] for d in metric(comparison, "au")["differences"]] == pytest.approx([0.1, -0.5])
     assert {row["key"]: row["values"] for row in comparison["differing_keys"]} == {
-        "loader.num_workers": ["2", "4", "8"], "train.epochs": ["1", "1", None], "seed": [None, None, "3"],
+        "loader.num_workers": ["2", "4", "8"], "train.epochs": ["1", "1", None],
     }  # fmt: skip
     assert "r3 ended with exit code 3: x" in comparison["notes"]
     assert "C - A" in text(comparison)
@@ -215,3 +222,173 @@ def test_repeats_are_runs_of_their_own_and_their_spread_is_printed(
         main(command)
     assert left.value.code == 2
     assert "r-1 exists; choose another --out" in capsys.readouterr().err
+
+
+def seeded(name: str, seed: int | None, rate: float, workers: int = 2, **result: Any) -> Compared:
+    keys = {"loader": {"num_workers": workers}} | ({} if seed is None else {"seed": seed})
+    return a_run(name, 0.5, keys, samples_per_second=rate, **result)
+
+
+def sides(a: list[float], b: list[float], seeds: tuple[list[int], list[int]] | None = None) -> list[Compared]:
+    of_a, of_b = seeds or ([*range(len(a))], [*range(len(b))])
+    return [
+        *(seeded(f"a{n}", seed, rate) for n, (seed, rate) in enumerate(zip(of_a, a, strict=True))),
+        *(seeded(f"b{n}", seed, rate, 4) for n, (seed, rate) in enumerate(zip(of_b, b, strict=True))),
+    ]
+
+
+#: Five seeds whose runs vary by several percent, and a change that adds 1.4 %.
+RATES = [100.0, 93.0, 107.0, 98.0, 103.0]
+FASTER = [101.4, 94.2, 108.5, 99.3, 104.6]
+
+
+def test_runs_with_other_seeds_are_repeats_and_equal_seeds_are_pairs() -> None:
+    comparison = compare(sides(RATES, FASTER))
+    assert [(group.runs[0], len(group.runs), group.seeds) for group in comparison.groups] == [
+        ("a0", 5, (0, 1, 2, 3, 4)),
+        ("b0", 5, (0, 1, 2, 3, 4)),
+    ]
+    assert [row.key for row in comparison.differing_keys] == ["loader.num_workers"]
+    (verdict,) = comparison.verdicts
+    differences = [b - a for a, b in zip(RATES, FASTER, strict=True)]
+    assert (verdict.outcome, verdict.pairs, verdict.metric) == ("faster", 5, "samples_per_second")
+    mean, half = spread(differences)["mean"], spread(differences)["ci95"]
+    assert verdict.percent == pytest.approx(100 * mean / (sum(RATES) / 5))
+    assert verdict.noise_percent == pytest.approx(100 * half / (sum(RATES) / 5))
+    assert verdict.sentence == "B is 1.4 % ± 0.2 % faster than A; more than noise (5 pairs of equal seeds)."
+    assert text(comparison).startswith(verdict.sentence)
+
+
+def test_without_equal_seeds_the_same_difference_is_noise_and_a_note_gives_the_remedy() -> None:
+    comparison = compare(sides(RATES, FASTER, ([0, 1, 2, 3, 4], [5, 6, 7, 8, 9])))
+    (verdict,) = comparison.verdicts
+    assert (verdict.outcome, verdict.pairs) == ("no_difference", None)
+    assert verdict.sentence == "No difference beyond noise: B is 1.4 % faster than A, and noise is ± 8.0 %."
+
+
+@pytest.mark.parametrize(
+    ("of_a", "of_b"),
+    [([0, 1, 2], [0, 1, 3]), ([0, 0, 1], [0, 1, 2]), ([0, 1, 1], [0, 0, 1]), ([0, 1, 2], [0, 1])],
+)
+def test_pairs_need_the_same_seeds_each_once(of_a: list[int], of_b: list[int]) -> None:
+    (verdict,) = compare(sides(RATES[: len(of_a)], FASTER[: len(of_b)], (of_a, of_b))).verdicts
+    assert verdict.pairs is None
+
+
+def test_the_order_of_pairs_is_that_of_seeds_and_not_of_runs() -> None:
+    swapped = compare(sides(RATES, [*reversed(FASTER)], ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0])))
+    assert swapped.verdicts[0].noise_percent == pytest.approx(compare(sides(RATES, FASTER)).verdicts[0].noise_percent)
+
+
+def test_the_noise_of_pairs_by_hand() -> None:
+    assert noise_of_pairs([(1, 2), (5, 7), (9, 12)]) == pytest.approx(4.303 / 3**0.5)
+    assert noise_of_pairs([(1, 2), (5, 6)]) == 0
+
+
+def test_equal_runs_have_no_difference_however_their_floats_are_rounded() -> None:
+    (verdict,) = compare(sides([0.1 + 0.2, 0.3], [0.3, 0.1 + 0.2], ([0, 1], [0, 1]))).verdicts
+    assert verdict.outcome == "no_difference"
+    (verdict,) = compare(sides([0.3, 0.3], [0.1 + 0.2, 0.1 + 0.2])).verdicts
+    assert verdict.outcome == "no_difference"
+
+
+def test_runs_without_repeats_get_a_verdict_that_names_what_is_missing() -> None:
+    comparison = compare(sides([100.0], [97.0]))
+    (verdict,) = comparison.verdicts
+    assert verdict.sentence == (
+        "B is 3.0 % slower than A. Whether that is more than noise is unknown: there are no repeats."
+    )
+    assert (verdict.outcome, verdict.noise_percent) == ("unknown", None)
+
+
+def test_a_large_difference_is_a_factor() -> None:
+    (verdict,) = compare(sides(RATES, [4.2 * rate for rate in RATES])).verdicts
+    assert verdict.percent == pytest.approx(320)
+    assert verdict.sentence.startswith("B is 4.2 ± 0.")
+    assert verdict.sentence.endswith(" times as fast as A; more than noise (5 pairs of equal seeds).")
+
+
+def test_repeats_of_one_scenario_are_no_difference_and_show_their_spread() -> None:
+    comparison = compare([seeded(f"r{n}", n, rate) for n, rate in enumerate(RATES)])
+    (verdict,) = comparison.verdicts
+    assert verdict.outcome == "repeats"
+    assert verdict.percent == pytest.approx(spread(RATES)["stdev"] / spread(RATES)["mean"] * 100)
+    shown = text(comparison)
+    assert shown.startswith("No key differs: these are 5 repeats of one scenario. Throughput varies by 5.3 %")
+    assert "B - A" not in shown
+    assert "throughput, samples/s" in shown
+
+
+def test_a_machine_or_a_version_that_differs_makes_another_group() -> None:
+    here, there = seeded("a", 1, 10.0), seeded("b", 2, 11.0)
+    other = Compared("b", there.result, there.scenario, {"engine": "ray", "cpus": 64})
+    comparison = compare([here, other])
+    assert [row.key for row in comparison.differing_keys] == ["run.cpus"]
+    assert comparison.repeats is None
+
+
+def test_five_metrics_come_first_in_their_units_and_the_others_are_folded() -> None:
+    extra: dict[str, Any] = {"au_interval_low": 0.4, "au_interval_high": 0.6, "window_steps": 59, "wall_seconds": 61.0}
+    runs = [seeded(f"{n}", n % 2, 10.0 + n, 2 + n // 2, **extra) for n in range(4)]
+    comparison = compare(runs)
+    assert len(comparison.main_metrics) <= 5
+    assert comparison.main_metrics[:2] == ("samples_per_second", "au")
+    shown, whole = text(comparison), text(comparison, everything=True)
+    assert "more metrics: --all" in shown
+    assert "window_steps" not in shown
+    (row,) = [line for line in whole.splitlines() if line.startswith("  window_steps")]
+    assert row.split()[1:4] == ["59", "59", "+0"]
+    assert "au_interval" not in whole
+    assert "--all" not in whole
+
+
+def test_the_page_and_the_terminal_have_equal_numbers() -> None:
+    comparison = compare(sides(RATES, FASTER))
+    html = page(comparison)
+    seen = check(html)
+    shown = text(comparison, everything=True)
+    assert comparison.verdicts[0].sentence in seen.words
+    rows = [line.split("  ") for line in shown.splitlines() if "(±" in line]
+    assert len(rows) > 5
+    for row in rows:
+        for cell in filter(None, map(str.strip, row)):
+            assert cell in seen.words, cell
+
+
+@pytest.mark.parametrize("name", ["</p><script>alert(1)</script>", "\x1b[31mred"])
+def test_a_page_escapes_what_runs_are_called(name: str) -> None:
+    runs = [Compared(name, each.result, each.scenario, each.info) for each in sides([1.0], [2.0])[:1]]
+    html = page(compare([*runs, seeded("b", 1, 2.0, 4)]))
+    assert "<script>alert" not in html
+    check(html)
+
+
+def test_simulate_repeats_with_the_seeds_that_follow_and_compare_pairs_them(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command(*arguments: str) -> tuple[object, str, str]:
+        with pytest.raises(SystemExit) as left:
+            main([*arguments])
+        said = capsys.readouterr()
+        return left.value.code, said.out, said.err
+
+    decode = "loader.decode={kind: exponential, mean: 30 ms}"
+    for workers in (1, 4):
+        keys = [f"loader.num_workers={workers}", decode, "seed=7", "--no-report"]
+        code, out, err = command("simulate", "unet3d-small", *keys, "--repeat", "3", "--out", f"w{workers}")
+        assert (code, "over 3 runs" in out) == (0, True), err
+    seeds = [Run.open(home / f"w1-{n}").directory.scenario for n in (1, 2, 3)]
+    assert [f"seed: {seed}\n" in str(text) for seed, text in zip((7, 8, 9), seeds, strict=True)] == [True] * 3
+    folders = [f"w{workers}-{n}" for workers in (1, 4) for n in (1, 2, 3)]
+    code, out, err = command("compare", *folders, "--json", "--out", "c.html")
+    found = json.loads(out)
+    assert found["verdicts"][0]["outcome"] == "faster"
+    assert found["verdicts"][0]["pairs"] == 3
+    assert found["verdicts"][0]["sentence"] in check((home / "c.html").read_text()).words
+    comparison = rayio.compare(*folders)
+    assert comparison.as_json() == found
+    assert isinstance(comparison, Comparison)
+    (home / "mine.html").write_text("mine")
+    assert command("compare", *folders, "--out", "mine.html")[0] == 2
+    assert (home / "mine.html").read_text() == "mine"
+    assert command("compare", *folders, "--out", "c.html")[0] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -89,6 +90,73 @@ def test_a_client_that_is_not_let_in_is_told_what_to_set_and_never_what_it_sent(
         assert told in found
         assert "s3cret" not in found
         assert "\n" not in found
+
+
+@pytest.mark.parametrize(
+    ("mode", "has_token", "wants", "accepts", "outcome"),
+    [
+        (None, True, False, True, "disabled"),  # a token that is left from another cluster changes nothing
+        (None, False, False, True, "disabled"),
+        (None, True, True, True, "token"),
+        (None, True, True, False, "does not accept the token of this client (from ~/.ray/auth_token): set RAY_"),
+        (None, False, True, True, "asks for a token, and this client sends none: set RAY_AUTH_MODE=token, and"),
+        ("disabled", True, True, True, "asks for a token, and this client sends none: set RAY_AUTH_MODE=token, and"),
+        ("disabled", True, False, True, "disabled"),
+        ("token", True, False, True, "asks for no token, and RAY_AUTH_MODE=token is set here: unset it, or set RAY_"),
+        ("token", True, True, True, "token"),
+        ("Token", True, True, True, "Token"),
+        ("token", False, True, True, "RAY_AUTH_MODE=token is set, and this client has no token; set"),
+        (None, True, None, True, None),  # no answer: nothing is decided
+    ],
+)
+def test_the_addressed_cluster_decides_on_authentication_and_a_mismatch_is_one_line(
+    mode: str | None, has_token: bool, wants: bool | None, accepts: bool, outcome: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    for name in (token.MODE, token.TOKEN, token.TOKEN_PATH):
+        monkeypatch.delenv(name, raising=False)
+    if mode is not None:
+        monkeypatch.setenv(token.MODE, mode)
+    asked = {token.WITHOUT: wants, token.WITH: wants and not accepts}
+    monkeypatch.setattr(token, "_is_refused", lambda gcs, mode: asked[mode])
+    monkeypatch.setattr(token, "_reload", lambda: None)
+    monkeypatch.setattr(token, "has_token", lambda: has_token)
+    if outcome is not None and " " in outcome:
+        with pytest.raises(ClusterError, match=re.escape(outcome)) as caught:
+            token.use_that_of("auto", "10.0.0.1:6379")
+        assert "\n" not in str(caught.value)
+    else:
+        token.use_that_of("auto", "10.0.0.1:6379")
+        assert os.environ.get(token.MODE) == outcome
+    token.forget()
+    assert os.environ.get(token.MODE) == mode
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("local_ray")
+def test_a_token_in_the_home_folder_does_not_keep_from_a_cluster_without(tmp_path: Path) -> None:
+    """As an earlier local run leaves it there; then a run's actors waited for each other's tokens for ever."""
+    import ray
+
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("f" * 64)
+    own = os.environ | {"HOME": str(tmp_path)}
+    own.pop("RAY_AUTH_MODE")
+    address = ray.get_runtime_context().gcs_address
+    for mode, code, said in (
+        ({}, 0, "authentication: no token is sent (RAY_AUTH_MODE=disabled)"),
+        (
+            {"RAY_AUTH_MODE": "token"},
+            2,
+            f"rayio: the Ray cluster at {address} asks for no token, and RAY_AUTH_MODE=tok",
+        ),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "rayio", "doctor", "--address", address], capture_output=True, text=True,
+            cwd=tmp_path, env=own | mode, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        assert said in done.stdout + done.stderr
 
 
 def test_a_token_that_is_asked_for_and_not_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

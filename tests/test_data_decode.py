@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import pickle
+import re
+import struct
 import zlib
 from itertools import pairwise
 from pathlib import Path
@@ -17,8 +20,11 @@ from hypothesis import strategies as st
 
 import rayio
 from rayio.data.decode import MAX_RATIO, PLAIN_BYTES, Checksum, Decompress, compressed
-from rayio.errors import ScenarioError
+from rayio.errors import DataError, ScenarioError
+from rayio.kinds import DECODES
 from rayio.model.planning import plan_of
+from rayio.scenario import checks
+from rayio.scenario.decode import UndecodableError
 from rayio.scenario.load import build, load
 from rayio.scenario.write import json_schema, to_yaml
 from scenarios import run_locally, scenario, simulated
@@ -84,10 +90,21 @@ def test_every_batch_is_really_decoded_where_there_are_bytes(
         assert row["duration_ns"] > 0
 
 
-@pytest.mark.parametrize("decode", [CHECKSUM, DECOMPRESS], ids=["checksum", "decompress"])
-def test_without_bytes_it_takes_what_the_rate_says(decode: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("decode", "milliseconds"),
+    [
+        ({"kind": "checksum"}, 2.0),
+        ({"kind": "checksum", "passes": 3}, 6.0),
+        ({"kind": "decompress"}, 2.0),
+        ({"kind": "decompress", "ratio": 2, "per_sample": "1 ms"}, 4.0),
+        ({"kind": "decompress", "ratio": 8}, 2.0 * 1.72 / 1.18),  # zlib's time is mostly that of its input
+        ({"kind": "decompress", "ratio": 1}, 0.14),  # stored: a copy
+    ],
+)
+def test_without_bytes_it_takes_what_the_rate_says(decode: dict[str, Any], milliseconds: float) -> None:
     run = simulated(loader__decode=decode | {"rate": "1 MB/s"})
-    assert {row["duration_ns"] for row in run.rows("decode")} == {2_000_000}
+    (taken,) = {row["duration_ns"] for row in run.rows("decode")}
+    assert taken == pytest.approx(milliseconds * 1e6, rel=1e-6)
     assert {row["bytes"] for row in run.rows("decode")} == {0}
     assert len(run.rows("decode")) == 48
 
@@ -135,10 +152,10 @@ def test_an_editor_knows_the_kinds() -> None:
         ({"kind": "decompress", "ratio": True}, "loader.decode.ratio=true: must be a number from 1 to 16"),
         ({"kind": "decompress", "passes": 2}, "loader.decode.passes=2: no such key"),
         ({"kind": "checksum", "rate": "fast"}, "loader.decode.rate=fast: not a number with a unit"),
-        ({"kind": "jpeg"}, "or decompress"),
+        ({"kind": "jpeg"}, "decompress, image, numbers or json"),
         (
             {"passes": 2},
-            "kind is missing; it must be constant, normal, lognormal, uniform, exponential, ramp, checksum or",
+            "kind is missing; it must be constant, normal, lognormal, uniform, exponential, ramp, checksum, decompress",
         ),
     ],
 )
@@ -155,3 +172,72 @@ def test_what_it_cannot_be_is_refused_with_what_it_can(decode: dict[str, Any], s
 def test_times_stay_times_elsewhere() -> None:
     with pytest.raises(ScenarioError, match=r"train\.compute\.kind=checksum: must be constant"):
         scenario(train__compute={"kind": "checksum"})
+
+
+@pytest.mark.parametrize(
+    ("format", "kind"),
+    [("jpeg", "image"), ("png", "image"), ("csv", "numbers"), ("tsv", "numbers"), ("json", "json"), ("jsonl", "json")],
+)
+def test_encoded_samples_are_decoded_by_their_library(tmp_path: Path, format: str, kind: str) -> None:
+    wanted = scenario(
+        dataset__path="data", dataset__format=format, dataset__sample_bytes="20 kB", train__compute="100 us",
+        loader__decode={"kind": kind},
+    )  # fmt: skip
+    run = run_locally(on_disk(wanted, tmp_path), tmp_path)
+    assert run.ledger.even
+    # A batch has two samples: pixels are of 3.76 bits or 6.8, a number of 9 characters takes 8 bytes, text is text.
+    ratio = {"jpeg": 8 / 3.76, "png": 8 / 6.8, "csv": 8 / 9, "tsv": 8 / 9}.get(format, 1)
+    made = [row["bytes"] for row in run.rows("decode")]
+    assert made == pytest.approx([ratio * 40_000] * len(made), rel=0.1)
+    refused = "loader.decode.kind=image: decodes samples of dataset.format=jpeg or png, and dataset.format=npz"
+    with pytest.raises(ScenarioError, match=re.escape(refused)):
+        scenario(loader__decode={"kind": "image", "rate": "1 MB/s"})
+    plain = scenario(dataset__format=format, dataset__sample_bytes="20 kB")
+    assert any(f"loader.decode={{kind: {kind}}}" in line for line in checks.idle(plain))
+
+
+def a_png_of(pixels: int) -> bytes:
+    """Give a PNG that says that it is a square of so many pixels, which its few bytes inflate to."""
+    edge = int(pixels**0.5)
+    lines = zlib.compress(bytes(edge + 1) * edge, 9)
+    header = struct.pack(">IIBBBBB", edge, edge, 8, 0, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", lines), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body)) for name, body in chunks
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "sample", "reason"),
+    [
+        ("image", a_png_of(200_000_000), "exceeds limit of"),
+        ("image", a_png_of(10_000)[:-30], "image file is truncated"),
+        ("image", b"GIF89a" + bytes(100), "cannot identify image file"),
+        ("numbers", b"1,2,three,4", ""),
+        ("json", b'{"text": "' + b"a" * 500, "Unterminated string"),
+        ("json", b"[" * 100_000, "recursion"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_cannot_be_decoded_is_refused_with_the_reason_and_the_number_of_the_sample(
+    kind: str, sample: bytes, reason: str
+) -> None:
+    decode = DECODES[kind]()
+    good = {"image": a_png_of(100), "numbers": b"1,2", "json": b'{"text": "a"}'}[kind]
+    both, sizes = np.frombuffer(good + sample, np.uint8), np.array([len(good), len(sample)])
+    with pytest.raises(UndecodableError) as refused:
+        decode(both, sizes)
+    assert refused.value.number == 1
+    assert reason in refused.value.reason
+
+
+def test_a_sample_that_cannot_be_decoded_ends_the_run_in_a_line_with_file_and_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = on_disk(scenario(
+        dataset__path="data", dataset__format="jsonl", dataset__sample_bytes="2 kB", train__compute="100 us",
+        loader__decode={"kind": "json"}, loader__num_workers=0,
+    ), tmp_path)  # fmt: skip
+    monkeypatch.setattr(json, "loads", lambda text: [][0])
+    with pytest.raises(DataError, match=r"\d{9}\.jsonl: sample \d+ \(row \d\): cannot be decoded: json: list index"):
+        run_locally(wanted, tmp_path)

@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rayio.data.formats import FORMATS, Format, npz, reads
-from rayio.data.formats.npz import NPY, ROWS, _npy_header
+from rayio.data.formats.npy_header import HEADER_BYTES, header
+from rayio.data.formats.npz import ROWS
 from rayio.data.formats.parquet_options import ParquetOptions
 from rayio.data.formats.reads import by_file
 from rayio.data.formats.sample import Place, check, fill
+from rayio.data.generate import write_file
 from rayio.data.layout import Batch, Layout
 from rayio.data.sampler import Sampler
 from rayio.errors import DataError
-from rayio.schema.choice import NO_OPTIONS
+from rayio.schema.choice import options_of
 from rayio.schema.distribution import Constant, Distribution, Uniform
 from rayio.schema.fields import Section
 from rayio.storage.base import Opener
@@ -37,14 +39,11 @@ def dataset(
     per_file: int = 3,
     size: Distribution = SMALL,
     seed: int = 5,
-    options: Section = NO_OPTIONS,
+    options: Section | None = None,
 ) -> Layout:
-    layout = Layout(num_files, per_file, size, seed, form.extension, options)
+    layout = Layout(num_files, per_file, size, seed, form.extension, options or options_of(form)())
     for number in range(num_files):
-        path = root / layout.path(number)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            form.write(file, layout, number)
+        write_file(layout, form, PosixStore(root), number)
     return layout
 
 
@@ -92,6 +91,9 @@ def test_the_size_of_a_file_is_known_before_it_is_written(
         (FORMATS["hdf5"], r"x of shape \(3, 48\) and uint8, found \(3, 40\)"),
         (FORMATS["tfrecord"], r"a record with a payload of 73 bytes, found one of \d+: .*foreign"),
         (FORMATS["parquet"], r"a parquet file of \d+ bytes, found one of \d+: .*foreign"),
+        (FORMATS["npy"], r"an array of shape \(3, 48\) and uint8, found \(3, 40\)"),
+        (FORMATS["raw"], r"id 4, found id \d+ with a wrong checksum"),
+        (FORMATS["tar"], r"the member 0{18}4.bin of 48 bytes, found one of 40"),
     ],
 )
 def test_a_file_of_another_sample_size_is_refused(form: Format, shape: str, tmp_path: Path) -> None:
@@ -104,16 +106,27 @@ def test_a_file_of_another_sample_size_is_refused(form: Format, shape: str, tmp_
 @every_format
 def test_samples_of_one_file_open_it_once_and_neighbours_are_one_read(form: Format, tmp_path: Path) -> None:
     # Of parquet, whole row groups are read: here they are samples, and neighbours are still apart.
-    groups = ParquetOptions(row_group=1) if form is FORMATS["parquet"] else NO_OPTIONS
+    groups = ParquetOptions(row_group=1) if form is FORMATS["parquet"] else None
     layout = dataset(tmp_path, form, 2, 8, Constant(value=10_000), options=groups)
     asked = Traffic()
     read(form, counted_opener(PosixStore(tmp_path), asked), layout, batch_of(layout, [0, 1, 2, 9, 7, 5]))
-    assert asked.opens == 2
+    assert asked.opens == (0 if not getattr(form, "has_files", True) else 2 * (1 + len(getattr(form, "beside", ()))))
     # What each file needs first; then 0-2, 7, 5 of one and 9 of the other.
     name = next(name for name in FORMATS if FORMATS[name] is form)
-    heads, head_bytes = {"npz": (2, 4096), "hdf5": (1, 4096), "tfrecord": (0, 0), "parquet": (1, 1 << 16)}[name]
-    assert asked.requests == 2 * heads + (6 if name == "parquet" else 4)
-    assert 0 <= asked.nbytes - 2 * heads * head_bytes - 6 * 10_000 < 6 * 100
+    heads, head_bytes = FIRST.get(name, (0, 0))
+    reads = {"parquet": 6, "json": 2, "synthetic": 0}.get(name, 4)
+    assert asked.requests == 2 * heads + reads
+    wanted = {"json": 16, "synthetic": 0}.get(name, 6) * 10_000
+    assert 0 <= asked.nbytes - 2 * heads * head_bytes - wanted < 6 * AROUND.get(name, 100)
+
+
+#: Requests before the samples of a file, and the bytes of each.
+FIRST = {
+    "npz": (2, 4096), "hdf5": (1, 4096), "parquet": (1, 1 << 16), "npy": (1, 4096),
+    "indexed_binary": (1, 56 + 8 * (4 * 8 + 3)), "mmap_indexed_binary": (1, 34 + 20 * 8 + 8),
+}  # fmt: skip
+#: The most bytes that a format has around a sample, where they are more than 100: headers, whole pages.
+AROUND = {"tar": 2048, "mmap_indexed_binary": 8192}
 
 
 def test_numpy_reads_our_npz_and_numpys_own_npz_has_our_arrays(tmp_path: Path) -> None:
@@ -154,7 +167,7 @@ def test_our_own_header_needs_no_parser_and_another_writers_is_parsed(
 
 @given(st.integers(1, 2**40), st.integers(16, 2**47))
 def test_rows_start_at_the_same_place_whatever_their_shape(rows: int, row_bytes: int) -> None:
-    assert len(_npy_header("|u1", (rows, row_bytes))) == NPY
+    assert len(header("|u1", (rows, row_bytes))) == HEADER_BYTES
     assert ROWS == 30 + 5 + 20 + 128
 
 

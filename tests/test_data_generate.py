@@ -3,23 +3,27 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
+import zlib
 from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rayio.data.formats import FORMATS
+from rayio.data.formats import FORMATS, layout_of
 from rayio.data.formats.chunks import Hdf5Options
 from rayio.data.formats.parquet_options import ParquetOptions
 from rayio.data.generate import Report, prepare, verify
 from rayio.data.layout import Layout
 from rayio.data.manifest import NAME
-from rayio.errors import DataError, StorageError
+from rayio.errors import DataError, ScenarioError, StorageError
+from rayio.scenario.load import build
+from rayio.schema.choice import NO_OPTIONS, options_of
 from rayio.schema.distribution import Constant, Normal
 from rayio.storage.stores.posix import TOKEN
 
@@ -32,10 +36,16 @@ def files_in(root: Path) -> dict[str, bytes]:
 
 
 def make(root: Path, layout: Layout = LAYOUT, threads: int | None = 1, format: str = "npz") -> Report:
-    return prepare(replace(layout, extension=FORMATS[format].extension), format, root, threads=threads)
+    return prepare(layout if layout.options != NO_OPTIONS else laid(layout, format), format, root, threads=threads)
+
+
+def laid(layout: Layout, format: str) -> Layout:
+    """Give a layout in a format, with its default options."""
+    return replace(layout, extension=FORMATS[format].extension, options=options_of(FORMATS[format])())
 
 
 every_format = pytest.mark.parametrize("format", FORMATS)
+every_stored = pytest.mark.parametrize("format", [n for n in FORMATS if getattr(FORMATS[n], "has_files", True)])
 
 
 def test_a_dataset_is_written_once_and_then_reused(tmp_path: Path) -> None:
@@ -134,9 +144,9 @@ def test_a_truncated_file_of_a_finished_dataset_is_refused_by_file_sample_and_si
             check(LAYOUT, "npz", tmp_path)
 
 
-@every_format
+@every_stored
 def test_verify_reads_every_sample(format: str, tmp_path: Path) -> None:
-    layout = replace(LAYOUT, extension=FORMATS[format].extension)
+    layout = laid(LAYOUT, format)
     with pytest.raises(DataError, match="there is no dataset; generate it first"):
         verify(layout, format, tmp_path)
     report = make(tmp_path, format=format)
@@ -145,7 +155,7 @@ def test_verify_reads_every_sample(format: str, tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[500 if format == "hdf5" else 300] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match=rf"000000017{layout.extension}: sample 3[45] .*expected (checksum|CRC)"):
+    with pytest.raises(DataError, match=rf"000000017{layout.extension}: sample 3[45] .*expected (checksum|CRC|b')"):
         verify(layout, format, tmp_path)
     path.unlink()
     with pytest.raises(DataError, match=rf"000000017{layout.extension}: the file is missing"):
@@ -256,19 +266,21 @@ def test_a_folder_without_permission_is_a_storage_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
 
 
-@every_format
+@every_stored
 def test_a_write_that_fails_leaves_a_folder_that_can_be_resumed(format: str, tmp_path: Path) -> None:
     code = (
         "import resource, signal; from pathlib import Path; from rayio.data.generate import prepare;"
         "from rayio.data.layout import Layout; from rayio.schema.distribution import Constant;"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000));"
-        f"prepare(Layout(20, 1, Constant(value=20_000), 5, {FORMATS[format].extension!r}), {format!r}, "
+        "from rayio.data.formats import FORMATS; from rayio.schema.choice import options_of;"
+        f"options = options_of(FORMATS[{format!r}])();"
+        f"prepare(Layout(20, 1, Constant(value=20_000), 5, {FORMATS[format].extension!r}, options), {format!r}, "
         f"Path({str(tmp_path)!r}))"
     )
     failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "StorageError" in failed.stderr.splitlines()[-1]
     assert "File too large while writing the dataset" in failed.stderr.splitlines()[-1]
-    assert list(files_in(tmp_path)) == [NAME]
+    assert [name for name in files_in(tmp_path) if not name.endswith(".idx")] == [NAME]
     assert make(tmp_path, Layout(20, 1, Constant(value=20_000), 5), format=format).written_files == 20
 
 
@@ -290,10 +302,60 @@ def test_leftovers_of_dead_writers_are_removed_and_those_of_living_ones_are_not(
     assert sorted(files for files in files_in(tmp_path) if files.endswith(".partial")) == sorted(kept)
 
 
-@every_format
+@every_stored
 def test_files_hold_what_the_format_writes(format: str, tmp_path: Path) -> None:
     make(tmp_path, format=format)
     content = io.BytesIO()
-    FORMATS[format].write(content, LAYOUT, 7)
-    path = replace(LAYOUT, extension=FORMATS[format].extension).path(7)
+    layout = laid(LAYOUT, format)
+    FORMATS[format].write(content, layout, 7)
+    path = layout.path(7)
     assert (tmp_path / path).read_bytes() == content.getvalue()
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1.5, 4.0, 16.0])
+@pytest.mark.parametrize("format", ["npz", "hdf5", "tfrecord", "parquet", "raw", "npy", "tar", "indexed_binary"])
+def test_zlib_shrinks_samples_by_the_compressibility(format: str, ratio: float, tmp_path: Path) -> None:
+    size = 200_000
+    layout = replace(laid(Layout(2, 2, Constant(value=size), 5), format), compressibility=ratio)
+    assert prepare(layout, format, tmp_path, threads=1).written_files == 2
+    assert verify(layout, format, tmp_path).reused_files == 2
+    content = (tmp_path / layout.path(1)).read_bytes()
+    if format == "tar":  # headers compress too, and are much of a small tar
+        content = content.rstrip(b"\0")
+    assert len(content) / len(zlib.compress(content, 6)) == pytest.approx(ratio, rel=0.04)
+    if ratio > 1:
+        with pytest.raises(
+            DataError, match=r"this dataset has dataset.compressibility = [\d.]+, the scenario has none"
+        ):
+            prepare(replace(layout, compressibility=1.0), format, tmp_path, threads=1)
+
+
+def test_folders_have_as_many_files_as_they_should(tmp_path: Path) -> None:
+    layout = replace(laid(LAYOUT, "npz"), files_per_folder=4)
+    prepare(layout, "npz", tmp_path, threads=2)
+    found = [len([*folder.glob("*.npz")]) for folder in sorted(tmp_path.iterdir()) if folder.is_dir()]
+    assert found == [4] * 7 + [2]
+    assert verify(layout, "npz", tmp_path).reused_files == 30
+    (tmp_path / "000007/000000029.npz").unlink()
+    assert prepare(layout, "npz", tmp_path, threads=1).written_files == 1
+    with pytest.raises(DataError, match=r"this dataset has dataset.files_per_folder = 4, the scenario has none"):
+        prepare(laid(LAYOUT, "npz"), "npz", tmp_path)
+
+
+def test_keys_of_the_dataset_reach_its_layout() -> None:
+    plain = {"path": "d", "num_files": 8, "sample_bytes": 100}
+    made = build({
+        "name": "x", "dataset": plain | {"compressibility": 2, "files_per_folder": 3}, "train": {"compute": 1},
+        "loader": {"batch_size": 1},
+    })  # fmt: skip
+    assert (layout_of(made).compressibility, layout_of(made).path(7)) == (2.0, "000002/000000007.npz")
+    for keys, says in (
+        ({"compressibility": 17}, "dataset.compressibility=17: must be a number from 1 to 16"),
+        ({"files_per_folder": 0}, "dataset.files_per_folder=0: must be a whole number of at least 1"),
+        (
+            {"compressibility": 2, "format": "csv", "sample_bytes": 200},
+            "dataset.compressibility=2: samples of dataset.",
+        ),
+    ):
+        with pytest.raises(ScenarioError, match=re.escape(says)):
+            build({"name": "x", "dataset": plain | keys, "train": {"compute": 1}, "loader": {"batch_size": 1}})

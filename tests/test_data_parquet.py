@@ -354,3 +354,28 @@ def test_a_value_of_2_gib_is_refused_by_the_key_that_helps() -> None:
     of = layout(1, Constant(value=3 << 30), 1)
     with pytest.raises(DataError, match=r"dataset.columns=1: a sample of \d+ bytes is too large for so few columns"):
         PARQUET.write(io.BytesIO(), of, 0)
+
+
+@pytest.mark.parametrize(
+    ("samples", "size", "groups"), [(64, "1 MiB", 1), (65, "1 MiB", 2), (3, "100 MB", 3), (4_718_592, 761, 54)]
+)
+def test_without_a_size_row_groups_have_64_mib_of_samples(samples: int, size: Any, groups: int) -> None:
+    """The files of dlrm in MLPerf Storage, with 761 bytes a sample, and larger samples."""
+    wanted = scenario(
+        dataset__format="parquet", dataset__num_files=8, dataset__samples_per_file=samples, dataset__sample_bytes=size
+    )
+    of = layout_of(wanted)
+    ids = np.array([0])
+    planned = PARQUET.requests(of, Batch(0, 0, 0, ids, ids, ids, of.read_bytes_of(ids)))
+    payload = int(of.sample_bytes_of(ids)[0])
+    assert -(-samples // max(1, (1 << 26) // payload)) == groups
+    first = min(samples, max(1, (1 << 26) // payload))
+    assert planned.nbytes[1:].sum() == pytest.approx(first * payload, rel=0.02, abs=70_000)
+
+
+def test_pyarrow_finds_the_row_groups_of_files_whose_size_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rayio.data.formats.parquet_options.GROUP_BYTES", 1 << 20)
+    file = io.BytesIO()
+    PARQUET.write(file, layout(65, Constant(value=1 << 14), 1), 0)
+    described = pq.ParquetFile(file).metadata
+    assert [described.row_group(number).num_rows for number in range(described.num_row_groups)] == [64, 1]

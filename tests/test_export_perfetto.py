@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import threading
+import tracemalloc
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +29,9 @@ from pages import CHROMIUM
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackDescriptor, TrackEvent
 
 from rayio.export import lanes as tracks
-from rayio.export import perfetto, viewer
+from rayio.export import otlp, perfetto, viewer
+from rayio.export.spans import Origin
+from rayio.export.traces import spans_of
 from rayio.trace.span import schema
 
 
@@ -125,6 +128,35 @@ def test_every_span_of_work_is_a_slice_that_says_what_its_row_says(kind: str) ->
         for one in trace.slices
     )
     assert found == expected
+
+
+def with_long_texts(table: pa.Table, column: str, nbytes: int) -> pa.Table:
+    """Give one span in two hundred a long text."""
+    rows = [row | ({column: chr(65 + number % 26) * nbytes} if number % 200 == 7 else {})
+            for number, row in enumerate(table.to_pylist())]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=schema())
+
+
+@pytest.mark.parametrize("column", ["attributes", "status"])
+def test_a_long_text_takes_its_own_memory_and_no_other_spans(column: str) -> None:
+    table = training(trace__level="io")
+    longer = with_long_texts(table, column, 2 << 20)
+    number = sum(len(row[column]) > 1000 for row in longer.to_pylist())
+    assert number >= 3
+    tracemalloc.start()
+    try:
+        trace = b"".join(perfetto.trace(longer))
+        sent = sum(len(request.body) for request in otlp.requests(spans_of(longer, "r"), Origin("r")))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 300 << 20  # padded to equal length, the texts of all spans would take 100 times as much
+    slices = Read(trace).slices
+    texts = [one["said"][column] for one in slices if len(one["said"].get(column, "")) > 1000]
+    assert texts
+    assert {len(text) for text in texts} == {2 << 20}
+    if column == "status":
+        assert sent > number << 21
 
 
 def test_nothing_overlaps_on_a_track() -> None:

@@ -156,6 +156,24 @@ def test_reads_are_foreseen_where_nothing_comes_between(
     assert got["foreseen"] == (sum(tally.steps for tally in tallies) if are_foreseen else 0)
 
 
+@pytest.mark.parametrize("samples", [1, 9, 50])
+def test_steps_planned_together_are_fewer_with_large_batches_and_nothing_else_changes(
+    samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = scenario(dataset__num_files=160, loader__batch_size=4)
+    before = rows(wanted, foreseen=True)
+    planned, look_ahead = [], ForeseenQueue._look_ahead
+
+    def noted(self: ForeseenQueue, at: Any) -> list[Reading]:
+        planned.append(len(ahead := look_ahead(self, at)))
+        return ahead
+
+    monkeypatch.setattr("rayio.engines.virtual.foreseen.AHEAD_SAMPLES", samples)
+    monkeypatch.setattr(ForeseenQueue, "_look_ahead", noted)
+    assert rows(wanted, foreseen=True) == before
+    assert max(planned) == max(1, samples // 4)
+
+
 def test_a_rank_that_waits_for_a_batch_that_never_comes_says_which() -> None:
     wanted = scenario(train__epochs=1)
     with pytest.MonkeyPatch.context() as patch:

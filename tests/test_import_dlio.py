@@ -16,6 +16,7 @@ from rayio.cli import main
 from rayio.errors import DataError, RunError, StorageError
 from rayio.imports.dlio_losses import LOSSES, batch_size, losses
 from rayio.imports.dlio_results import read
+from rayio.kinds import STORAGE_MODELS
 from rayio.predict.calibrate import calibrate
 from rayio.report.build import report
 from rayio.report.explain import explain
@@ -151,7 +152,7 @@ def test_an_import_is_explained_without_blaming_rayio(results: Path, tmp_path: P
     assert not any("trace.level" in note for note in found["notes"])
     assert found["simulated"] is None
     assert (found.origin and found.origin.kind) == "imported"
-    named = f"rayio simulate {made.path}/scenario.yaml storage.model=NAME (memory, nvme, s3, lustre-theta, lustre-cori,"
+    named = f"rayio simulate {made.path}/scenario.yaml storage.model=NAME ({', '.join(STORAGE_MODELS)},"
     assert f"to predict from it, name its storage: {named} or parameters)" in found["notes"]
     assert explanation.text(found).startswith("results, imported from results of DLIO\n")
     assert found["imported"]["lost_points"] == made.result["imported"]["lost_points"]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import os
 import platform
 import shlex
 import socket
 import subprocess
 import sys
-import zipfile
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -19,54 +20,77 @@ import pytest
 
 import rayio
 from rayio import cli
+from rayio.engines.ray.cluster import jobs as jobs_of_ray
 from rayio.engines.ray.cluster.connect import Node
-from rayio.engines.ray.cluster.jobs import JobState
+from rayio.engines.ray.cluster.jobs import Jobs, JobState
 from rayio.engines.ray.cluster.survey import Surveyed, why_not_reached, why_not_stored
-from rayio.errors import ScenarioError
+from rayio.errors import ClusterError, ScenarioError
 from rayio.records.answers import Ran
 from rayio.remote.jobs import doctor
+from rayio.remote.jobs.package import requirements, write_package
 from rayio.remote.jobs.submit import Ended, pack, ran_in, root_of
-from rayio.remote.jobs.wheel import requirements, write_wheel
+from rayio.reporter import Reporter
 from rayio.scenario.load import load, packaged
 from rayio.trace.clocks import Offset
 
 PACKAGE = Path(rayio.__file__).parent
 
 
-def test_the_wheel_is_the_package_and_runs_without_any_other(tmp_path: Path) -> None:
-    wheel = write_wheel(tmp_path)
-    with zipfile.ZipFile(wheel) as inside:
-        assert inside.testzip() is None
-        names = {*inside.namelist()}
-        (metadata,) = (inside.read(name).decode() for name in names if name.endswith("METADATA"))
-        inside.extractall(tmp_path / "site")
+def test_the_package_is_whole_and_runs_without_any_other(tmp_path: Path) -> None:
+    write_package(tmp_path / "site")
+    names = {str(path.relative_to(tmp_path / "site")) for path in (tmp_path / "site").rglob("*") if path.is_file()}
+    (metadata,) = (tmp_path / "site").glob("*.dist-info/METADATA")
     sources = {f"rayio/{path.relative_to(PACKAGE)}" for path in PACKAGE.rglob("*.py")}
     assert sources <= names
     assert {f"rayio/scenarios/{name}.yaml" for name in packaged()} <= names
     assert {path.suffix for path in map(Path, names)} >= {".css", ".js"}, "what the report needs"
-    assert "Requires-Dist" not in metadata, "pip --target would fetch them all, and Ray with them"
+    assert "Requires-Dist" not in metadata.read_text(), "the cluster's are used"
     done = subprocess.run(
-        [sys.executable, "-c", "import rayio, sys; print(rayio.__file__); sys.argv = ['rayio', 'scenarios']; "
-         "from rayio.__main__ import main; main()"],
+        [sys.executable, "-c", "import rayio, sys; from importlib.metadata import version, entry_points; "
+         "print(rayio.__file__, version('rayio'), len(entry_points(group='console_scripts', name='rayio'))); "
+         "sys.argv = ['rayio', 'scenarios']; from rayio.__main__ import main; main()"],
         env={**os.environ, "PYTHONPATH": str(tmp_path / "site")}, cwd=tmp_path,
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert done.stdout.startswith(str(tmp_path / "site"))
+    assert done.stdout.startswith(f"{tmp_path / 'site'}/rayio/__init__.py {rayio.__version__} ")
     assert "unet3d-small" in done.stdout
 
 
-def test_wheels_have_one_name_for_one_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    first, again = write_wheel(tmp_path / "a"), write_wheel(tmp_path / "b")
-    assert (first.name, first.read_bytes()) == (again.name, again.read_bytes())
-    changed = tmp_path / "scenarios"
-    changed.mkdir()
-    (changed / "mine.yaml").write_text("# another\n")
-    monkeypatch.setattr("rayio.remote.jobs.wheel.packaged_folder", lambda: changed)
-    other = write_wheel(tmp_path)
-    assert other.name != first.name, "Ray takes wheels of one name for one wheel"
-    assert other.name.startswith(f"rayio-{rayio.__version__}-0")
+def test_two_jobs_that_begin_together_have_each_their_package(tmp_path: Path) -> None:
+    """By the plugin of Ray that unpacks them: of one wheel that two jobs had, the second install removed the first."""
+    from ray._private.runtime_env import packaging
+    from ray._private.runtime_env.context import RuntimeEnvContext
+    from ray._private.runtime_env.working_dir import WorkingDirPlugin
+
+    scenario, sent = load("unet3d-small"), {}
+    for number in range(2):
+        (folder := tmp_path / f"job-{number}").mkdir()
+        packed = pack(folder, scenario, out="/shared/run", root=None, pip=False, is_installed=False)
+        assert "py_modules" not in packed.runtime_env
+        uri = packaging.get_uri_for_directory(packed.runtime_env["working_dir"], include_gitignore=True)
+        target = tmp_path / f"{number}.zip"
+        packaging.create_package(str(folder), target, include_gitignore=True)
+        sent[uri.encode()] = target.read_bytes()
+    assert len(sent) == 2
+
+    class Gcs:
+        async def async_internal_kv_get(self, key: bytes, **_: Any) -> bytes:
+            return sent[key]
+
+    plugin = WorkingDirPlugin(str(tmp_path / "node"), Gcs())
+    logger = logging.getLogger("unpacking")
+
+    async def begin() -> list[int]:
+        jobs = (plugin.create(uri.decode(), {}, RuntimeEnvContext(), logger=logger) for uri in sent)
+        return await asyncio.gather(*jobs)
+
+    assert all(size > 100_000 for size in asyncio.run(begin()))
+    first, second = (plugin._get_directory_on_node(uri.decode()) for uri in sent)
+    assert (first / "rayio" / "__main__.py").is_file()
+    plugin.delete_uri(next(iter(sent)).decode(), logger)
+    assert not first.exists()
+    assert (second / "rayio" / "__main__.py").is_file()
+    assert (second / "scenario.yaml").is_file()
 
 
 def test_what_pip_shall_install_is_not_ray() -> None:
@@ -81,10 +105,15 @@ def test_what_is_packed_is_the_scenario_alone(tmp_path: Path, monkeypatch: pytes
     scenario = load("unet3d-small", ["loader.num_workers=3"])
     packed = pack(tmp_path, scenario, out="s3://bucket/runs/a b", root=None, pip=False, is_installed=False)
     folder = Path(packed.runtime_env["working_dir"])
-    assert [path.name for path in folder.iterdir()] == ["scenario.yaml"]
+    own = {"rayio", f"rayio-{rayio.__version__}.dist-info"}
+    assert {path.name for path in folder.iterdir()} == {"scenario.yaml", "job.txt", *own}
+    assert (folder / "job.txt").read_text() == f"{packed.job_id}\n"
     assert load(folder / "scenario.yaml") == scenario
-    (wheel,) = packed.runtime_env["py_modules"]
-    assert Path(wheel).is_file()
+    assert packed.runtime_env.keys() == {"working_dir", "env_vars"}
+    (tmp_path / "there").mkdir()
+    installed = pack(tmp_path / "there", scenario, out=None, root="/shared", pip=True, is_installed=True)
+    assert {path.name for path in (tmp_path / "there").iterdir()} == {"scenario.yaml", "job.txt"}
+    assert installed.runtime_env["pip"] == requirements()
     words = shlex.split(packed.entrypoint)
     assert words[:5] == ["python", "-m", "rayio", "run", "scenario.yaml"]
     assert words[words.index("--out") + 1] == "s3://bucket/runs/a b"
@@ -106,13 +135,39 @@ def job(status: str, exit_code: int | None, message: str = "") -> JobState:
     return JobState("rayio-1", status, message, exit_code, "python -m rayio", 1000, 2000, {})
 
 
+#: As Ray 2.60 says that it could not set a job up, with most of the middle left out.
+SETUP = (
+    "runtime_env setup failed: Failed to set up runtime environment.\nCould not create the actor because its "
+    "associated runtime env failed to be created.\n[Node 192.0.2.2] Traceback (most recent call last):\n "
+    "File /ray/agent.py, line 561, in _create_runtime_env_with_retry\n    runtime_env_context = await asyncio.wait_for(\n"
+)
+NO_PIP = (
+    "    raise SubprocessCalledProcessError(\nray._private.runtime_env.utils.SubprocessCalledProcessError: Run cmd "
+    "failed with the following details.\nCommand '['/tmp/ray/virtualenv/bin/python', '-m', 'pip', 'install', '-r', "
+    "'/tmp/ray/r.txt']' returned non-zero exit status 1.\nLast 50 lines of stdout:\n    ERROR: Could not find a "
+    "version that satisfies the requirement pydantic==99.0.0 (from versions: 0.0.1)\n    ERROR: No matching "
+    "distribution found for pydantic==99.0.0\n"
+)
+NO_FOLDER = (
+    '  File "/ray/working_dir.py", line 260, in create\n    raise IOError(\nOSError: Failed to download runtime_env '
+    "file package gcs://_ray_pkg_01.zip from the GCS to the Ray worker node. The package may have been deleted.\n"
+)
+
+
 @pytest.mark.parametrize(
     ("state", "output", "exit_code", "complaint"),
     [
         (job("SUCCEEDED", 0), "", 0, ""),
         (job("FAILED", 3), "x\nrayio: au is 0.5, expected >= 0.9\n", 3, "au is 0.5, expected >= 0.9"),
         (job("FAILED", 2), "rayio: one\nrayio: no such file\n\n", 2, "no such file"),
-        (job("FAILED", None, "runtime_env\nsetup failed"), "", 2, "runtime_env setup failed"),
+        (job("FAILED", None, "Job supervisor actor died:\n x"), "", 2, "Job supervisor actor died: x"),
+        (job("FAILED", None, f"{SETUP}{NO_PIP}"), "", 2, "Ray could not install rayio's dependencies on the cluster: "
+         "No matching distribution found for pydantic==99.0.0; --pip needs a package index that its nodes reach; else"),
+        (job("FAILED", None, f"{SETUP}{NO_FOLDER}"), "", 2, "the cluster could not unpack what was sent: Failed to "
+         "download runtime_env file package gcs://_ray_pkg_01.zip from the GCS to the Ray worker node; submit again; "
+         "if it fails again, install rayio on the cluster and use --installed"),
+        (job("FAILED", None, f"{SETUP}OSError: [Errno 28] No space left on device\n"), "", 2, "the cluster could not "
+         "set up the job: [Errno 28] No space left on device; install rayio on the cluster and use --installed"),
         (job("STOPPED", -15), "", 130, "the job ended with exit code -15"),
         (job("FAILED", -9), "Killed\n", 2, "Killed"),
         (job("FAILED", 1), "Trace\nModuleNotFoundError: No module named 'a'\n", 1, "the cluster's Python has no a"),
@@ -121,8 +176,55 @@ def job(status: str, exit_code: int | None, message: str = "") -> JobState:
 def test_what_a_job_came_to(state: JobState, output: str, exit_code: int, complaint: str) -> None:
     ended = Ended(state, None, output)
     assert ended.exit_code == exit_code
+    assert "\n" not in ended.complaint
     if complaint:
         assert ended.complaint.startswith(complaint)
+
+
+class NoAgent:
+    """Ray's client of a head whose agent starts late, or never."""
+
+    def __init__(self, refusals: int) -> None:
+        self.refusals = refusals
+        self.submitted: list[str] = []
+
+    def submit_job(self, *, submission_id: str, **_: object) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise RuntimeError(
+                "Request failed with status code 500: No available agent to submit job, please try again later.."
+            )
+        self.submitted.append(submission_id)
+
+
+class Shown(Reporter):
+    """The progress that was shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def live(self, text: str, share: float | None = None) -> None:
+        self.shown.append(text)
+
+
+@pytest.mark.parametrize("refusals", [0, 3, 10_000])
+def test_a_head_without_an_agent_is_waited_for_and_then_its_port_is_named(
+    refusals: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_of_ray, "AGENT_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(jobs_of_ray, "AGENT_SECONDS", 0.3 if refusals > 3 else 600.0)
+    jobs: Any = Jobs.__new__(Jobs)
+    jobs.address = jobs._given = "http://head:8265"
+    jobs._client, shown = NoAgent(refusals), Shown()
+    if refusals > 3:
+        with pytest.raises(ClusterError, match=r"its port 52365: start the head with .*--dashboard-agent-listen-port"):
+            jobs.submit("echo", "rayio-1", {}, {}, shown)
+        assert jobs._client.submitted == []
+    else:
+        jobs.submit("echo", "rayio-1", {}, {}, shown)
+        assert jobs._client.submitted == ["rayio-1"]
+        assert len(shown.shown) == refusals
+    assert {text.partition(", ")[0] for text in shown.shown} <= {"rayio-1: waiting for the cluster's job agent"}
 
 
 def test_numbers_are_found_at_the_end_of_what_a_job_printed(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import rayio
 from rayio.analyze.stages import OF_LOADER
 from rayio.cli import main
 from rayio.errors import ScenarioError
-from rayio.kinds import COSTS
+from rayio.kinds import COSTS, STORAGE_MODELS
 from rayio.predict.calibrate import calibrate
 from rayio.report.build import report
 from rayio.report.explain import explain
@@ -141,7 +141,7 @@ def test_comparing_unlike_kinds_is_said(tmp_path: Path, capsys: pytest.CaptureFi
     again = str(rayio.simulate(scenario(seed=11), root=tmp_path, out="again").path)
     unlike = "unlike kinds: A is predicted, B is measured; what differs is also the way in which the numbers were found"
     _, shown, _ = printed(capsys, "compare", made, ran)
-    assert shown.splitlines()[:2] == [f"  A  predicted  {made}", f"  B  measured   {ran}"]
+    assert shown.splitlines()[2:4] == [f"  A  predicted  {made}", f"  B  measured   {ran}"]
     assert f"  note: {unlike}" in shown.splitlines()
     found = json.loads(printed(capsys, "compare", made, ran, "--json")[1])
     assert [group["kind"] for group in found["groups"]] == ["predicted", "measured"]
@@ -318,7 +318,7 @@ def test_storage_that_nobody_described_is_asked_for(tmp_path: Path, capsys: pyte
     theirs = str(tmp_path / "theirs.yaml")
     line = (
         "storage.model=unknown: nobody described the storage of small, so nothing can be predicted with it; "
-        "set storage.model to a preset (memory, nvme, s3, lustre-theta, lustre-cori) or to parameters\n"
+        f"set storage.model to a preset ({', '.join(STORAGE_MODELS)}) or to parameters\n"
     )
     for command in (
         ["simulate", theirs], ["run", theirs, "--engine", "local"], ["validate", theirs],

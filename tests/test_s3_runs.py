@@ -88,30 +88,6 @@ def test_a_dataset_of_objects_has_the_bytes_of_one_of_files(format: str, home: P
     assert contents(f"{place}/data") == files
 
 
-@pytest.mark.parametrize("format", [*FORMATS])
-def test_the_server_is_asked_for_what_the_model_is(format: str, home: Path, objects: Objects, place: str) -> None:
-    wanted = scenario(
-        dataset={"path": "data", "format": format, "num_files": 8, "samples_per_file": 3, "sample_bytes": "9 kB"},
-        train__epochs=1, train__compute="1 ms", trace__level="io",
-    )  # fmt: skip
-    rayio.generate(wanted, root=place)
-    objects.forget()
-    real = rayio.run(wanted, engine="local", root=place, out=home / "real")
-    asked = sorted(ranges for _, path, ranges in objects.methods("GET") if path.endswith(FORMATS[format].extension))
-    model = rayio.simulate(wanted, root=home, out=home / "model")
-
-    def reads(run: rayio.Run) -> list[str]:
-        spans = run.spans()
-        spans = spans[spans["name"] == "io.read"]
-        return sorted(f"bytes={at}-{at + n - 1}" for at, n in zip(spans["offset"], spans["bytes"], strict=True))
-
-    assert reads(real) == asked
-    # Whoever asks for the size first, and not for the file's start, pays for it: a file system tells it for nothing.
-    sizes = ["bytes=0-4095"] * int((real.spans()["name"] == "io.open").sum() if format == "parquet" else 0)
-    assert sorted(reads(model) + sizes) == asked
-    assert not objects.methods("HEAD")
-
-
 def test_a_run_lives_in_a_bucket_and_every_command_reads_it_there(
     small: Path, home: Path, place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 import yaml
@@ -17,9 +16,8 @@ import yaml
 import rayio
 from rayio.cli import _exit_code
 from rayio.engines.ray.cluster.connect import Connection, Node, in_flight_bytes, preflight
-from rayio.engines.ray.cluster.control import Control
 from rayio.engines.ray.placement import Place
-from rayio.errors import ClusterError, DataError, RunError, ScenarioError
+from rayio.errors import ClusterError, DataError, ScenarioError
 from rayio.model.plan import Plan
 from rayio.model.planning import plan_of
 from rayio.reporter import Reporter
@@ -427,23 +425,6 @@ def test_without_spans_the_steps_and_samples_are_those_of_training(tmp_path: Pat
     assert fine["evaluation"]["rounds"] == wanted.train.epochs
     assert none.keys() == fine.keys()
     assert none["percentiles"].keys() == fine["percentiles"].keys()
-
-
-def test_a_collector_that_ray_kills_for_its_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError
-
-    from rayio.engines.ray.actors.group import ActorGroup
-
-    group = ActorGroup.__new__(ActorGroup)
-    group.handles = {"collector": MagicMock()}
-    group.control = Control("127.0.0.1:0", "")
-    monkeypatch.setattr("ray.wait", MagicMock(return_value=([None], [])))
-    died = r"^the collector died \(killed, or out of memory\): spans can no longer"
-    silent = r"^the collector has not answered for 30 s \(stopped, or waiting for its storage\): spans can no longer"
-    for kind, told in ((OutOfMemoryError, died), (GetTimeoutError, silent), (RayActorError, died)):
-        monkeypatch.setattr("ray.get", MagicMock(side_effect=kind("Task was killed\ndue to the node")))
-        with pytest.raises(RunError, match=told):
-            group._progress()
 
 
 def test_an_evaluation_dataset_that_is_another_is_told_by_its_own_keys(home: Path) -> None:

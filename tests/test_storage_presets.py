@@ -96,5 +96,5 @@ def test_small_files_cost_lustre_an_open_each(name: str) -> None:
 
 @pytest.mark.parametrize("modelled", [True, False])
 def test_an_unknown_preset_is_refused_with_those_there_are_before_anything_starts(modelled: bool) -> None:
-    with pytest.raises(ScenarioError, match=r"storage\.model=lustre: .* there are lustre-cori, lustre-theta, memory"):
+    with pytest.raises(ScenarioError, match=r"storage\.model=lustre: .* there are azure-blob, .*lustre-theta, memory"):
         plan_of(scenario(storage__model="lustre"), modelled)

@@ -43,8 +43,9 @@ class Head:
     environment: dict[str, str]
 
     def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+        environment = {name: value for name, value in {**self.environment, **variables}.items() if value}
         return subprocess.Popen(
-            [sys.executable, "-m", "rayio", *arguments], env={**self.environment, **variables}, cwd=self.home / "empty",
+            [sys.executable, "-m", "rayio", *arguments], env=environment, cwd=self.home / "empty",
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -114,6 +115,42 @@ def test_a_scenario_runs_where_there_is_ray_and_no_rayio(head: Head, tmp_path: P
         code, out, err = head.rayio("status", *where, **variables)
         assert (code, out, len(err.splitlines())) == (2, "", 1)
         assert said in err
+
+
+def test_each_way_in_which_a_token_is_wrong_is_one_line(head: Head, tmp_path: Path) -> None:
+    """Of the cluster's control process, which a run on the cluster addresses itself."""
+    address = Path(head.folder, "ray_current_cluster").read_text()
+    (tmp_path / "nobody").mkdir()
+    nobody = {"HOME": str(tmp_path / "nobody"), "RAY_AUTH_MODE": ""}
+    for variables, code, said in (
+        ({}, 2, "No module named 'rayio'"),  # it is let in, and there is no rayio
+        ({"RAY_AUTH_MODE": ""}, 2, "No module named 'rayio'"),
+        (nobody, 2, "asks for a token, and this client sends none: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH"),
+        (nobody | {"RAY_AUTH_TOKEN": "0" * 64}, 2, "does not accept the token of this client (from RAY_AUTH_TOKEN)"),
+        (nobody | {"RAY_AUTH_MODE": "token"}, 2, "RAY_AUTH_MODE=token is set, and this client has no token"),
+        ({"RAY_AUTH_MODE": "disabled"}, 2, "asks for a token, and this client sends none"),
+    ):
+        got, out, err = head.rayio("doctor", "--address", address, **variables)
+        assert got == code, out + err
+        assert said in err.splitlines()[-1]
+    code, _, err = head.rayio("status", "--address", head.address, RAY_AUTH_MODE="")
+    assert (code, err) == (0, "")
+    code, _, err = head.rayio("status", "--address", head.address, **nobody)
+    assert code == 2
+    assert "asks for a token, and this client sends none" in err
+
+
+def test_many_at_once_do_not_disturb_each_other(head: Head, tmp_path: Path) -> None:
+    where = ("--address", head.address, "--root", str(tmp_path))
+    begun = [
+        head.start(*command, *where)
+        for number in range(3)
+        for command in (("submit", "unet3d-small", *SMALL, "--out", str(tmp_path / f"run-{number}")), ("doctor",))
+    ]
+    for process in begun:
+        out, err = process.communicate(timeout=400)
+        assert process.returncode == 0, out + err
+    assert all(Run.open(tmp_path / f"run-{number}").exit_code == 0 for number in range(3))
 
 
 def served(head: Head) -> dict[str, float]:

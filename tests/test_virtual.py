@@ -69,6 +69,24 @@ def test_an_interrupt_closes_everybody_and_is_raised() -> None:
     assert sorted(closed) == ["a", "b"]
 
 
+def test_a_cancelled_simulation_ends_before_its_next_event() -> None:
+    """An event may take a second, so the next look at every few thousand of them would be hours away."""
+    kernel, events = VirtualKernel(), []
+
+    async def steps() -> None:
+        for step in range(10_000):
+            events.append(step)
+            if step == 3:
+                kernel.cancel()
+            await kernel.sleep_until(step)
+
+    with pytest.raises(KeyboardInterrupt):
+        kernel.run(steps())
+    assert events == [0, 1, 2, 3]
+    with pytest.raises(KeyboardInterrupt):
+        kernel.check()
+
+
 def test_a_future_wakes_every_waiter_in_order() -> None:
     kernel, log = VirtualKernel(), []
     future = kernel.future("news")

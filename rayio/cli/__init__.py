@@ -29,8 +29,12 @@ from rayio.cli import (
     top,
     why,
 )
+from rayio.cli.grouped import Grouped
+from rayio.cli.streams import open_streams
+from rayio.cli.terminal import detail
 from rayio.errors import RayioError
 from rayio.signals import INTERRUPTED, interruptible, leave
+from rayio.storage.address import not_utf8
 
 #: The class of typer's errors of usage, which is not public.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -59,6 +63,7 @@ def application() -> typer.Typer:
     """Return the application with all commands."""
     app = typer.Typer(
         name="rayio",
+        cls=Grouped,
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -67,15 +72,15 @@ def application() -> typer.Typer:
     )
     app.callback()(_options)
     runs.add_to(app)
-    results.add_to(app)
-    predictions.add_to(app)
     sweeps.add_to(app)
-    sizing.add_to(app)
     why.add_to(app)
+    results.add_to(app)
+    sizing.add_to(app)
+    predictions.add_to(app)
+    top.add_to(app)
     export.add_to(app)
     scenarios.add_to(app)
     jobs.add_to(app)
-    top.add_to(app)
     kubernetes.add_to(app)
     completion.add_to(app)
     return app
@@ -87,7 +92,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Codes: 0 done, 1 a bug (the traceback is in a file), 2 bad input or environment, 3 expectations unmet, 4 samples
     not delivered exactly once, 130 interrupted.
     """
+    open_streams()
     interruptible()
+    detail.restart()
     leave(_exit_code(arguments))
 
 
@@ -99,20 +106,27 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         if (line := os.environ.get(completion.VARIABLE)) is not None:
             print(completion.answer(application(), line))
             return 0
-        code = application()(
-            args=_filled(sys.argv[1:] if arguments is None else arguments), prog_name="rayio", standalone_mode=False
-        )
+        arguments = sys.argv[1:] if arguments is None else arguments
+        for argument in arguments:
+            if (escaped := not_utf8(argument)) is not None:
+                _say(f"{escaped} is not UTF-8; rayio writes names into text files, so choose another name")
+                return RayioError.exit_code
+        code = application()(args=_filled(arguments), prog_name="rayio", standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()
         if code == INTERRUPTED:  # typer caught a KeyboardInterrupt
             _say("interrupted")
         return code if isinstance(code, int) else 0
     except RayioError as error:
+        if detail.is_verbose:
+            traceback.print_exception(error)
         _say(str(error))
         return error.exit_code
     except _UsageError as error:
         return _usage(error)
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, typer.Abort) as error:
+        if isinstance(error.__cause__, EOFError):  # typer takes any for the end of a user's input
+            return _our_fault(error.__cause__)
         _say("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
@@ -148,6 +162,8 @@ def _our_fault(error: Exception) -> int:
         traceback.print_exception(error, file=log)
     from rayio.registry import fault_of
 
+    if detail.is_verbose:
+        traceback.print_exception(error)
     _say(f"{fault_of(error)}: {type(error).__name__}: {error}; the traceback is in {log.name}")
     return 1
 

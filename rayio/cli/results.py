@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rayio.cli.arguments import AsJson, RunPath, RunPaths
-from rayio.cli.file_options import local_file
-from rayio.cli.fitting import columns, fit, shown
+from rayio.cli.file_options import Force, check_replaced, local_file
+from rayio.cli.fitting import columns, fit
+from rayio.cli.fitting import shown as shown_columns
+from rayio.cli.grouped import ASK, LOOK, TOOLS
 from rayio.cli.output import only_json, print_json
-from rayio.errors import QueryError, ScenarioError
+from rayio.errors import QueryError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from rayio.analyze.compare import Compared
 
 #: Rows of a table on a terminal; --csv and --json print all.
 SHOWN_ROWS = 200
@@ -29,43 +29,35 @@ SHOWN_ROWS = 200
 
 def compare(
     paths: RunPaths,
+    everything: Annotated[bool, typer.Option("--all", help="Print all metrics.")] = False,
+    out: Annotated[
+        str | None,
+        typer.Option(help="File to write the comparison to as a page; replaces one of compare.", metavar="FILE"),
+    ] = None,
+    force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compare runs: changed keys, metrics, and noise.
+    """Compare runs: which is faster, and is it noise?
 
-    A difference is marked if it exceeds the noise of repeated runs.
+    The first run's group is A. Runs of one scenario are repeats, paired by equal seeds.
 
-    Example:  rayio compare runs/two runs/four
+    Example:  rayio compare runs/two-* runs/four-* --out compare.html
     """
-    from rayio.analyze.compare import compare as comparing
+    from rayio.report.compare_page import MARK
     from rayio.report.text.comparison import text
-    from rayio.storage.address import is_path, path_of
+    from rayio.session.compared import compare as comparing
+    from rayio.storage.address import shown
 
-    if len(paths) < 2:
-        raise typer.BadParameter("give at least two run directories")
-    resolved = [str(path_of(path).resolve()) if is_path(path) else path.rstrip("/") for path in paths]
-    if twice := next((path for number, path in enumerate(paths) if resolved[number] in resolved[:number]), None):
-        raise typer.BadParameter(f"{twice} is given twice; give each run once")
-    comparison = comparing([_compared(path) for path in paths])
-    print(json.dumps(comparison.as_json(), indent=2) if as_json else fit(text(comparison), columns()))
-
-
-def _compared(path: str) -> Compared:
-    import yaml
-
-    from rayio import session
-    from rayio.analyze.compare import Compared
-    from rayio.scenario.source import UNREADABLE, plain
-
-    run = session.Run.open(path)
-    result, text = run.result, run.directory.scenario
-    try:
-        scenario = plain(text) if text else {}
-    except (yaml.YAMLError, *UNREADABLE):
-        scenario = None
-    if not isinstance(scenario, dict):
-        raise ScenarioError(f"{path}/scenario.yaml is not a scenario: the file is damaged; restore or remove it")
-    return Compared(str(path), result, scenario, run.directory.info)
+    if out is not None:
+        check_replaced(out, MARK, "compare", force=force)
+    comparison = comparing(*paths, out=out)
+    print(
+        json.dumps(comparison.as_json(), indent=2)
+        if as_json
+        else fit(text(comparison, everything=everything), columns())
+    )
+    if out is not None:
+        print(f"rayio: comparison: {shown(out)}", file=sys.stderr)
 
 
 def query(
@@ -134,7 +126,7 @@ def _print_table(table: pa.Table) -> None:
         max([len(name), *(len(line) for row in cells for line in row[index].split("\n"))])
         for index, name in enumerate(names)
     ]
-    chosen = shown(widths, width)
+    chosen = shown_columns(widths, width)
     printed = Table()
     for index, wide in chosen:
         is_number = str(table.schema.types[index]).startswith(("int", "uint", "float", "double", "decimal", "half"))
@@ -188,9 +180,9 @@ def dlio_results(
 
 def add_to(app: typer.Typer) -> None:
     """Register these commands."""
-    app.command()(compare)
-    app.command()(query)
+    app.command(rich_help_panel=ASK)(compare)
+    app.command(rich_help_panel=LOOK)(query)
     text = "Import results of other benchmarks as runs.\n\nExample:  rayio import dlio-results results/unet3d/run_1"
     imports = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=text)
     imports.command("dlio-results")(dlio_results)
-    app.add_typer(imports, name="import")
+    app.add_typer(imports, name="import", rich_help_panel=TOOLS)

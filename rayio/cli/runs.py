@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ from rayio.cli.arguments import Address, AsJson, Overrides, Root, RunPath, Sourc
 from rayio.cli.export import Grpc, Otlp, collector
 from rayio.cli.file_options import Force, check_replaced
 from rayio.cli.fitting import columns, fit
+from rayio.cli.grouped import LOOK, RUN
 from rayio.cli.output import only_json, print_json
 from rayio.cli.terminal import Terminal
 
@@ -40,6 +42,7 @@ TraceLevel = Annotated[
         autocompletion=completion.among("none", "step", "batch", "sample", "io"),
     ),
 ]
+Repeat = Annotated[int, typer.Option(min=1, help="Number of runs, each with its own run directory (--out OUT-1, ...).")]
 Page = Annotated[
     bool | None,
     typer.Option("--report/--no-report", help="Write report.html.", show_default="of up to 2,000,000 spans"),
@@ -59,9 +62,7 @@ def run(
     out: Out = None,
     root: Root = None,
     trace: TraceLevel = None,
-    repeat: Annotated[
-        int, typer.Option(min=1, help="Number of runs, each with its own run directory (--out OUT-1, ...).")
-    ] = 1,
+    repeat: Repeat = 1,
     otlp: Otlp = None,
     grpc: Grpc = None,
     select: Annotated[
@@ -80,10 +81,7 @@ def run(
     Example:  rayio run unet3d-small loader.num_workers=4 --out runs/four
     """
     from rayio import session
-    from rayio.analyze.compare import repeats
     from rayio.model.engine import engine_named
-    from rayio.records.answers import Repeats
-    from rayio.report.text.comparison import repeats_text
 
     if address is not None and engine != "ray":
         raise typer.BadParameter(f"--address {address} goes with --engine ray; {engine} uses no cluster")
@@ -111,14 +109,28 @@ def run(
                         select=select or "all",
                     )
                 )
-                if not as_json:
-                    print(fit(runs[-1].summary(), columns()), end="\n\n" if repeat > 1 else "\n", flush=True)
-                pages.append(_page(runs[-1], report))
-    spreads = repeats([done.result for done in runs]) if repeat > 1 else []
+                pages.append(_shown(runs[-1], report, as_json=as_json, end="\n\n" if repeat > 1 else "\n"))
+    _conclude(runs, pages, as_json=as_json)
+
+
+def _shown(done: Run, report: bool | None, *, as_json: bool, end: str = "\n") -> str | None:
+    """Print the summary of a run unless JSON is wanted, and write its report; return the report's address."""
+    if not as_json:
+        print(fit(done.summary(), columns()), end=end, flush=True)
+    return _page(done, report)
+
+
+def _conclude(runs: Sequence[Run], pages: Sequence[str | None], *, as_json: bool) -> None:
+    """Print the JSON of runs, or the spread of repeats, and judge each run."""
+    from rayio.analyze.compare import repeats
+    from rayio.records.answers import Repeats
+    from rayio.report.text.comparison import repeats_text
+
+    spreads = repeats([done.result for done in runs]) if len(runs) > 1 else []
     if as_json:
         records = [_ran(done, page) for done, page in zip(runs, pages, strict=True)]
-        print_json(records[0] if repeat == 1 else Repeats(runs=tuple(records), metrics=tuple(spreads)))
-    elif repeat > 1:
+        print_json(records[0] if len(runs) == 1 else Repeats(runs=tuple(records), metrics=tuple(spreads)))
+    elif len(runs) > 1:
         print(fit("\n".join(repeats_text(spreads)), columns()))
     for done in runs:
         _judge(done)
@@ -143,25 +155,27 @@ def simulate(
     out: Out = None,
     root: Root = None,
     trace: TraceLevel = None,
+    repeat: Repeat = 1,
     report: Page = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a scenario on the virtual clock with modelled storage.
 
-    Hours of a run take seconds. The same roles run as on Ray. It writes report.html too.
+    Hours of a run take seconds. The same roles run as on Ray. It writes report.html too. Repeats have other seeds:
+    seed, seed + 1 and so on.
 
     Example:  rayio simulate unet3d-small cluster.nodes=16 cluster.ranks_per_node=8 dataset.num_files=2048
     """
     from rayio import session
 
+    wanted = _traced(overrides, trace)
+    places = [out] if repeat == 1 else _places(out, root, repeat)
+    runs, pages = [], []
     with only_json(as_json):
-        done = session.simulate(source, _traced(overrides, trace), out=out, root=root, reporter=Terminal())
-        if not as_json:
-            print(fit(done.summary(), columns()), flush=True)
-        page = _page(done, report)
-    if as_json:
-        print_json(_ran(done, page))
-    _judge(done)
+        for scenario, place in zip(session.repeated(source, wanted, repeat), places, strict=True):
+            runs.append(session.simulate(scenario, out=place, root=root, reporter=Terminal()))
+            pages.append(_shown(runs[-1], report, as_json=as_json, end="\n\n" if repeat > 1 else "\n"))
+    _conclude(runs, pages, as_json=as_json)
 
 
 def generate(
@@ -244,8 +258,10 @@ def report(
 
 def add_to(app: typer.Typer) -> None:
     """Register these commands."""
-    for command in (run, simulate, generate, report):
-        app.command()(command)
+    app.command(rich_help_panel=RUN)(run)
+    app.command(rich_help_panel=RUN)(simulate)
+    app.command(rich_help_panel=RUN)(generate)
+    app.command(rich_help_panel=LOOK)(report)
 
 
 def _traced(overrides: list[str] | None, trace: str | None) -> list[str]:

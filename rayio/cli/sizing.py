@@ -9,6 +9,7 @@ import typer
 
 from rayio.cli import completion
 from rayio.cli.arguments import Address, AsJson, Overrides, Root, Source
+from rayio.cli.grouped import ASK
 from rayio.cli.output import only_json, print_json
 from rayio.cli.terminal import Terminal
 from rayio.signals import INTERRUPTED
@@ -86,7 +87,7 @@ def capacity(
     else:
         print(text(answer, shutil.get_terminal_size((100, 40)).columns))
         if answer.points:
-            print(f"\n  {answer.directory}: sweep.html, sweep.csv, sweep.parquet")
+            print(f"\n  {answer.directory}: capacity.html, sweep.csv, sweep.parquet")
     if not answer.is_finished:
         raise typer.Exit(INTERRUPTED)
     if answer.setting is None:
@@ -133,7 +134,7 @@ def advise(
 
     Example:  rayio advise unet3d-h100 --reach au=0.9 --vary loader.num_workers=1..16,loader.prefetch_factor=1..4
     """
-    from rayio.report.text.sizing import advice
+    from rayio.report.text.advice import text
     from rayio.study.sizing.advise import advise as search
 
     if address is not None and check != "ray":
@@ -146,9 +147,9 @@ def advise(
     if as_json:
         print_json(answer)
     else:
-        print(advice(answer, shutil.get_terminal_size((100, 40)).columns))
+        print(text(answer, shutil.get_terminal_size((100, 40)).columns))
         if answer.tried:
-            print(f"\n  {answer.directory}: sweep.html, sweep.csv, sweep.parquet")
+            print(f"\n  {answer.directory}: advice.html, sweep.csv, sweep.parquet")
     if not answer.is_finished:
         raise typer.Exit(INTERRUPTED)
     if answer.advice is None or (answer.check is not None and not answer.check.reaches):
@@ -157,5 +158,5 @@ def advise(
 
 def add_to(app: typer.Typer) -> None:
     """Register these commands."""
-    app.command()(capacity)
-    app.command()(advise)
+    app.command(rich_help_panel=ASK)(capacity)
+    app.command(rich_help_panel=ASK)(advise)

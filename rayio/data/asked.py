@@ -8,8 +8,11 @@ from rayio.data.access.contract import ACCESSES, Files
 from rayio.data.formats import FORMATS
 from rayio.data.sampler import Sampler
 from rayio.scenario import derive
+from rayio.scenario.storage import modelled_gap
 from rayio.storage.base import Requests
+from rayio.storage.joining import joined
 from rayio.storage.limits import Asked
+from rayio.storage.stores.opening import gap_at
 
 if TYPE_CHECKING:
     from rayio.scenario.model import Scenario
@@ -23,6 +26,7 @@ def planned_requests(scenario: Scenario) -> list[Requests]:
 
     A reader that keeps files open keeps them here from the batch before.
     """
+    gap = max(modelled_gap(scenario), gap_at(scenario.dataset.path))
     sampler = Sampler.from_scenario(scenario).cached_for(1, memory_bytes=1 << 16)
     ranks, steps = derive.world_size(scenario), derive.rank_steps(scenario)[0]
     loader, every = scenario.loader, ranks * steps
@@ -36,7 +40,7 @@ def planned_requests(scenario: Scenario) -> list[Requests]:
         if kept is not None and step >= before:
             _, kept = access.requests(files, sampler.batch(0, rank, step - before), None)
             requests, _ = access.requests(files, sampler.batch(0, rank, step), kept)
-        planned.append(requests)
+        planned.append(joined(requests, gap))
         if sum(len(earlier.nbytes) for earlier in planned) > REQUESTS:
             break
     return planned

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from rayio import storage
+from rayio import signals, storage
 from rayio.data import manifest
 from rayio.data.formats import FORMATS, Format, check_labels
-from rayio.data.layout import FILES_PER_FOLDER, Layout
+from rayio.data.layout import Layout
 from rayio.errors import DataError, StorageError
 from rayio.storage.real import counted_opener
 from rayio.storage.stores.counted import Traffic
@@ -31,6 +33,8 @@ SHARD_FILES = 64
 SHARD_BYTES = 64 << 20
 #: The default number of threads is at most this; more wait for Python's lock.
 MAX_THREADS = 8
+#: Seconds for requests in flight to end after an interrupt.
+LEAVE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,8 @@ def prepare(
     # In an unfinished dataset a wrong size is a file truncated by a crash of the machine.
     missing = sorted(missing + [(number, expected) for number, _, expected in survey.wrong])
     written_bytes = sum(size for _, size in missing)
-    report = Report(layout.num_files - len(missing), survey.found_bytes, len(missing), written_bytes)
+    num_files = layout.num_files if getattr(form, "has_files", True) else 0
+    report = Report(num_files - len(missing), survey.found_bytes, len(missing), written_bytes)
     if present is not None and present.complete and not missing:
         return report
     store.prepare("creating the dataset's folder")
@@ -94,7 +99,10 @@ def prepare(
     wanted.write(store)
     # Pages leave the page cache only once they are on the device; flush them now, not during the measured run.
     fsync = settings.page_cache != "use"
-    _in_threads(lambda number: write_file(layout, form, store, number, fsync=fsync), missing, threads, progress)
+    _in_threads(
+        lambda number: write_file(layout, form, store, number, fsync=fsync), missing, threads, progress,
+        is_local=store.is_local,
+    )  # fmt: skip
     replace(wanted, complete=True).write(store)
     return report
 
@@ -127,8 +135,11 @@ def verify(
         raise DataError(f"{lost}: the file is missing; generate the dataset again")
     sizes = [size for _, _, block in _blocks(layout, form) for size in block]
     layout = layout.stored
-    _in_threads(lambda number: _verify_file(layout, form, store, number), list(enumerate(sizes)), threads, progress)
-    return Report(layout.num_files, survey.found_bytes, 0, 0)
+    _in_threads(
+        lambda number: _verify_file(layout, form, store, number), list(enumerate(sizes)), threads, progress,
+        is_local=store.is_local,
+    )  # fmt: skip
+    return Report(len(sizes), survey.found_bytes, 0, 0)
 
 
 def write_file(layout: Layout, form: Format, store: Store, number: int, *, fsync: bool = False) -> None:
@@ -138,6 +149,10 @@ def write_file(layout: Layout, form: Format, store: Store, number: int, *, fsync
         StorageError: no space, no permission.
     """
     name, doing = layout.path(number), "writing the dataset"
+    for suffix in getattr(form, "beside", ()):
+        write: Callable[..., None] = form.write_beside  # type: ignore[attr-defined]
+        other = name.removesuffix(layout.extension) + suffix
+        store.write(other, partial(write, layout=layout, number=number, suffix=suffix), fsync=fsync, doing=doing)
     store.write(name, lambda file: form.write(file, layout, number), fsync=fsync, doing=doing)
 
 
@@ -153,9 +168,10 @@ def take_stock(layout: Layout, form: Format, store: Store) -> Survey:
     for first, folder, expected in _blocks(layout, form):
         store.tidy(folder)
         sizes = store.sizes(folder)
+        lacking = _lacking(layout, form, first, len(expected), sizes)
         for number, size in enumerate(expected, first):
             actual = sizes.get(PurePosixPath(layout.path(number)).name)
-            if actual is None:
+            if actual is None or number in lacking:
                 survey_missing.append((number, size))
             elif actual != size:
                 survey_wrong.append((number, actual, size))
@@ -165,9 +181,23 @@ def take_stock(layout: Layout, form: Format, store: Store) -> Survey:
 
 
 def _blocks(layout: Layout, form: Format) -> Iterator[tuple[int, str, list[int]]]:
-    for first in range(0, layout.num_files, FILES_PER_FOLDER):
-        numbers = np.arange(first, min(first + FILES_PER_FOLDER, layout.num_files), dtype=np.int64)
+    if not getattr(form, "has_files", True):
+        return
+    for first in range(0, layout.num_files, each := layout.files_per_folder):
+        numbers = np.arange(first, min(first + each, layout.num_files), dtype=np.int64)
         yield first, str(PurePosixPath(layout.path(first)).parent), form.file_bytes(layout, numbers).tolist()
+
+
+def _lacking(layout: Layout, form: Format, first: int, number: int, sizes: Mapping[str, int]) -> set[int]:
+    """Return the files of which another file that belongs to it is missing, or has another size than expected."""
+    numbers = np.arange(first, first + number, dtype=np.int64)
+    lacking: set[int] = set()
+    for suffix in getattr(form, "beside", ()):
+        expected = form.beside_bytes(layout, numbers, suffix).tolist()  # type: ignore[attr-defined]
+        for file, size in zip(numbers.tolist(), expected, strict=True):
+            if sizes.get(PurePosixPath(layout.path(file)).name.removesuffix(layout.extension) + suffix) != size:
+                lacking.add(file)
+    return lacking
 
 
 def _check_space(store: Store, needed: int) -> None:
@@ -201,29 +231,41 @@ def _verify_file(layout: Layout, form: Format, store: Store, number: int) -> Non
 
 
 def _in_threads(
-    work: Callable[[int], None], files: Sequence[tuple[int, int]], threads: int | None, progress: Progress | None
-) -> None:
-    """Call ``work`` for each (file, bytes) in threads; stop all soon after the first error or an interrupt."""
-    stop = threading.Event()
+    work: Callable[[int], None], files: Sequence[tuple[int, int]], threads: int | None, progress: Progress | None,
+    *, is_local: bool,
+) -> None:  # fmt: skip
+    """Call ``work`` for each (file, bytes) in threads; stop all soon after the first error or an interrupt.
+
+    Files of this machine in progress are finished. A request to another one may take long: an interrupt leaves it.
+    """
+    stop, busy = threading.Event(), set[threading.Thread]()
 
     def finish(shard: Sequence[tuple[int, int]]) -> tuple[int, int]:
+        busy.add(threading.current_thread())
         for number, _ in shard:
             if stop.is_set():
                 break
             work(number)
         return len(shard), sum(size for _, size in shard)
 
-    with ThreadPoolExecutor(threads or min(os.cpu_count() or 1, MAX_THREADS), "rayio-data") as pool:
-        try:
-            finished, of_bytes = (0, 0), sum(size for _, size in files)
-            for done in as_completed([pool.submit(finish, shard) for shard in _shards(files)]):
-                finished = (finished[0] + done.result()[0], finished[1] + done.result()[1])
-                if progress is not None:
-                    progress(*finished, len(files), of_bytes)
-        except BaseException:
-            stop.set()
-            pool.shutdown(cancel_futures=True)
-            raise
+    pool = ThreadPoolExecutor(threads or min(os.cpu_count() or 1, MAX_THREADS), "rayio-data")
+    try:
+        finished, of_bytes = (0, 0), sum(size for _, size in files)
+        for done in as_completed([pool.submit(finish, shard) for shard in _shards(files)]):
+            finished = (finished[0] + done.result()[0], finished[1] + done.result()[1])
+            if progress is not None:
+                progress(*finished, len(files), of_bytes)
+        pool.shutdown()
+    except BaseException as error:
+        stop.set()
+        leaves = isinstance(error, KeyboardInterrupt) and not is_local
+        pool.shutdown(wait=not leaves, cancel_futures=True)
+        if leaves:
+            ends = time.monotonic() + LEAVE_SECONDS
+            for thread in busy:
+                thread.join(max(0.0, ends - time.monotonic()))
+            signals.left_behind.update(busy)
+        raise
 
 
 def _shards(files: Sequence[tuple[int, int]]) -> Iterator[Sequence[tuple[int, int]]]:

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from rayio import seeds
 from rayio.errors import DataError
 from rayio.scenario import derive
-from rayio.scenario.derive import MAX_SAMPLE_BYTES, MIN_SAMPLE_BYTES
+from rayio.scenario.derive import MAX_SAMPLE_BYTES
 from rayio.schema.choice import NO_OPTIONS
 from rayio.schema.fields import Section
 from rayio.seeds import Draws
 
-#: Files in one folder; a directory of a million entries is slow on every file system.
+#: Files in one folder by default; a directory of a million entries is slow on every file system.
 FILES_PER_FOLDER = 1000
 
 
@@ -67,6 +67,9 @@ class Layout:
     seed: int
     extension: str = ".npz"
     options: Section = NO_OPTIONS
+    #: Factor by which zlib shrinks the bytes of samples.
+    compressibility: float = 1.0
+    files_per_folder: int = FILES_PER_FOLDER
 
     def __post_init__(self) -> None:
         for name in ("num_files", "samples_per_file"):
@@ -80,12 +83,12 @@ class Layout:
 
     def path(self, file: int) -> str:
         """Return a file's path relative to the dataset's folder, with forward slashes."""
-        return f"{file // FILES_PER_FOLDER:06d}/{file:09d}{self.extension}"
+        return f"{file // self.files_per_folder:06d}/{file:09d}{self.extension}"
 
     def sample_bytes_of(self, files: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the bytes of every sample in each of ``files`` (any shape), in O(len).
 
-        Draws are rounded to whole bytes, at least 16: the id and the checksum of a sample.
+        Draws are rounded to whole bytes, at least 16: the id and the checksum of a sample. Encoded samples need more.
 
         Raises:
             DataError: the distribution draws a size that no file can have.
@@ -93,7 +96,7 @@ class Layout:
         drawn = self.sample_bytes.draw(seeds.key(self.seed, "sample_bytes"), files)
         if drawn.size and not drawn.max() <= MAX_SAMPLE_BYTES:
             raise DataError(f"dataset.sample_bytes draws a sample of {drawn.max():g} bytes; check its parameters")
-        return np.maximum(np.rint(drawn).astype(np.int64), MIN_SAMPLE_BYTES)
+        return np.maximum(np.rint(drawn).astype(np.int64), derive.least_sample_bytes(self.options))
 
     def read_bytes_of(self, files: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the bytes read and delivered of every sample in each of ``files``: fewer if columns are left out."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from rayio.data.layout import Layout
+from rayio.data.layout import FILES_PER_FOLDER, Layout
 from rayio.errors import DataError
 from rayio.files import parse_json
 from rayio.storage.stores.opening import Store
@@ -42,6 +42,9 @@ class Manifest:
         dump = getattr(sizes, "model_dump", None)
         spec = dump(mode="json", exclude_none=True) if dump else repr(sizes)
         options = to_jsonable_python(layout.stored.options.model_dump(exclude_none=True))
+        defaults = {"compressibility": 1.0, "files_per_folder": FILES_PER_FOLDER}
+        others = {name: getattr(layout, name) for name in defaults}
+        options |= {name: value for name, value in others.items() if value != defaults[name]}
         return cls(format, layout.num_files, layout.samples_per_file, spec, layout.seed, options=options)
 
     def write(self, store: Store) -> None:

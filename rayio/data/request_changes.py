@@ -46,7 +46,11 @@ def of_dataset(run: Run) -> Iterator[Change]:
 
 
 def _other_formats(scenario: Scenario) -> Iterator[Change]:
-    others = ((name, form) for name, form in FORMATS.usable().items() if name != scenario.dataset.format)
+    others = (
+        (name, form)
+        for name, form in FORMATS.usable().items()
+        if name != scenario.dataset.format and getattr(form, "is_proposed", True)
+    )
     for name, form in islice(others, MOST_FORMATS):
         to = with_keys("dataset", format=name, options=options_of(form)())
         yield Change(f"format {name}", kind="setting", to=to, key=f"dataset.format={name}")

@@ -69,8 +69,13 @@ def _segments(spans: Spans, origin: Origin, max_bytes: int) -> Iterator[_Segment
     own = spans.take(order[: np.count_nonzero(spans.foreign < 0)])
     names = wire.Texts([wire.text(b"\x2a", text) for text in spans.name.texts])
     texts = {name: wire.Texts([_text(name, text) for text in column.texts]) for name, column in spans.texts.items()}
-    for begin in range(0, len(own), _CHUNK):
-        chunk = own.take(slice(begin, begin + _CHUNK))
+    statuses = np.array([len(text) for text in own.status.texts], np.int64)
+    widths = names.sizes(own.name.codes) + statuses[own.status.codes]
+    for name, column in own.texts.items():
+        if column.texts:
+            widths = widths + texts[name].sizes(np.maximum(column.codes, 0))
+    for rows in wire.parts(widths, _CHUNK):
+        chunk = own.take(rows)
         content, lengths = wire.written(_fields(chunk, names, texts))
         ends, changes = np.cumsum(lengths), np.flatnonzero(np.diff(chunk.resource, append=-1)) + 1
         first, offset = 0, 0

@@ -197,8 +197,10 @@ class Slices:
         """Iterate over the slices in chunks: the begin and end events of each."""
         texts = {name: wire.Texts([wire.text(b"\x32", text) for text in self.text[name]]) for name in _TEXTS}
         flows, ends_flow = self.flows, self.ends_flow
-        for begin in range(0, len(self.track), CHUNK):
-            rows = slice(begin, begin + CHUNK)
+        widths = np.zeros(len(self.track), np.int64)
+        for name, table in texts.items():
+            widths += table.sizes(self.column[name])
+        for rows in wire.parts(widths, CHUNK):
             number = len(self.track[rows])
             uuid = wire.varint(b"\x58", _uuid(self.track[rows]))
             event = [

@@ -5,13 +5,16 @@ The bytes are those of the official classes, if fields are given in their order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Flags = NDArray[np.bool_]
+
+#: The most bytes of padded texts.
+PADDED_BYTES = 32 << 20
 
 
 class Field(NamedTuple):
@@ -28,15 +31,52 @@ class Texts:
 
     def __init__(self, fields: Sequence[bytes]) -> None:
         self._size = np.array([len(field) for field in fields], np.int64)
-        width = max(map(len, fields), default=0)
-        self._data = np.frombuffer(b"".join(field.ljust(width, b"\0") for field in fields), np.uint8)
-        self._data = self._data.reshape(len(fields), width)
+        self._fields = fields
+        #: All fields, padded to equal length; None if one is so long that this would take too much memory.
+        self._data: NDArray[np.uint8] | None = None
+        width = int(self._size.max(initial=0))
+        if width * len(fields) <= PADDED_BYTES:
+            self._data = _padded(fields, width)
+
+    def sizes(self, codes: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the number of bytes of the fields with these numbers."""
+        sizes: NDArray[np.int64] = self._size[codes]
+        return sizes
 
     def of(self, codes: NDArray[Any], present: Flags | None = None) -> Field:
         """Return the fields with these numbers."""
         size = self._size[codes]
         width = int(size.max(initial=0))
-        return Field(self._data[codes, :width], _where(size, present))
+        if self._data is not None:
+            return Field(self._data[codes, :width], _where(size, present))
+        used, rows = np.unique(codes, return_inverse=True)
+        return Field(_padded([self._fields[code] for code in used.tolist()], width)[rows], _where(size, present))
+
+
+def _padded(fields: Sequence[bytes], width: int) -> NDArray[np.uint8]:
+    data = np.frombuffer(b"".join(field.ljust(width, b"\0") for field in fields), np.uint8)
+    return data.reshape(len(fields), width)
+
+
+def parts(widths: NDArray[np.int64], rows: int) -> Iterator[slice]:
+    """Iterate over slices of messages, of at most ``rows``, and fewer where long texts need much memory.
+
+    ``widths`` has the bytes of texts of each message: in a :class:`Field` each message takes as much as the longest.
+
+    >>> list(parts(np.array([9, 9, PADDED_BYTES, 9]), 4))
+    [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None)]
+    """
+    for begin in range(0, len(widths), rows):
+        yield from _halves(widths, begin, min(begin + rows, len(widths)))
+
+
+def _halves(widths: NDArray[np.int64], begin: int, end: int) -> Iterator[slice]:
+    number = end - begin
+    if number == 1 or number * int(widths[begin:end].max()) <= PADDED_BYTES:
+        yield slice(begin, end)
+        return
+    yield from _halves(widths, begin, begin + number // 2)
+    yield from _halves(widths, begin + number // 2, end)
 
 
 def number(value: int) -> bytes:

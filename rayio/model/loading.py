@@ -14,27 +14,31 @@ from numpy.typing import NDArray
 
 from rayio import seeds
 from rayio.data.access.contract import Access, Files
+from rayio.data.access.joined import joined_table
 from rayio.data.formats import Format
+from rayio.data.formats.reads import place_of
 from rayio.data.layout import Batch
 from rayio.data.sampler import Block, Sampler, sample_digest
-from rayio.model.cpu_account import ReadCpu
+from rayio.model.cpu_account import StageCpu
 from rayio.model.phases import Phased
 from rayio.model.queue import Delivery
 from rayio.place import Where
-from rayio.scenario.decode import Work
+from rayio.scenario.decode import UndecodableError, Work
 from rayio.schema.choice import NO_OPTIONS
 from rayio.schema.distribution import Constant
 from rayio.schema.fields import Section
 from rayio.seeds import Draws
 from rayio.storage.base import Divisible, Moved, Opener, Requests, RequestTable
 from rayio.storage.itemise import Samples
+from rayio.storage.joining import joined
 
 #: The result of a real read: the bytes of the samples, one after the other, and the ids in them.
 Loaded = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
-#: State that a reader keeps of each dataset between batches (see ``Access``), by whether it is the evaluation's.
-Kept = dict[bool, Any]
+#: State that a reader keeps of each dataset between batches (see ``Access``), by whether it is the evaluation's, and
+#: whether it is the plan's, which has no handles.
+Kept = dict[tuple[bool, bool], Any]
 
 
 #: Limits of free buffers kept for later batches: their number, and their bytes.
@@ -88,6 +92,8 @@ class Loading:
 
     ``itemised``: each request is recorded, with its place; ``cached``: a modelled cache is in front of the storage;
     ``named``: a layer needs the files of each batch; what precedes their names, by phase.
+    ``gap``: ranges of a file this close (bytes) are one request, by phase (see ``rayio.storage.joining``).
+    ``ahead``: real storage makes the planned requests before the format asks for them.
     """
 
     def __init__(
@@ -104,8 +110,10 @@ class Loading:
         itemised: bool = False,
         cached: bool = False,
         named: Phased[str] | None = None,
-        rate: float | None = None,
+        modelled_work: Work | None = None,
         decoding: Work | None = None,
+        gap: Phased[int] | None = None,
+        ahead: bool = False,
     ) -> None:
         self.samplers = samplers
         self.format = form
@@ -114,9 +122,11 @@ class Loading:
         self.seed = seed
         self.decode = decode
         #: Decode time of each sample (s), if all are equal.
-        self.decode_each: float | None = decode.value if isinstance(decode, Constant) and rate is None else None
-        #: Bytes per second of decoding in place of ``decode``, for decode work on modelled storage.
-        self.rate = rate
+        self.decode_each: float | None = (
+            decode.value if isinstance(decode, Constant) and modelled_work is None else None
+        )
+        #: Decode work in place of ``decode`` on modelled storage, where only its time counts.
+        self.modelled_work = modelled_work
         #: Real decode work in place of a sleep.
         self.decoding = decoding
         #: True if bytes travel to the rank, not only their number.
@@ -127,25 +137,36 @@ class Loading:
         self.cached = cached
         #: What precedes the names of files in ``Requests.files``; None if no layer of storage needs them.
         self.named = named
+        self.gap = gap or Phased(0, 0, samplers.first)
+        self.ahead = ahead
         self.buffers = Buffers()
-        self.read_cpu = ReadCpu()
+        self.read_cpu, self.decode_cpu = StageCpu(), StageCpu()
 
     @property
     def is_work(self) -> bool:
         """True if decoding is CPU work, not a sleep."""
-        return self.rate is not None
+        return self.modelled_work is not None
 
     def of(self, at: Where, kept: Kept | None = None) -> Load:
         """Return a batch to be read; the reader's state ``kept`` is lost until :meth:`Load.keep`."""
         rank, epoch, step, _ = at
         sampler = self.samplers.of(epoch)
         block, row = sampler.block(epoch, rank, step)
-        return Load(self, at, sampler, block, row, kept.pop(epoch >= self.samplers.first, None) if kept else None)
+        load = Load(self, at, sampler, block, row)
+        if kept:
+            phase = epoch >= self.samplers.first
+            load.before, load.planned_before = kept.pop((phase, False), None), kept.pop((phase, True), None)
+        return load
+
+    def planned(self, files: Files, batch: Batch, before: Any) -> tuple[Requests, Any]:
+        """Return the requests of a batch, or of a part of it, and the state after it."""
+        requests, after = self.access.requests(files, batch, before)
+        return joined(requests, self.gap.of(batch.epoch)), after
 
     def decode_seconds(self, at: Where, block: Block, row: int) -> float:
         """Return the sum of a batch's decode times, each drawn at the address of the sample's place in the epoch."""
-        if self.rate is not None:
-            return block.step_bytes[row] / self.rate
+        if self.modelled_work is not None:
+            return self.modelled_work.seconds(block.batch_size, block.step_bytes[row])
         if block.decode_seconds is None:
             steps = at.step - row + np.arange(len(block.samples), dtype=np.int64)
             index = steps[:, np.newaxis] * self.samplers.of(at.epoch).batch_size + np.arange(block.batch_size)
@@ -172,9 +193,13 @@ class Load:
     sampler: Sampler
     block: Block
     row: int
-    #: The reader's state of the files before this batch, and after.
+    #: The reader's state of the files before this batch, and after; and the plan's, if real storage needs one.
     before: Any = None
     after: Any = None
+    planned_before: Any = None
+    planned_after: Any = None
+    #: CPU time of the reader's thread for the real read (s).
+    cpu_seconds: float = 0.0
 
     @property
     def files(self) -> Files:
@@ -190,14 +215,16 @@ class Load:
 
     @property
     def requests(self) -> Requests:
-        """The requests of reading this batch; empty with real files, where the read issues them."""
+        """The requests of reading this batch; empty if they are known only by the real read that issues them."""
         loading, (rank, epoch, step, _) = self.loading, self.at
         if not loading.modelled:
-            planned = Requests((rank, epoch, step), 0, NOTHING, num_samples=self.block.batch_size)
-            return self._named(planned)
+            planned = Requests((rank, epoch, step), 0, NOTHING)
+            if loading.ahead or loading.gap.of(epoch):
+                planned, self.planned_after = loading.planned(self.files, self.batch, self.planned_before)
+            return self._named(planned._replace(num_samples=self.block.batch_size))
         table = self._table
         if table is None:
-            planned, self.after = loading.access.requests(self.files, self.batch, self.before)
+            planned, self.after = loading.planned(self.files, self.batch, self.before)
             planned = planned._replace(num_samples=self.block.batch_size)
         else:
             planned = table.row(self.row, (rank, epoch, step), self.block.batch_size)
@@ -216,7 +243,11 @@ class Load:
         """The requests of every step of the block; None if there is no fast way."""
         block, loading = self.block, self.loading
         if block.requests is None and not loading.itemised:
-            block.requests = loading.access.request_table(self.files, block.files, block.index, block.nbytes)
+            arrays = self.files, block.files, block.index, block.nbytes
+            gap = loading.gap.of(self.at.epoch)
+            block.requests = (
+                joined_table(loading.access, *arrays, gap) if gap else loading.access.request_table(*arrays)
+            )
         return block.requests
 
     def ahead(self, most: int, kept: Sequence[Kept]) -> Ahead:
@@ -257,13 +288,15 @@ class Load:
     def _requests_of(self, batch: Batch, places: NDArray[np.intp]) -> Requests:
         chosen = {name: getattr(batch, name)[places] for name in ("samples", "files", "index", "nbytes")}
         part = replace(batch, **chosen)
-        planned, _ = self.loading.access.requests(self.files, part, self.before)
+        planned, _ = self.loading.planned(self.files, part, self.before)
         return self._named(planned._replace(num_samples=len(places)), part)
 
     def keep(self, kept: Kept) -> None:
         """Update the reader's state after this batch."""
-        if self.after is not None:
-            kept[self.at.epoch >= self.loading.samplers.first] = self.after
+        phase = self.at.epoch >= self.loading.samplers.first
+        for is_plan, after in ((False, self.after), (True, self.planned_after)):
+            if after is not None:
+                kept[phase, is_plan] = after
 
     def samples(self) -> Samples:
         """Return the samples by file, for the trace."""
@@ -287,13 +320,26 @@ class Load:
         nbytes = self.block.step_bytes[self.row]
         buffer, began = self.loading.buffers.lend(nbytes), time.thread_time_ns()
         ids, self.after = self.loading.access.read(self.files, opener, self.batch, buffer, self.before)
-        self.loading.read_cpu.add(self.block.batch_size, nbytes, (time.thread_time_ns() - began) / 1e9)
+        self.cpu_seconds = (time.thread_time_ns() - began) / 1e9
         return buffer, ids
+
+    def count_cpu(self, helped: float) -> None:
+        """Record the CPU time of the real read; ``helped`` is that of other threads (s)."""
+        seconds = self.cpu_seconds + helped
+        self.loading.read_cpu.add(self.block.batch_size, self.block.step_bytes[self.row], seconds)
 
     def decode(self, loaded: Loaded) -> int:
         """Decode the batch for real; return the bytes of output."""
         assert self.loading.decoding is not None
-        return self.loading.decoding(loaded[0], self.block.nbytes[self.row])
+        began = time.thread_time_ns()
+        try:
+            nbytes = self.loading.decoding(loaded[0], self.block.nbytes[self.row])
+        except UndecodableError as error:
+            place = place_of(self.files.layout, self.batch, error.number)
+            raise place.error(f"cannot be decoded: {error.reason}") from error
+        seconds = (time.thread_time_ns() - began) / 1e9
+        self.loading.decode_cpu.add(self.block.batch_size, self.block.step_bytes[self.row], seconds)
+        return nbytes
 
     def delivery(self, loaded: Loaded | None, worker: int, moved: Moved | None = None, skipped: int = 0) -> Delivery:
         """Return the delivery of a read batch with the source of its bytes; the digest includes ``skipped`` samples.

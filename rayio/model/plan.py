@@ -40,7 +40,7 @@ from rayio.storage.address import join
 from rayio.storage.base import Storage
 from rayio.storage.layers.layer import Layer
 from rayio.storage.model import DeviceSpec
-from rayio.storage.stores.opening import Settings, Store
+from rayio.storage.stores.opening import Settings, Store, gap_at
 
 #: Default share of a node's memory for batches (Ray's object store, or free memory) that a run's windows may take.
 IN_FLIGHT_SHARE = 0.3
@@ -80,8 +80,12 @@ class Plan:
     held_seconds: float = 0.0
     #: The value of ``loader.max_bytes_in_flight: auto`` per node on this engine; None is no bound.
     auto_bytes_in_flight: int | None = None
+    #: True if the compute of ranks is work on processors, not a sleep.
+    computes_on_core: bool = False
     #: Layers between readers and storage, the innermost first.
     layers: tuple[Layer, ...] = ()
+    #: How close ranges of a file are one request, in bytes, because the modelled system is an object store.
+    modelled_gap: int = 0
     #: The start of the run. Earlier steps are skipped, with their checkpoints and evaluations.
     start: Start = BEGINNING
 
@@ -226,8 +230,17 @@ class Plan:
         folder, of = self.training_phase.path, self.evaluation
         return Phased("", "" if of is None or of.path == folder else f"{of.path}/", len(self.steps))
 
-    def loading(self, num_ranks: int = 1) -> Loading:
-        """Return the loading of ``num_ranks`` ranks, for readers and queues."""
+    def gap(self, root: str | Path = "") -> Phased[int]:
+        """Return how close ranges of a file are one request; relative paths start from ``root``."""
+        training = self._gap_at(root, self.training_phase.path)
+        evaluation = training if self.evaluation is None else self._gap_at(root, self.evaluation.path)
+        return Phased(training, evaluation, len(self.steps))
+
+    def _gap_at(self, root: str | Path, path: str) -> int:
+        return max(self.modelled_gap, gap_at(join(str(root), path)))
+
+    def loading(self, num_ranks: int = 1, root: str | Path = "") -> Loading:
+        """Return the loading of ``num_ranks`` ranks, for readers and queues; ``root`` is that of relative paths."""
         decode = self.loader.decode
         work = decode if isinstance(decode, Work) else None
         if work is not None and not self.modelled:
@@ -244,8 +257,10 @@ class Plan:
             itemised=self.trace.is_itemised or any(layer.needs_places for layer in self.layers),
             cached=self.is_divided,
             named=self._named if any(layer.needs_files for layer in self.layers) else None,
-            rate=work.rate if work is not None and self.modelled else None,
+            modelled_work=work if self.modelled else None,
             decoding=None if self.modelled else work,
+            gap=self.gap(root),
+            ahead=self.loader.io_depth > 1,
         )
 
     def check_memory(self, free: int) -> None:

@@ -13,7 +13,7 @@ from rayio.scenario import derive, evaluation
 from rayio.scenario.costs import Costs, charged
 from rayio.scenario.layers import layers_of
 from rayio.scenario.model import Scenario
-from rayio.scenario.storage import UNKNOWN, StorageParameters
+from rayio.scenario.storage import UNKNOWN, StorageParameters, modelled_gap
 from rayio.scenario.workers import Autoscaled
 from rayio.schema.distribution import NO_TIME, LogNormal
 from rayio.seeds import Draws
@@ -70,7 +70,9 @@ def plan_of(
         costs=_charged(scenario),
         held_seconds=_held(scenario),
         auto_bytes_in_flight=auto_bytes_in_flight,
+        computes_on_core=train.compute_cores > 0,
         layers=layers_of(scenario, modelled=modelled),
+        modelled_gap=modelled_gap(scenario) if modelled else 0,
     )
 
 
@@ -173,4 +175,5 @@ def storage_of(scenario: Scenario) -> StorageParameters:
         requests_per_second=capped and capped / parts,
         opens_per_second=preset.opens_per_second and preset.opens_per_second / parts,
         scope=preset.scope,
+        servers=scenario.storage.servers,
     )

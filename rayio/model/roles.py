@@ -39,6 +39,8 @@ async def load_batch(env: Env, loading: Loading, at: Where, worker: int, lane: i
     load = loading.of(at, env.kept)
     served = await env.read(load.requests, load.from_files, at, lane=lane, samples=load.samples)
     load.keep(env.kept)
+    if served.value is not None:
+        load.count_cpu(served.cpu_seconds)
     if seconds := load.decode_seconds:
         if env.cores is not None and loading.is_work:
             await env.compute("decode", env.cores, seconds, at, lane=lane)
@@ -95,7 +97,13 @@ async def evaluate(env: Env, training: Training, tally: Tally, epoch: int, at: W
         batch = await env.take(here, "eval_data_wait", lane=1)
         tally.add(batch, evaluating=True)
         batch.done()
-        await env.sleep("eval_compute", phase.compute_seconds(here), here, lane=1)
+        seconds = phase.compute_seconds(here)
+        if env.computes_on_core:
+            started = env.kernel.now()
+            await env.burn(seconds)
+            env.span("eval_compute", started, env.kernel.now(), here, lane=1)
+        else:
+            await env.sleep("eval_compute", seconds, here, lane=1)
     env.span("evaluate", begun, env.kernel.now(), at)
 
 

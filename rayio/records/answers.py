@@ -30,7 +30,7 @@ class Ran(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeats(Record):
-    """Repeated runs of a scenario: the output of ``run --repeat``."""
+    """Repeated runs of a scenario: the output of ``run --repeat`` and ``simulate --repeat``."""
 
     runs: tuple[Ran, ...] = value("the runs in their order")
     metrics: tuple[Repeated, ...] = value("metrics that every run has")
@@ -190,6 +190,11 @@ SCHEMAS: dict[str, Callable[[], Json]] = {
         {
             "file": {"type": ["string", "null"], "description": "the written file; null without --out"},
             "notes": {**_SENTENCES, "description": "fitted values and their runs, a sentence each"},
+            "doubts": {
+                "type": "array",
+                "items": {"type": "object"},
+                "description": "reasons not to predict with it: code, numbers, names, invalidates, sentence",
+            },
         },
     ),
     "capacity": _described(CapacityFound),

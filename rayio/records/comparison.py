@@ -4,24 +4,44 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rayio.records.doubts import Doubt
 from rayio.records.record import Record, value
 from rayio.records.run_result import Number
 
 VERSION = 1
 
+#: Outcomes of a verdict: beyond noise, within it, no repeats, no metric that both sides have, one scenario alone, and
+#: numbers in doubt.
+FASTER, SLOWER, NO_DIFFERENCE = "faster", "slower", "no_difference"
+UNKNOWN, NO_METRIC, REPEATS = "unknown", "no_metric", "repeats"
+IN_DOUBT = "in_doubt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure(Record):
+    """A run with an exit code other than 0."""
+
+    run: str = value("run directory as given")
+    exit_code: int = value("exit code")
+    error: str | None = value("its reason")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group(Record):
-    """Repeated runs: of one scenario on one engine."""
+    """Repeated runs: of one scenario on one engine, with any seeds."""
 
     runs: tuple[str, ...] = value("run directories as given")
     engine: str | None = value("ray, local, virtual, or dlio for imported results")
     kind: str = value("measured, predicted or imported; empty if unknown", default="")
+    scenario: str = value("name of the scenario", default="")
+    seeds: tuple[int | None, ...] = value("seeds of the runs; null if unknown", default=())
+    failures: tuple[Failure, ...] = value("runs that did not end with exit code 0", default=())
+    has_scenario: bool = value("false if the runs have no scenario, so that their keys are unknown", default=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifferingKey(Record):
-    """A key of the scenario or of run.json with different values."""
+    """A key of the scenario, other than the seed, or of run.json with different values."""
 
     key: str = value("dotted name")
     values: tuple[str | None, ...] = value(  # type: ignore[assignment]  # not the mapping's method
@@ -37,6 +57,7 @@ class Spread(Record):
     mean: float = value("mean")
     stdev: Number = value("sample standard deviation; null for one run")
     ci95: Number = value("half the width of the mean's 95 % confidence interval; null for one run")
+    of_runs: tuple[float | None, ...] = value("value of each run; null if it has none", default=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +67,12 @@ class Difference(Record):
     absolute: float = value("difference of the means, in the unit of the metric")
     percent: Number = value("difference as a share of the first group's mean; null if that is 0", "percent")
     noise: Number = value("difference that chance exceeds in 5 % of cases; null without repeats")
+    noise_percent: Number = value("the noise as a share of the first group's mean", "percent", default=None)
     exceeds_noise: bool | None = value("true if the difference exceeds the noise; null without repeats")
+    pairs: int | None = value(
+        "pairs of runs with equal seeds, whose differences give the noise; null if the groups have other seeds",
+        default=None,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +96,33 @@ class Repeated(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict(Record):
+    """The comparison of a group with the first one, by the metric that counts most."""
+
+    group: str = value("letter of the group; empty if all runs are repeats of one scenario")
+    outcome: str = value(
+        "faster or slower (beyond noise), no_difference (within noise), unknown (no repeats), no_metric (a group has "
+        "no throughput), repeats (one scenario alone), in_doubt (see doubts)"
+    )
+    metric: str | None = value("dotted name of the metric, the throughput if both groups have it")
+    percent: Number = value("difference from the first group; the standard deviation of repeats", "percent")
+    noise_percent: Number = value("difference that chance exceeds in 5 % of cases", "percent")
+    pairs: int | None = value("pairs of runs with equal seeds; null without", default=None)
+    sentence: str = value("the verdict in words", default="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison(Record):
     """A comparison of groups of runs with the first group: the output of ``rayio compare --json``, version 1."""
 
+    worded_by = "rayio.report.text.comparison:text"
+
     version: int = value("version of this schema", default=VERSION)
+    verdicts: tuple[Verdict, ...] = value("a verdict for each group but the first, or one for repeats", default=())
     groups: tuple[Group, ...] = value("groups of repeated runs; if all runs are repeats, a group for each")
     differing_keys: tuple[DifferingKey, ...] = value("keys with different values")
+    main_metrics: tuple[str, ...] = value("names of the metrics that matter most, at most five", default=())
     metrics: tuple[MetricRow, ...] = value("metrics")
     notes: tuple[str, ...] = value("notes on the numbers, a sentence each")
+    doubts: tuple[Doubt, ...] = value("reasons why a verdict is not given", default=())
     repeats: tuple[Repeated, ...] | None = value("spread over all runs, if all are repeats", can_be_absent=True)

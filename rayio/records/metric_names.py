@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import cache
 
 from rayio.records.hosts import Fetched
-from rayio.records.record import Record
+from rayio.records.record import Record, units
 from rayio.records.run_result import Evaluation, Percentiles, RunResult, Seconds, Statistics
 
 _NO_METRIC = ("version", "world_size", "dropped_samples_per_epoch", "capped_samples_per_epoch", "exit_code")
@@ -43,3 +44,13 @@ def lookup(result: RunResult, name: str) -> float | None:
     for part in name.split("."):
         content = getattr(content, part, None)
     return float(content) if isinstance(content, (int, float)) else None
+
+
+def unit_of(name: str) -> str:
+    """Return the unit of a metric in the schema (``fraction``, ``s``, ``samples/s``, ``steps``); empty without one."""
+    return _units().get(name, "")
+
+
+@cache
+def _units() -> dict[str, str]:
+    return {name: unit for name, unit, _ in units(RunResult)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rayio.records.doubts import Doubt
 from rayio.records.record import Record, value
 from rayio.records.run_result import Number
 
@@ -33,20 +34,47 @@ class CapacityPoint(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityChange(Record):
-    """A change, tried at the first number that does not hold."""
+    """A change, or a pair of changes, tried at the first number that does not hold."""
 
-    change: str = value("the change")
+    change: str = value("the change; overrides, if keys of the scenario make it")
     au: Number = value("AU with the change", "fraction")
+    au_without: Number = value("AU of the same simulation without it", "fraction", default=None)
     holds: bool = value("true if the target is reached")
     accelerators: int | None = value(
         "accelerators that hold with the change; only for the best one", "ranks", can_be_absent=True
     )
     is_at_least: bool | None = value("true if more were not tried", can_be_absent=True)
+    is_pair: bool = value("true if two changes are made together", default=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combination(Record):
+    """The most workers with the most requests in flight, tried where no change and no pair reaches the target."""
+
+    workers: int = value("workers per rank", "workers")
+    io_depth: int = value("requests in flight of a worker", "requests")
+    au: Number = value("AU with them", "fraction")
+    holds: bool = value("true if the target is reached: then advise finds the cheapest setting")
+    command: tuple[str, ...] = value("the command that finds the cheapest setting, as words")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bottleneck(Record):
+    """A bottleneck that keeps a number of accelerators from the target."""
+
+    accelerators: int = value("accelerators of the run that is explained", "ranks")
+    bound: str | None = value("the bottleneck: input, loader, compute, straggler …; null with too few steps")
+    cause: str | None = value("the largest cause of the bottleneck; null if compute-bound")
+    share: Number = value("loss to the bottleneck, of step time", "fraction")
+    resource: str | None = value("limiting resource of modelled storage, if the ranks need more of it", default=None)
+    sentence: str = value("the bottleneck in words")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityFound(Record):
     """The output of ``capacity``."""
+
+    worded_by = "rayio.report.text.sizing:text"
 
     directory: str = value("folder of the runs, the page and the tables")
     scenario: str = value("name of the scenario")
@@ -59,14 +87,18 @@ class CapacityFound(Record):
     target_au: float = value("target AU", "fraction")
     formula: str = value("formula of AU: au, or au_dlio (with the rules of MLPerf Storage)")
     rules: str | None = value("mlperf with its rules", default=None)
-    setting: int | None = value("largest value of the key that reaches the target; null if 1 does not")
+    setting: int | None = value("largest value of the key that reaches the target; null if 1 does not, or in doubt")
     accelerators: int | None = value("accelerators at that value")
-    is_at_least: bool = value("true if no tried value fails, so that more may hold")
+    is_at_least: bool = value("true if more may hold: no tried value fails, or the one that does is in doubt")
     is_finished: bool = value("true if the search was not interrupted")
     points: tuple[CapacityPoint, ...] = value("points tried, by value")
-    binds: str | None = value("the bottleneck at the first value that does not hold")
-    changes: tuple[CapacityChange, ...] = value("changes simulated there, the best first")
+    binds: str | None = value("the bottleneck at the first value that does not hold, in words")
+    bottleneck: Bottleneck | None = value("the same as values; null if unknown", default=None)
+    changes: tuple[CapacityChange, ...] = value("changes that help there, the best first; a pair last")
+    combination: Combination | None = value("more workers with more requests in flight, if tried", default=None)
+    is_tried: bool = value("true if changes were simulated", default=False)
     notes: tuple[str, ...] = value("notes on the numbers, a sentence each")
+    doubts: tuple[Doubt, ...] = value("reasons why some of the answer is not given", default=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +123,13 @@ class Setting(Record):
     au_high: Number = value("upper end of the 95 % interval of AU", "fraction")
     runs: int = value("number of simulations", "runs")
     price: Price = value("price")
+    bytes_per_second: Number = value("bytes of the samples delivered, all ranks", "bytes/s", default=None)
+    needed_bytes_per_second: Number = value("demand of ranks that never wait", "bytes/s", default=None)
+    is_on_front: bool = value(
+        "true on the Pareto front: no other setting has as much AU at no higher price; of one price the advised "
+        "setting, or the one with the highest AU",
+        default=False,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +146,8 @@ class Checked(Record):
 class Advised(Record):
     """The output of ``advise``."""
 
+    worded_by = "rayio.report.text.advice:text"
+
     directory: str = value("folder of the simulations, the page and the tables")
     scenario: str = value("name of the scenario")
     varied: tuple[str, ...] = value("the varied keys")
@@ -116,7 +157,11 @@ class Advised(Record):
     possible: int = value("possible settings")
     simulations: int = value("simulations made, including repeats with other seeds")
     is_finished: bool = value("true if the search was not interrupted")
-    advice: Setting | None = value("the cheapest setting that reaches the goal; null if none does")
+    advice: Setting | None = value("the cheapest setting that reaches the goal; null if none does, or in doubt")
     tried: tuple[Setting, ...] = value("settings simulated, by price")
+    bottleneck: Bottleneck | None = value(
+        "bottleneck of the setting that comes nearest, if none reaches the goal", default=None
+    )
     check: Checked | None = value("run of the advised setting; null without --check", default=None)
     notes: tuple[str, ...] = value("notes on the numbers, a sentence each")
+    doubts: tuple[Doubt, ...] = value("reasons why some of the answer is not given", default=())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 #: A tick: its place as a fraction of the axis, and its label.
 Tick = tuple[float, str]
@@ -71,3 +72,23 @@ def between(low: float, high: float, wanted: int = 6) -> list[Tick]:
 def number(value: float) -> str:
     """Return a number with at most four significant digits, without trailing zeros."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def around(values: Sequence[float], wanted: int = 4) -> tuple[float, float]:
+    """Return round ends of an axis that holds all values and need not begin at 0.
+
+    >>> around([135.2, 136.9])
+    (135.0, 137.0)
+    """
+    low, high = min(values), max(values)
+    if low == high:
+        low, high = low - max(abs(low) * 0.01, 1e-9), high + max(abs(high) * 0.01, 1e-9)
+    apart = step(high - low, wanted)
+    return math.floor(low / apart + 1e-9) * apart, math.ceil(high / apart - 1e-9) * apart
+
+
+def ranged(low: float, high: float, unit: str = "", wanted: int = 4) -> list[Tick]:
+    """Return the ticks of an axis from ``low`` to ``high``, both round."""
+    apart = step(high - low, wanted)
+    count = round((high - low) / apart)
+    return [(n / count, number(round(low + n * apart, 12)) + unit) for n in range(count + 1)]

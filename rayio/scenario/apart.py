@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 
+from rayio.errors import ScenarioError
 from rayio.scenario import evaluation
 from rayio.scenario.model import Scenario
 from rayio.storage.address import is_path, path_of
@@ -52,3 +54,15 @@ def as_it_is(address: str) -> Place:
 
 def _parts(scheme: str, path: str, *, is_below: bool = False) -> Place:
     return (scheme, "." if is_below else "/", *(part for part in path.split("/") if part not in ("", ".")))
+
+
+def refuse_files(scenario: Scenario) -> None:
+    """Refuse folders of a scenario that are something else on this machine, such as ``/dev/null``.
+
+    Raises:
+        ScenarioError: a path is a file, a device or a pipe.
+    """
+    for key, folder in folders_of(scenario).items():
+        with suppress(OSError):  # a run says what is wrong with it
+            if is_path(folder) and (path := path_of(folder)).is_absolute() and path.exists() and not path.is_dir():
+                raise ScenarioError(f"{key}={folder} is a file; choose a folder")

@@ -152,10 +152,11 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     if train.stragglers is not None and (named := max(train.stragglers.ranks)) >= ranks:
         slow = show(train.stragglers.ranks)
         yield f"train.stragglers.ranks={slow}: no rank {named}; {who} are ranks 0 to {ranks - 1}"
-    if dataset.sample_bytes.expected < derive.MIN_SAMPLE_BYTES:
-        size = format_bytes(dataset.sample_bytes.expected)
-        least = f"{derive.MIN_SAMPLE_BYTES} B, which hold a sample's id and digest"
-        yield f"dataset.sample_bytes={size}: must be at least {least}"
+    if dataset.sample_bytes.expected < (least := derive.least_sample_bytes(dataset.options)):
+        size, why = format_bytes(dataset.sample_bytes.expected), "which hold a sample's id and digest"
+        if least > derive.MIN_SAMPLE_BYTES:
+            why = f"the least of dataset.format={dataset.format}"
+        yield f"dataset.sample_bytes={size}: must be at least {least} B, {why}"
     if dataset.sample_bytes.expected > derive.MAX_SAMPLE_BYTES:
         size = format_bytes(dataset.sample_bytes.expected)
         yield f"dataset.sample_bytes={size}: must be at most {format_bytes(derive.MAX_SAMPLE_BYTES)}"
@@ -181,6 +182,11 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         )
     if dataset.is_modelled and isinstance(loader.decode, Work) and loader.decode.rate is None:
         yield f"loader.decode.kind={loader.decode.kind}: dataset.path={dataset.path} has no bytes; {RATE_IS_MISSING}"
+    if isinstance(loader.decode, Work) and (those := loader.decode.formats) and dataset.format not in those:
+        yield (
+            f"loader.decode.kind={loader.decode.kind}: decodes samples of dataset.format={' or '.join(those)}, and "
+            f"dataset.format={dataset.format}"
+        )
     if not derive.ideal_seconds(scenario) <= derive.MAX_SECONDS:
         long = f"{derive.total_steps(scenario)} steps take {derive.ideal_seconds(scenario):.3g} s"
         yield f"train.compute={train.compute.expected:.3g} s: {long}; at most {derive.MAX_SECONDS:.3g} s are possible"
@@ -244,7 +250,8 @@ def idle(scenario: Scenario) -> list[str]:
     for section in sections(scenario):
         notes += section.idle()
     notes += of_kinds(scenario, lambda kind: kind.idle(scenario))
-    if scenario.cluster.cores is not None and not (scenario.charges.cpu.is_work or isinstance(loader.decode, Work)):
+    works = scenario.charges.cpu.is_work or isinstance(loader.decode, Work) or scenario.train.compute_cores
+    if scenario.cluster.cores is not None and not works:
         notes.append(
             f"cluster.cores={show(scenario.cluster.cores)}: costs.cpu is empty, so nothing takes processor time; "
             "rayio calibrate learns it from a run"

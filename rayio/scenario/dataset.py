@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -10,7 +10,13 @@ from rayio.kinds import FORMATS
 from rayio.scenario.address import MODELLED, Path
 from rayio.schema.choice import NO_OPTIONS, Choice, Choosing, OptionsOf, named
 from rayio.schema.distribution import BytesDistribution
-from rayio.schema.fields import Natural, Positive, Section, whole
+from rayio.schema.fields import Natural, Positive, Reads, RefusedError, Section, whole
+
+
+def _factor(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value <= 16:
+        raise RefusedError("must be a number from 1 to 16")
+    return float(value)
 
 
 class EvaluationDataset(Section):
@@ -39,6 +45,10 @@ class Dataset(Choosing):
     num_files: Positive = Field(description="Files of the dataset; with loader.scaling: weak, those of each rank.")
     samples_per_file: Positive = Field(1, description="Samples in each file.")
     sample_bytes: BytesDistribution = Field(description="Bytes of a sample, drawn once per file.")
+    compressibility: Annotated[float, Reads(_factor, {"type": "number", "minimum": 1, "maximum": 16})] = Field(
+        1.0, description="Factor by which zlib shrinks a sample's bytes; 1 is random bytes, which nothing shrinks."
+    )
+    files_per_folder: Positive = Field(1000, description="Files in each folder of the dataset.")
     eval: EvaluationDataset = Field(EvaluationDataset(), description="Files that train.evaluate reads.")
 
     @property

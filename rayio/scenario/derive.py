@@ -141,6 +141,12 @@ def capped_samples(scenario: Scenario) -> int:
     return samples_per_epoch(scenario) - dropped_samples(scenario) - samples_read(scenario)
 
 
+def least_sample_bytes(options: Any) -> int:
+    """Return the least bytes of a sample; some formats need more than an id and a checksum."""
+    least: int = getattr(options, "least_bytes", MIN_SAMPLE_BYTES)
+    return least
+
+
 def read_bytes(options: Any, sample_bytes: Any) -> Any:
     """Return the bytes that are delivered of samples of these sizes; a format's options may leave some out."""
     read = getattr(options, "read_bytes", None)

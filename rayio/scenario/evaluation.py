@@ -87,9 +87,9 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         or derive.steps_per_epoch(phase) > MAX_STEPS
     ):
         yield f"dataset.eval.num_files={own.num_files}: {derive.num_samples(phase)} samples are more than possible"
-    if phase.dataset.sample_bytes.expected < derive.MIN_SAMPLE_BYTES:
+    if phase.dataset.sample_bytes.expected < (least := derive.least_sample_bytes(phase.dataset.options)):
         size = format_bytes(phase.dataset.sample_bytes.expected)
-        yield f"dataset.eval.sample_bytes={size}: must be at least {derive.MIN_SAMPLE_BYTES} B"
+        yield f"dataset.eval.sample_bytes={size}: must be at least {least} B"
     if (number := scenario.train.epochs + phase.train.epochs) > MAX_EPOCHS:
         yield (
             f"train.evaluate.every: {phase.train.epochs} evaluations and train.epochs={scenario.train.epochs} are "

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from rayio.schema.fields import Flag, Reads, RefusedError, Section, choice, quantity, whole
-from rayio.storage.stores.opening import Settings, Store
+from rayio.storage.stores.opening import GAP_BYTES, Settings, Store
 from rayio.units import SECONDS
 
 
@@ -56,6 +56,7 @@ class S3Scheme:
     """Buckets of Amazon S3, or of any service with its protocol."""
 
     options = S3Options
+    gap = GAP_BYTES
 
     def check(self, address: str) -> None:
         """Refuse an invalid address, without any request.

@@ -7,17 +7,40 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, SerializationInfo, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    SerializationInfo,
+    model_validator,
+)
 from pydantic_core import CoreSchema, core_schema
 
 from rayio.errors import ScenarioError
 from rayio.kinds import LAYERS, STORAGE_MODELS, STORAGES
 from rayio.registry import Registry
 from rayio.scenario.s3 import S3Options
+from rayio.scenario.servers import MOST_SERVERS, Servers
 from rayio.schema.choice import Choosing, options_of
 from rayio.schema.distribution import NO_TIME, SecondsDistribution
-from rayio.schema.fields import JsonSchema, Rate, Reads, RefusedError, Section, Text, choice, per_second, refusal
+from rayio.schema.fields import (
+    JsonSchema,
+    Rate,
+    Reads,
+    RefusedError,
+    Section,
+    Text,
+    choice,
+    each,
+    none_is_null,
+    per_second,
+    quantity,
+    refusal,
+    whole,
+)  # fmt: skip
 from rayio.storage.stores.opening import PageCache, Settings
+from rayio.units import BYTES
 
 _PerSecond = Annotated[float | None, per_second(or_none=True)]
 
@@ -37,6 +60,9 @@ class StorageParameters(Section):
     scope: Annotated[Literal["node", "cluster"], choice("node", "cluster")] = Field(
         "node", description="Whether each node has a separate system, or the cluster shares one."
     )
+    servers: Annotated[Servers | None, BeforeValidator(none_is_null)] = Field(
+        None, description="The object servers over which files are striped; none is one pipe, in which files are alike."
+    )
     provenance: Annotated[Literal["assumed", "published", "fitted"], choice("assumed", "published", "fitted")] = Field(
         "assumed", description="Whether these numbers are assumed, published, or fitted to a run."
     )
@@ -45,6 +71,12 @@ class StorageParameters(Section):
 
 #: The storage of imported results, which has no description: nothing can be predicted with it.
 UNKNOWN = "unknown"
+
+
+def modelled_gap(scenario: Any) -> int:
+    """Return how close ranges of a file are one request to the storage model of a scenario; 0 for never."""
+    model = scenario.storage.model
+    return STORAGE_MODELS[model].gap if isinstance(model, str) and model != UNKNOWN else 0
 
 
 def _model(value: Any) -> Any:
@@ -62,7 +94,10 @@ def _model(value: Any) -> Any:
 
 
 def _model_schema() -> JsonSchema:
-    return {"anyOf": [{"enum": [*STORAGE_MODELS, UNKNOWN]}, StorageParameters.model_json_schema()]}
+    parameters = StorageParameters.model_json_schema()
+    servers = parameters.pop("$defs")[Servers.__name__]
+    parameters["properties"]["servers"]["anyOf"] = [servers, {"type": "null"}, {"const": "none"}]
+    return {"anyOf": [{"enum": [*STORAGE_MODELS, UNKNOWN]}, parameters]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,11 +107,13 @@ class _OptionsOf:
     registry: Registry[Any]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def read(given: tuple[str, Any]) -> tuple[str, Section]:
+            name, keys = given
+            kind = options_of(self.registry[name])
+            return name, keys if isinstance(keys, kind) else kind.model_validate(keys)
+
         def validate(given: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Section], ...]:
-            kinds = ((name, options_of(self.registry[name]), keys) for name, keys in given)
-            return tuple(
-                (name, keys if isinstance(keys, kind) else kind.model_validate(keys)) for name, kind, keys in kinds
-            )
+            return each(given, read)
 
         def flatten(kinds: tuple[tuple[str, Section], ...], info: SerializationInfo) -> dict[str, Any]:
             """Return all options, except unset ones of several kinds: their defaults may differ."""
@@ -103,6 +140,12 @@ class Storage(Choosing):
         description="Modelled storage system: the name of a preset, or its parameters; unknown where nobody described "
         "it, as in imported results: simulate then asks for one.",
     )
+    stripe_count: Annotated[int | None, whole(1, MOST_SERVERS, or_none=True)] = Field(
+        None, description="Servers of the model over which one file is striped (lfs setstripe -c); none is the model's."
+    )
+    stripe_size: Annotated[int | None, quantity(BYTES, positive=True, integer=True, or_none=True)] = Field(
+        None, description="Bytes of a stripe (lfs setstripe -S); none is the model's."
+    )
     page_cache: Annotated[PageCache, choice("use", "drop", "direct")] = Field(
         "use",
         description="Use of the page cache for mounted files. use: it serves what it has. drop: a file's pages are "
@@ -118,6 +161,16 @@ class Storage(Choosing):
     #: The options of each scheme of addresses, written next to the keys above. Those of another
     #: package's schemes are here only if one of them is given: unused packages are not imported.
     schemes: Annotated[tuple[tuple[str, Section], ...], _OptionsOf(STORAGES)] = ()
+
+    @property
+    def servers(self) -> Servers | None:
+        """The object servers of the model, with the stripes of the dataset's files; None if it has none."""
+        given = self.model.servers if isinstance(self.model, StorageParameters) else None
+        if isinstance(self.model, str) and self.model != UNKNOWN and STORAGE_MODELS[self.model].servers is not None:
+            given = Servers.model_validate(STORAGE_MODELS[self.model].servers)
+        stripes = {"stripe_count": self.stripe_count, "stripe_size": self.stripe_size}
+        update = {key: value for key, value in stripes.items() if value is not None}
+        return given if given is None else given.model_copy(update=update)
 
     @property
     def max_attempts(self) -> int:
@@ -208,3 +261,11 @@ class Storage(Choosing):
         model = self.model
         if isinstance(model, StorageParameters) and None not in (model.requests_per_second, model.opens_per_second):
             yield "storage.model.opens_per_second: takes the place of requests_per_second; give one of them"
+        servers, named = self.servers, model if isinstance(model, str) else "the model"
+        if servers is None:
+            for key in ("stripe_count", "stripe_size"):
+                if getattr(self, key) is not None:
+                    yield f"storage.{key}: {named} has no servers; choose one that has, such as lustre-theta"
+        elif servers.stripe_count > servers.number:
+            key = "stripe_count" if self.stripe_count is not None else "model.servers.stripe_count"
+            yield f"storage.{key}: {servers.stripe_count} stripes on {servers.number} servers; give at most that many"

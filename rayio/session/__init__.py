@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rayio.session.dataset import generate
-from rayio.session.execute import run, simulate
+from rayio.session.execute import repeated, run, simulate
 from rayio.session.result import Run
 
-__all__ = ["Run", "generate", "run", "simulate"]
+__all__ = ["Run", "generate", "repeated", "run", "simulate"]

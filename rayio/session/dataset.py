@@ -16,6 +16,7 @@ from rayio.scenario.model import Scenario
 from rayio.schema.fields import show
 from rayio.session.folders import Checkpoints, refuse_overlaps
 from rayio.storage.address import is_absolute, is_path, join, path_of, scheme_of
+from rayio.storage.stores.opening import gap_at, has_fsync, has_page_cache
 from rayio.storage.stores.paged import check_direct
 from rayio.units import format_bytes
 
@@ -42,12 +43,17 @@ def base_folder(scenario: Scenario, root: str | Path | None) -> str:
         raise ScenarioError("the working directory was removed; change to another one") from None
     if root is not None:
         return join(str(here), str(root))
-    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
+    if is_job():
         relative = [p for p in paths_of(scenario) if not is_absolute(p)]
         if relative or not paths_of(scenario):
             what = f"{relative[0]} is relative" if relative else "the run directory is relative"
             raise ScenarioError(f"{what}, but Ray removes the working directory of a job; give --root DIR")
     return str(here)
+
+
+def is_job() -> bool:
+    """Return True in the driver of a Ray job, which nobody watches."""
+    return "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
 
 
 def paths_of(scenario: Scenario) -> list[str]:
@@ -70,12 +76,12 @@ def check_page_cache(scenario: Scenario, base: str) -> None:
         return
     for path in paths_of(scenario):
         address = join(base, path)
-        if not is_path(address):
+        if not has_page_cache(address):
+            what = "object stores have" if gap_at(address) else f"{scheme_of(address)}:// has"
             raise ScenarioError(
-                f"storage.page_cache={page_cache} does not apply to {address} (object stores have no page cache); "
-                "remove the key"
+                f"storage.page_cache={page_cache} does not apply to {address} ({what} no page cache); remove the key"
             )
-        if page_cache == "direct":
+        if page_cache == "direct" and is_path(address):
             check_direct(path_of(address))
 
 
@@ -92,8 +98,9 @@ def idle_storage(scenario: Scenario, base: str, out: str) -> Iterator[str]:
         for key, value in options:
             if key not in of_use and value != type(options).model_fields[key].default:
                 yield f"storage.{key}={show(value)}: no effect, because no path of this run is at {name}://"
-    if checkpoint is not None and checkpoint.fsync and not is_path(join(base, checkpoint.path)):
-        yield "checkpoint.fsync=true: no effect, because objects are durable once written"
+    if checkpoint is not None and checkpoint.fsync and not has_fsync(address := join(base, checkpoint.path)):
+        what = "objects" if gap_at(address) else f"files of {scheme_of(address)}://"
+        yield f"checkpoint.fsync=true: no effect, because {what} are durable once written"
 
 
 def generate(

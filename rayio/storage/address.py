@@ -59,3 +59,18 @@ def parent(address: str) -> str:
 def shown(address: str) -> str:
     """Return an address that is usable from any working directory."""
     return str(path_of(address).absolute()) if is_path(address) else address
+
+
+def not_utf8(address: str) -> str | None:
+    r"""Return an address that is not UTF-8 with its other bytes escaped; None for any other.
+
+    Python has such bytes of a path or an argument as surrogates, which no file of text can contain.
+
+    >>> not_utf8("/data/a"), not_utf8("/data/a\udcff")
+    (None, '/data/a\\xff')
+    """
+    try:
+        address.encode()
+    except UnicodeEncodeError:
+        return address.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    return None

@@ -181,6 +181,8 @@ class Served(NamedTuple, Generic[T]):
     #: Delays by layers, within the call's time.
     delays: tuple[Delay, ...] = ()
     skipped: int = 0
+    #: CPU time of threads that made requests ahead of the reader's.
+    cpu_seconds: float = 0.0
 
 
 class Clock(Protocol):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from rayio import kinds
 from rayio.registry import Registry
@@ -39,18 +40,16 @@ class Preset:
     open_median: float = 0.0
     open_sigma: float = 0.0
     shared_cap: bool = False
+    #: Ranges of an object at most this many bytes apart are one request; 0 for files.
+    gap: int = 0
+    #: Its object servers, as ``storage.model.servers`` writes them (``rayio/scenario/servers.py``); None is one pipe.
+    servers: Mapping[str, Any] | None = None
 
     def __str__(self) -> str:
         """Return the source of the numbers as one line."""
         reference = f" ({self.url}, retrieved {self.retrieved})" if self.url else ""
         return f"{self.provenance}: {self.source}{reference}"
 
-
-#: Assumptions and omissions of both Lustre presets.
-_LUSTRE = (
-    "0.1 ms per request from client read-ahead, so small random requests are too fast; open 1 ms, "
-    "20 000 opens/s; stripes are not modelled"
-)
 
 MEMORY = Preset(
     first_byte_median=2e-6,
@@ -74,57 +73,17 @@ NVME = Preset(
     source="a PCIe 4.0 NVMe drive of a server: 90 us random read, 6 GB/s, 700 000 requests/s",
 )
 
-S3 = Preset(
-    first_byte_median=30e-3,
-    first_byte_sigma=1.15,
-    first_byte_max=2.0,
-    connection_bandwidth=55 * 2**20,
-    bandwidth=12.5e9,
-    requests_per_second=5500,
+EBS_GP3 = Preset(
+    first_byte_median=1.5e-3,
+    first_byte_sigma=0.4,
+    connection_bandwidth=125 * 2**20,
+    bandwidth=125 * 2**20,
+    requests_per_second=3000,
     scope="node",
-    shared_cap=True,
     provenance="published",
-    source=(
-        "Durner, Leis and Neumann, PVLDB 16(11), 2023: 30 ms to the first byte (p95 200 ms), 55 MiB/s a "
-        "connection; AWS: 5500 GET/s a prefix, and the dataset is one prefix; assumed: cut at 2 s, 100 Gb/s a "
-        "node, PUT counts as GET"
-    ),
-    url=(
-        "https://www.vldb.org/pvldb/vol16/p2769-durner.pdf "
-        "https://docs.aws.amazon.com/AmazonS3/latest/dev/request-rate-perf-considerations.html"
-    ),
-    retrieved="2026-11-21",
-)
-
-LUSTRE_THETA = Preset(
-    first_byte_median=0.1e-3,
-    first_byte_sigma=0.3,
-    connection_bandwidth=2.6e9,
-    bandwidth=210e9,
-    requests_per_second=None,
-    opens_per_second=20_000,
-    open_median=1e-3,
-    open_sigma=0.8,
-    scope="cluster",
-    provenance="assumed",
-    source=(
-        "Theta's Lustre, 56 OSTs, 210 GB/s: 2.6 GB/s a client and 256 KB requests at 1.2 GB/s are from I/O "
-        f"profiles of deep-learning workloads on Theta; the rest is assumed: {_LUSTRE}"
-    ),
-)
-
-LUSTRE_CORI = Preset(
-    first_byte_median=0.1e-3,
-    first_byte_sigma=0.3,
-    connection_bandwidth=2e9,
-    bandwidth=700e9,
-    requests_per_second=None,
-    opens_per_second=20_000,
-    open_median=1e-3,
-    open_sigma=0.8,
-    scope="cluster",
-    provenance="assumed",
-    source=f"Cori's Lustre, 248 OSTs, 700 GB/s, 2 GB/s a client; all assumed: {_LUSTRE}",
+    source="an EBS gp3 volume per node as it comes: 3000 IOPS and 125 MiB/s; 1.5 ms to the first byte is assumed",
+    url="https://docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html",
+    retrieved="2026-11-23",
 )
 
 PRESETS: Registry[Preset] = kinds.STORAGE_MODELS

@@ -11,6 +11,7 @@ import numpy as np
 
 from rayio.errors import DataError, RayioError
 from rayio.machine.counters import fetched_by_this_thread
+from rayio.storage.ahead import Ahead, Crew
 from rayio.storage.base import Moved, Opener, Requests, Served
 from rayio.storage.stores.counted import CountedFile, Traffic
 from rayio.storage.stores.opening import Store
@@ -29,6 +30,8 @@ def counted_opener(store: Store, traffic: Traffic) -> Opener:
     """Return an opener for files of a store that counts in ``traffic``."""
 
     def open_(path: str, kept: BinaryIO | None = None) -> BinaryIO:
+        if traffic.ahead is not None:
+            return cast(BinaryIO, traffic.ahead.open(path, kept))
         return store.open(path, traffic) if kept is None else cast(CountedFile, kept).again(path, traffic)
 
     return open_
@@ -46,6 +49,8 @@ class RealStorage:
 
     With an anchor (the difference from ``perf_counter_ns`` to the engine's time) failed attempts are timed and returned
     (:attr:`Served.retried`), and unless ``is_itemised`` is False every request too (:attr:`Served.issued`).
+
+    Planned requests with places are made ahead of the format's reader, ``depth`` at a time.
     """
 
     def __init__(
@@ -56,7 +61,10 @@ class RealStorage:
         *,
         is_itemised: bool = True,
         ending: Event | None = None,
+        depth: int = 1,
     ) -> None:
+        self.depth = depth
+        self._crew = Crew(depth)
         self.store = store
         self.run = run
         self.anchor = anchor
@@ -66,10 +74,10 @@ class RealStorage:
         self._is_prepared = False
 
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
-        """Call ``load`` and count its requests; ``requests`` are for models only."""
+        """Call ``load`` and count its requests; ``requests`` may have a plan of them."""
         traffic = Traffic(self.anchor, is_itemised=self.is_itemised, ending=self.ending)
         try:
-            value, fetched = await self.run(lambda: self._load(load, traffic))
+            value, fetched, helped_ns = await self.run(lambda: self._load(requests, load, traffic))
         except DataError as error:
             is_full = str(error).startswith(self.store.address)
             worded = error if is_full else DataError(self.store.full(str(error)))  # formats use relative names
@@ -80,13 +88,41 @@ class RealStorage:
             raise
         moved = Moved(traffic.nbytes, fetched, traffic.unevicted)
         return Served(
-            value, traffic.opens, traffic.requests, traffic.nbytes, 0, traffic.issued, 0, traffic.retried, moved
-        )
+            value, traffic.opens, traffic.requests, traffic.nbytes, 0, traffic.issued, 0, traffic.retried, moved,
+            cpu_seconds=helped_ns / 1e9,
+        )  # fmt: skip
 
-    def _load(self, load: Callable[[Opener], T], traffic: Traffic) -> tuple[T, int | None]:
-        """Call ``load`` in this thread; return also the bytes fetched for it, if the thread's counters have them."""
-        source = self.store.source
-        traffic.is_watched = source == "other"
+    def _load(self, requests: Requests, load: Callable[[Opener], T], traffic: Traffic) -> tuple[T, int | None, int]:
+        """Call ``load`` in this thread, and make planned requests ahead of it.
+
+        Returns:
+            Its value; the bytes fetched for it, if counters have them; the CPU time of other threads (ns).
+        """
+        if requests.places is None or not len(requests.nbytes):
+            return *self._watched(load, traffic), 0
+        source, store, is_done = self.store.source, self.store, False
+        ahead = traffic.ahead = Ahead(
+            requests, store.open, traffic, depth=self.depth, crew=self._crew, is_watched=source == "device"
+        )
+        try:
+            value, fetched = self._watched(load, traffic)
+            is_done = True
+        finally:
+            ahead.finish(waits=is_done or store.is_local)
+            traffic.ahead = None
+        if source == "device":
+            fetched = None if fetched is None or ahead.fetched is None else fetched + ahead.fetched
+        elif source == "network":
+            fetched = traffic.nbytes
+        return value, fetched, ahead.cpu_ns
+
+    def _watched(self, load: Callable[[Opener], T], traffic: Traffic) -> tuple[T, int | None]:
+        """Call ``load``; return also the bytes fetched for it, if the thread's counters have them.
+
+        With several requests in flight, pages added to the cache cannot be told apart by request.
+        """
+        source, is_alone = self.store.source, traffic.ahead is None or self.depth == 1
+        traffic.is_watched = source == "other" and is_alone
         before = fetched_by_this_thread() if source == "device" else None
         value = load(counted_opener(self.store, traffic))
         match source:
@@ -98,7 +134,7 @@ class RealStorage:
             case "memory":
                 return value, 0
             case "other":
-                return value, traffic.nbytes if self.store.is_direct else traffic.added
+                return value, traffic.nbytes if self.store.is_direct else traffic.added if is_alone else None
         return value, None  # counted only by host
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:

@@ -12,6 +12,8 @@ from rayio.storage.stores.opening import Store
 MOST_FOLDERS = 100
 #: Other kinds of folders by one of their files, with a remedy.
 HOLDERS = {
+    "capacity.html": "contains a capacity search: see its capacity.html",
+    "advice.html": "contains an advice: see its advice.html",
     "sweep.json": "contains a sweep: see its sweep.html",
     "summary.json": "contains results of DLIO: rayio import dlio-results makes a run of them",
     "rayio-dataset.json": "contains a dataset: rayio run reads it",

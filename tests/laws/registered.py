@@ -15,10 +15,12 @@ from rayio.registry import Registry
 Law = TypeVar("Law", bound=Callable[..., None])
 
 
-def every(registry: Registry[Any], argument: str = "name") -> Callable[[Law], Law]:
-    """Run a law once for every kind of a registry, which it gets by its name."""
+def every(
+    registry: Registry[Any], argument: str = "name", only: Callable[[Any], bool] = lambda kind: True
+) -> Callable[[Law], Law]:
+    """Run a law once for every kind of a registry (of which ``only`` holds), which it gets by its name."""
     with TemporaryDirectory() as folder, toy_installed(Path(folder)):
-        names = [*registry]
+        names = [name for name in registry if only(registry[name])]
 
     def run(law: Law) -> Law:
         marked: Law = pytest.mark.parametrize(argument, names)(pytest.mark.usefixtures("toy_there")(law))

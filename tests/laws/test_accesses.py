@@ -16,6 +16,7 @@ from packages import toy_installed
 
 from rayio.data.access.contract import ACCESSES, Access, Files
 from rayio.data.formats import FORMATS
+from rayio.data.generate import write_file
 from rayio.data.layout import Batch, Layout
 from rayio.data.sampler import Sampler
 from rayio.errors import ScenarioError
@@ -60,10 +61,7 @@ def walk_of(access: str, form: str, root: Path, draw: st.DataObject) -> Walk:
     sizes = Uniform(low=16, high=draw.draw(st.sampled_from([40, 5000])))
     layout = Layout(num_files, per_file, sizes, 5, made.extension, draw.draw(drawn(options_of(made))))
     for number in range(num_files):
-        path = root / layout.path(number)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            made.write(file, layout, number)
+        write_file(layout, made, PosixStore(root), number)
     assume(not found.cannot(made, layout))
     shuffle = draw.draw(st.sampled_from(["none", "file", "global"]))
     batch_size = draw.draw(st.integers(1, min(4, layout.num_samples)))

@@ -17,7 +17,7 @@ from rayio.engines import local
 from rayio.kinds import LAYERS
 from rayio.model.ledger import Tally, close
 from rayio.model.plan import Plan
-from rayio.model.planning import plan_of
+from rayio.model.planning import plan_of, storage_of
 from rayio.scenario.layers import layers_of
 from rayio.scenario.load import build
 from rayio.schema.choice import options_of
@@ -27,6 +27,16 @@ from rayio.trace.slices import Slices
 #: What a scenario writes to have each layer, below its sections. A new layer that is not here fails with what to add.
 GIVEN: dict[str, dict[str, Any]] = {
     "throttle": {"storage": {"throttle": {"reads_per_second": 100}, "max_attempts": 50}},
+    "stripes": {
+        "storage": {
+            "model": {
+                "first_byte": "10 us",
+                "connection_bandwidth": "1 GB/s",
+                "bandwidth": "1 GB/s",
+                "servers": {"number": 2, "bandwidth": "1 MB/s", "random": "1 ms"},
+            }
+        }
+    },
     "faults": {"storage": {"faults": {"stalls": [{"rate": 0.1, "seconds": "20 ms"}]}}},
     "cache": {"storage": {"cache": [{"tier": "ram", "bytes": "40 kB"}]}},
     "network": {"cluster": {"nodes": 2, "placement": "spread", "nic_bandwidth": "10 MB/s"}},
@@ -134,7 +144,7 @@ def test_its_changes_can_be_simulated_and_have_names_of_their_own(name: str) -> 
     wanted = scenario(name)
 
     class Run:
-        scenario, modelled, costs = wanted, object(), wanted.charges
+        scenario, modelled, costs = wanted, storage_of(wanted), wanted.charges
         workers, has_cores, was_memory_bound, is_throttled = 2, False, False, False
 
     (layer,) = layers_of(wanted, modelled=True)

@@ -21,6 +21,8 @@ from rayio.data.access.parts import Asking, by_turn, part_of, pieces
 from rayio.data.formats import FORMATS, Format, layout_of, spans
 from rayio.data.layout import Batch, Layout
 from rayio.scenario.shards import is_by_file
+from rayio.schema.choice import options_of
+from rayio.schema.distribution import Constant
 from rayio.schema.fields import Section, quantity, whole
 from rayio.storage.base import Opener, Requests
 from rayio.units import BYTES
@@ -69,7 +71,8 @@ class Streamed(Access):
         """Return why a format's files cannot be read from front to back; empty if they can."""
         if spans(form, layout, layout.whole_file(0, 0, 1)) is not None:
             return ""
-        return f"{form.extension[1:]} files cannot be read from front to back"
+        name = next((name for name in FORMATS if FORMATS[name] is form), form.extension[1:])
+        return f"{name} files cannot be read from front to back"
 
     def memory(self, files: Files) -> float:
         """Return the bytes of the buffers."""
@@ -84,7 +87,7 @@ class Streamed(Access):
         yield from super().contradictions(scenario)
         loader, form = scenario.loader, FORMATS[scenario.dataset.format]
         if reason := self.cannot(form, layout_of(scenario)):
-            able = [name for name, other in FORMATS.usable().items() if hasattr(other, "spans")]
+            able = [name for name, other in FORMATS.usable().items() if not self.cannot(other, _plain(other))]
             yield (
                 f"loader.file_access=streamed: {reason}; use dataset.format={' or '.join(able)}, or "
                 "loader.file_access=per_sample or whole_file"
@@ -172,6 +175,10 @@ class _Opened:
             handle, until, last = self.opener(path, stream.handle), stream.until, stream.window or last
         self.file = WindowFile(handle, path, self.buffer_bytes, until - len(last), last)
         return self.file
+
+
+def _plain(form: Format) -> Layout:
+    return Layout(1, 1, Constant(value=1000), 0, form.extension, options_of(form)())
 
 
 def _most(files: Files) -> int:

@@ -22,7 +22,10 @@ class Format(Protocol):
     """A file format of samples. Implementations are stateless.
 
     A format with options names their class in ``options``, see :class:`rayio.scenario.kind.Kind`; they are passed in
-    ``layout.options``.
+    ``layout.options``. A format without files has ``has_files = False``.
+
+    Files that belong to each file have their suffixes in ``beside``. Then ``beside_bytes(layout, files, suffix)``
+    returns their sizes, and ``write_beside(file, layout, number, suffix)`` writes one.
 
     >>> FORMATS["tfrecord"].file_bytes(layout_of(load("unet3d-small")), np.arange(3)).shape
     (3,)
@@ -90,6 +93,26 @@ def units(form: Format, layout: Layout, batch: Batch, requests: Requests) -> NDA
     return numbers
 
 
+def opened_paths(form: Format, layout: Layout, files: NDArray[np.int64]) -> list[str]:
+    """Return the paths that a batch with samples in ``files`` opens, in order: ``beside`` files come first."""
+    if not getattr(form, "has_files", True):
+        return []
+    paths = []
+    for file in np.unique(files).tolist():
+        path = layout.path(file)
+        paths += [path.removesuffix(layout.extension) + suffix for suffix in getattr(form, "beside", ())]
+        paths.append(path)
+    return paths
+
+
+def not_in_one_file(form: Format) -> str:
+    """Return why files of a format are not read one by one; empty if they are."""
+    name = next((name for name in FORMATS if FORMATS[name] is form), form.extension[1:])
+    if not getattr(form, "has_files", True):
+        return f"{name} files do not exist"
+    return f"{name} files need another file, their index" if getattr(form, "beside", ()) else ""
+
+
 def check_labels(form: Format, opener: Opener, layout: Layout, number: int) -> None:
     """Read and verify the labels of file ``number``, if the format stores them apart from the samples.
 
@@ -116,4 +139,6 @@ def layout_of(scenario: Scenario) -> Layout:
         seed=scenario.seed,
         extension=FORMATS[dataset.format].extension,
         options=dataset.options,
+        compressibility=dataset.compressibility,
+        files_per_folder=dataset.files_per_folder,
     )

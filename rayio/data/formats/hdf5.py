@@ -89,7 +89,7 @@ class Hdf5(Kind):
         # Chunks hold whole samples or consecutive parts of one: x is one sample after the other.
         row = np.zeros(-(-row_bytes // columns) * columns, np.uint8)
         for sample in whole.samples.tolist():
-            fill(row[:row_bytes], layout.seed, sample)
+            fill(row[:row_bytes], layout.seed, sample, layout.compressibility)
             file.write(row.data)
         for _ in range(-num_rows % rows):
             file.write(bytes(len(row)))

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import io
 import struct
-import threading
 import zipfile
-from functools import lru_cache, partial
+from functools import partial
 from itertools import accumulate
 from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.data.formats.npy_header import HEADER_BYTES as NPY
+from rayio.data.formats.npy_header import find_array, header
 from rayio.data.formats.reads import (
     HEAD,
     NOT_KEPT,
@@ -39,15 +40,10 @@ from rayio.storage.stores.counted import WINDOW_BYTES
 SAMPLES, LABELS = "x.npy", "y.npy"
 #: The earliest time of a zip: equal layouts give equal bytes.
 DATE = (1980, 1, 1, 0, 0, 0)
-#: Sizes in bytes: a zip's local header, its directory entry, its end; zip64's field with two sizes, zip64's end; the
-#: header of an npy file.
-LOCAL, ENTRY, END, ZIP64_SIZES, ZIP64_END, NPY = 30, 46, 22, 20, 76, 128
+#: Sizes in bytes: a zip's local header, its directory entry, its end; zip64's field with two sizes, zip64's end.
+LOCAL, ENTRY, END, ZIP64_SIZES, ZIP64_END = 30, 46, 22, 20, 76
 #: Offset of the rows of ``x.npy`` in a file written by rayio.
 ROWS = LOCAL + len(SAMPLES) + ZIP64_SIZES + NPY
-#: NumPy parses other headers with Python's parser, which in 3.11 sometimes fails in concurrent threads ("AST
-#: constructor
-#: recursion depth mismatch").
-_PARSING = threading.Lock()
 #: Of a local header and of an entry: signature, flags, method, lengths of name and extra field; an entry also has the
 #: offset of its local header. Of the end: signature, size and offset of the directory.
 LOCAL_FIELDS, ENTRY_FIELDS, END_FIELDS = map(struct.Struct, ("<4s2xHH16xHH", "<4s4xHH16xH12xI", "<4s8xII2x"))
@@ -80,13 +76,13 @@ class Npz:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
             # zip64 is forced so that any size fits and rows start at a fixed offset.
             with archive.open(_member(SAMPLES), "w", force_zip64=True) as member:
-                member.write(_npy_header("|u1", (rows, row_bytes)))
+                member.write(header("|u1", (rows, row_bytes)))
                 row = np.empty(row_bytes, np.uint8)
                 for sample in whole.samples.tolist():
-                    fill(row, layout.seed, sample)
+                    fill(row, layout.seed, sample, layout.compressibility)
                     member.write(row.data)
             with archive.open(_member(LABELS), "w", force_zip64=True) as member:
-                member.write(_npy_header("<i8", (rows,)))
+                member.write(header("<i8", (rows,)))
                 member.write(whole.samples.astype("<i8").tobytes())
 
     def requests(self, layout: Layout, batch: Batch) -> Requests:
@@ -236,14 +232,13 @@ def _tail_if_plain(stream: BinaryIO, shape: tuple[int, int]) -> tuple[int, bytes
         and len(head) >= ROWS
         and LOCAL_FIELDS.unpack_from(head) == FIRST_LOCAL
         and head.startswith(NAME, LOCAL)
-        and head.startswith(_npy_header("|u1", shape), ROWS - NPY)
+        and head.startswith(header("|u1", shape), ROWS - NPY)
     )
     return (tail_at, tail) if is_plain else None
 
 
 def _find_rows(stream: BinaryIO, place: Place, name: str, descr: str, shape: tuple[int, ...]) -> int:
     """Return the offset of a member's first row, after checking that it is stored plainly with this type and shape."""
-    dtype = np.dtype(descr)
     try:
         with zipfile.ZipFile(stream) as archive:
             member = archive.getinfo(name)
@@ -254,18 +249,7 @@ def _find_rows(stream: BinaryIO, place: Place, name: str, descr: str, shape: tup
         if signature != b"PK\3\4":
             raise place.error(f"expected the zip entry {name} at byte {member.header_offset}, found {signature!r}")
         stream.seek(name_bytes + extra_bytes, io.SEEK_CUR)
-        rows_at = stream.tell() + NPY
-        if stream.read(NPY) == _npy_header(descr, shape):
-            return rows_at
-        stream.seek(rows_at - NPY)
-        version = np.lib.format.read_magic(stream)
-        if version != (1, 0):
-            raise place.error(f"expected npy version (1, 0) in {name}, found {version}")
-        with _PARSING:
-            actual_shape, fortran_order, actual_type = np.lib.format.read_array_header_1_0(stream)
-        if actual_shape != shape or fortran_order or actual_type != dtype:
-            raise place.error(f"expected {name} of shape {shape} and {dtype}, found {actual_shape} and {actual_type}")
-        return stream.tell()
+        return find_array(stream, place, name, descr, shape)
     except RayioError:
         raise
     except Exception as error:  # zipfile and numpy raise a dozen classes for invalid bytes
@@ -285,10 +269,3 @@ def _member(name: str) -> zipfile.ZipInfo:
     member.create_system = 3
     member.external_attr = 0o644 << 16
     return member
-
-
-@lru_cache(maxsize=256)
-def _npy_header(descr: str, shape: tuple[int, ...]) -> bytes:
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
-    return header.getvalue()

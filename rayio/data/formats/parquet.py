@@ -64,7 +64,8 @@ class Parquet(Kind):
                 f"dataset.columns={options.columns}: samples of {format_bytes(size)} have values of 2 GiB or more, "
                 "more than parquet supports; use more columns"
             )
-        groups = -(-dataset.samples_per_file // (options.row_group or dataset.samples_per_file))
+        group_rows = options.group_rows(dataset.samples_per_file, dataset.sample_bytes.expected)
+        groups = -(-dataset.samples_per_file // group_rows)
         if (chunks := groups * (options.columns + 1)) > MAX_CHUNKS:
             yield (
                 f"dataset.row_group={options.row_group}: a file would have {chunks} column chunks, at most "
@@ -80,7 +81,7 @@ class Parquet(Kind):
     def table(self, scenario: Scenario) -> Mapping[str, float]:
         """Return the cost of a sample: the expected bytes of a row group in the columns read."""
         dataset, options = scenario.dataset, chosen(scenario.dataset.options)
-        shape = options.shape(dataset.samples_per_file)
+        shape = options.shape(dataset.samples_per_file, dataset.sample_bytes.expected)
         size = np.array([max(round(dataset.sample_bytes.expected), HEADER.size)])
         return {
             "row_group_bytes": float(shape.chunks(shape.group_rows, size, options.read_columns or options.columns)[0])
@@ -139,7 +140,7 @@ class Parquet(Kind):
 
 def shape_of(layout: Layout) -> Shape:
     """Return the shape of a dataset's files."""
-    return chosen(layout.options).shape(layout.samples_per_file)
+    return chosen(layout.options).shape(layout.samples_per_file, layout.sample_bytes.expected)
 
 
 def columns_of(layout: Layout) -> int:

@@ -148,7 +148,7 @@ def write(file: BinaryIO, layout: Layout, shape: Shape, number: int) -> None:
     for group in range(shape.num_groups):
         rows = np.empty((shape.rows_of(group), sample_bytes), np.uint8)
         for row in range(len(rows)):
-            fill(rows[row], layout.seed, first + group * shape.group_rows + row)
+            fill(rows[row], layout.seed, first + group * shape.group_rows + row, layout.compressibility)
         edges = [HEADER.size, *(HEADER.size + np.cumsum(widths)).tolist()]
         if shape.codec != "none":
             _stripe(rows, edges, shape, layout.seed)

@@ -10,6 +10,9 @@ from rayio.data.formats.parquet_file import CODECS, MAX_RATIO, Shape, part_bytes
 from rayio.data.formats.sample import HEADER
 from rayio.schema.fields import Positive, Reads, RefusedError, Section, choice, refusal, whole
 
+#: Bytes of samples in a row group whose size is not given; writers of training data make them of 64 to 512 MiB.
+GROUP_BYTES = 64 << 20
+
 _RATIO_SCHEMA = {
     "anyOf": [{"type": "number", "exclusiveMinimum": 1, "maximum": MAX_RATIO}, {"const": "none"}, {"type": "null"}]
 }
@@ -27,7 +30,7 @@ class ParquetOptions(Section):
     """Options of Parquet."""
 
     row_group: Annotated[int | None, whole(1, or_none=True)] = Field(
-        None, description="Samples of a row group, the smallest unit that can be read; none is the whole file."
+        None, description="Samples of a row group, the smallest unit that can be read; none is about 64 MiB of them."
     )
     columns: Positive = Field(1, description="Columns into which the bytes of a sample are cut.")
     read_columns: Annotated[int | None, whole(1, or_none=True)] = Field(
@@ -53,9 +56,13 @@ class ParquetOptions(Section):
             )
         return self
 
-    def shape(self, num_rows: int) -> Shape:
-        """Return the shape of a file with ``num_rows`` samples."""
-        group_rows = min(self.row_group or num_rows, num_rows)
+    def group_rows(self, num_rows: int, sample_bytes: float) -> int:
+        """Return the samples of a row group of a file with ``num_rows`` samples of about ``sample_bytes``."""
+        return min(self.row_group or max(1, int(GROUP_BYTES / max(sample_bytes, HEADER.size))), num_rows)
+
+    def shape(self, num_rows: int, sample_bytes: float) -> Shape:
+        """Return the shape of a file with ``num_rows`` samples of about ``sample_bytes``."""
+        group_rows = self.group_rows(num_rows, sample_bytes)
         return Shape(num_rows, group_rows, self.columns, self.compression, self.compression_ratio or 2.0)
 
     def read_bytes(self, sample_bytes: Any) -> Any:

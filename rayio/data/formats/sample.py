@@ -28,6 +28,8 @@ from rayio.errors import DataError
 HEADER = struct.Struct("<QQ")
 #: Payload bytes drawn per call; they fit the processor's cache.
 CHUNK_BYTES = 1 << 18
+#: Of a compressible payload each stripe has random bytes, then zeros; zlib needs a few bytes for them.
+STRIPE_BYTES, STRIPE_COST = 512, 5
 #: Bytes of a label (the sample's id), in formats that store labels separately.
 LABEL = 8
 
@@ -54,13 +56,21 @@ def checksum(payload: memoryview, seed: int, sample: int) -> int:
     return xxhash.xxh3_64_intdigest(payload, (_checksum_seed(seed) + sample) & seeds.MASK)
 
 
-def fill(out: NDArray[np.uint8], seed: int, sample: int) -> None:
-    """Write sample ``sample`` of the dataset with this seed into ``out``, contiguous and at least 16 bytes long."""
+def fill(out: NDArray[np.uint8], seed: int, sample: int, compressibility: float = 1.0) -> None:
+    """Write sample ``sample`` of the dataset with this seed into ``out``, contiguous and at least 16 bytes long.
+
+    With a ``compressibility`` zlib shrinks the payload by this factor: of every stripe only the first bytes are random.
+    """
     stream = np.random.PCG64DXSM(seeds.key(seed, "payload", sample))
     for start in range(HEADER.size, len(out), CHUNK_BYTES):
         part = out[start : start + CHUNK_BYTES]
         words = np.asarray(stream.random_raw(-(-len(part) // 8)), dtype="<u8")
         part[:] = words.view(np.uint8)[: len(part)]
+    if compressibility > 1:
+        payload, keep = out[HEADER.size :], max(1, round(STRIPE_BYTES / compressibility) - STRIPE_COST)
+        whole = len(payload) // STRIPE_BYTES * STRIPE_BYTES
+        payload[:whole].reshape(-1, STRIPE_BYTES)[:, keep:] = 0
+        payload[whole + keep :] = 0
     HEADER.pack_into(out.data, 0, sample, checksum(out.data[HEADER.size :], seed, sample))
 
 
@@ -89,16 +99,21 @@ def check(sample: memoryview, seed: int, place: Place) -> int:
     computed = xxhash.xxh3_64_intdigest(sample[HEADER.size :], (_checksum_seed(seed) + read_id) & seeds.MASK)
     if written == computed and read_id == place.sample:
         return int(read_id)
-    if written == computed:
-        raise place.error(
+    raise wrong_sample(int(read_id), written, computed, place)
+
+
+def wrong_sample(read_id: int, written: int, computed: int, place: Place) -> DataError:
+    """Return the error for a sample with this id and checksum, whose bytes give another id or checksum."""
+    if written == computed and read_id != place.sample:
+        return place.error(
             f"expected id {place.sample}, found the sample with id {read_id}: files were swapped or renamed"
         )
     if read_id != place.sample:
-        raise place.error(
+        return place.error(
             f"expected id {place.sample}, found id {read_id} with a wrong checksum: "
             f"the file is corrupted or of another dataset; delete it and generate it again"
         )
-    raise place.error(
+    return place.error(
         f"expected checksum {written:016x}, its bytes give {computed:016x}: "
         f"the file is corrupted or of another dataset; delete it and generate it again"
     )

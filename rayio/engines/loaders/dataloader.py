@@ -31,7 +31,10 @@ from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from rayio.engines.loaders.numpy_reader import NumpyReader
 from rayio.engines.loaders.reading import BatchReader, Parcel, Reading
+from rayio.engines.loaders.worker_deaths import REPORT_SECONDS, death, means_death, no_shared_memory
 from rayio.errors import RayioError, RunError
+from rayio.machine.oom import oom_kills
+from rayio.model.cpu_account import ProcessCpu
 from rayio.model.env import Env
 from rayio.model.queue import Delivery
 from rayio.model.standing import Standing
@@ -68,7 +71,10 @@ class Batches(Dataset[Parcel]):  # type: ignore[misc]
         self.by_numpy = settings.reader == "numpy"
         window = settings.num_workers * settings.prefetch_factor
         #: The batch that was last read for each place of the window: memory that workers share with their rank.
-        self.done = torch.full((max(1, window),), -1, dtype=torch.int64).share_memory_()
+        self.done = torch.full((max(1, window),), -1, dtype=torch.int64)
+        if settings.num_workers:
+            with _in_shared_memory():
+                self.done.share_memory_()
         #: The reader of this process, once it has read.
         self.reader: BatchReader | None = None
         self._tensor: Any = None
@@ -93,7 +99,8 @@ class Batches(Dataset[Parcel]):  # type: ignore[misc]
     def _allocate(self, nbytes: int) -> NDArray[np.uint8]:
         """Return the memory of a tensor; a worker's is shared, so that sending it copies nothing."""
         if self._is_shared:
-            self._tensor = torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(nbytes))
+            with _in_shared_memory():
+                self._tensor = torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(nbytes))
         else:
             self._tensor = torch.empty(nbytes, dtype=torch.uint8)
         view: NDArray[np.uint8] = self._tensor.numpy()
@@ -102,6 +109,17 @@ class Batches(Dataset[Parcel]):  # type: ignore[misc]
 
 def _number(at: Where) -> int:
     return at.epoch << 40 | at.step
+
+
+@contextmanager
+def _in_shared_memory() -> Iterator[None]:
+    """Word PyTorch's errors of allocating shared memory."""
+    try:
+        yield
+    except (RuntimeError, OSError) as error:
+        if (problem := no_shared_memory(error, starting=True)) is None:
+            raise
+        raise RunError(problem) from None
 
 
 class Addresses(Sampler[Where]):  # type: ignore[misc]
@@ -149,11 +167,15 @@ class DataLoaderQueue:
         self.settings = settings
         self.recorder = recorder
         self.queue = queue
+        #: The CPU time of each worker, by its process.
+        self.worked: dict[int, ProcessCpu] = {}
         self._addresses = Addresses(reading.rank, steps)
         self._left = 0
         self._epoch: int | None = None
         self._iterator: Any = None
         self._processes: list[Any] = []
+        #: Processes that the kernel had killed for memory before this run.
+        self._kills = oom_kills()
         #: Time (``perf_counter_ns``) when workers were asked to begin an epoch, until all have answered.
         self._begun: int | None = None
         self._thread = Threads(1, f"rayio-loader-{name}")
@@ -192,6 +214,7 @@ class DataLoaderQueue:
             parcel = self._next(at)
         else:
             parcel = await asyncio.get_running_loop().run_in_executor(self._thread, self._next, at)
+        self.worked[parcel.pid] = parcel.cpu
         if parcel.recorded:
             parcel.recorded.enter(self.recorder, self._writer(parcel))
         delivery = parcel.header
@@ -240,35 +263,41 @@ class DataLoaderQueue:
         """Return a batch. As in PyTorch, workers start and end with an epoch, unless they are persistent."""
         try:
             if self._epoch != at.epoch:
-                self._epoch = at.epoch
-                self._addresses.open(at)
-                self._left = len(self._addresses)
-                self._begun = perf_counter_ns()
-                with _without_main(), _spawned_in_silence():
-                    self._iterator = iter(self._loader)  # also tests persistent workers, which may have died
-                self._begun = None
-                self._processes = list(getattr(self._iterator, "_workers", ()))
+                self._begin_epoch(at)
             parcel: Parcel = next(self._iterator)
         except (RuntimeError, OSError, EOFError) as error:
-            if (death := self._death()) is None:
+            if (cause := self._cause(error)) is None:
                 raise
-            raise RunError(
-                f"rank {at.rank}: {death}, and PyTorch's DataLoader does not replace it: the run is over; its spans "
-                "are in the run directory"
-            ) from error
+            raise RunError(f"rank {at.rank}: {cause}") from error
         self._left -= 1
         if not self._left and not self.settings.persistent_workers:
             self._iterator = None
         return parcel
 
-    def _death(self) -> str | None:
-        for number, process in enumerate(self._processes):
-            process.join(0.1)
-            if process.exitcode is not None:
-                code = process.exitcode
-                cause = f"killed by {signal.Signals(-code).name}, or out of memory" if code < 0 else f"exit code {code}"
-                return f"DataLoader worker {number} (pid {process.pid}) died ({cause})"
-        return None
+    def _begin_epoch(self, at: Where) -> None:
+        self._epoch = at.epoch
+        self._addresses.open(at)
+        self._left = len(self._addresses)
+        if not self.settings.persistent_workers:
+            self._processes = []  # of the epoch before, which have ended
+        self._begun = perf_counter_ns()
+        with _without_main(), _spawned_in_silence():
+            self._iterator = iter(self._loader)  # also tests persistent workers, which may have died
+        self._begun = None
+        self._processes = list(getattr(self._iterator, "_workers", ()))
+
+    def _cause(self, error: Exception) -> str | None:
+        """Return the cause of an error of DataLoader, if it is not that of a worker's read."""
+        if (problem := no_shared_memory(error, starting=self._begun is not None)) is not None:
+            return problem
+        is_death = means_death(error)
+        cause = death(self._processes, self._kills, REPORT_SECONDS if is_death else 0.1)
+        if cause is None and is_death:
+            cause = f"a DataLoader worker is gone ({' '.join(str(error).split()) or type(error).__name__})"
+        if cause is None:
+            return None
+        over = "the run is over; its spans are in the run directory"
+        return f"{cause}, and PyTorch's DataLoader does not replace it: {over}"
 
     async def close(self) -> None:
         """End the workers: ask them, then kill those that remain."""

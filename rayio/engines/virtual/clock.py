@@ -99,6 +99,14 @@ class Errand(Protocol):
         """Continue; return the next time (ns) to continue, or None to wait for a new start."""
 
 
+class Stop:
+    """An errand that ends a cancelled simulation."""
+
+    def send(self, value: None, /) -> int | None:
+        """Raise KeyboardInterrupt."""
+        raise KeyboardInterrupt
+
+
 class VirtualKernel:
     """A clock that never waits, and its tasks."""
 
@@ -188,9 +196,23 @@ class VirtualKernel:
         """Run ``function`` in no time."""
         return function()
 
+    async def burn(self, seconds: float) -> None:
+        """Take ``seconds``: without modelled cores there is one for each."""
+        await self.sleep_until(self.now() + round(seconds * 1e9))
+
     def cancel(self) -> None:
-        """Make :meth:`run` raise KeyboardInterrupt soon, between two events."""
+        """Make :meth:`run` raise KeyboardInterrupt before the next event."""
         self._is_cancelled = True
+        self.ready.appendleft(Stop())
+
+    def check(self) -> None:
+        """Raise if :meth:`cancel` was called, inside an event that takes long.
+
+        Raises:
+            KeyboardInterrupt: it was.
+        """
+        if self._is_cancelled:
+            raise KeyboardInterrupt
 
     def run(self, main: Coro[T]) -> T:
         """Run ``main`` to its end and return its result; other tasks are dropped then.
@@ -239,12 +261,9 @@ class VirtualKernel:
             else:
                 raise DeadlockError(self._who_waits())
             events += 1
-            if events & 0xFFF == 0:
-                if self._is_cancelled:
-                    raise KeyboardInterrupt
-                if self.watch is not None and time.monotonic() - watched > self.watch_seconds:
-                    self.watch()
-                    watched = time.monotonic()
+            if events & 0xFFF == 0 and self.watch is not None and time.monotonic() - watched > self.watch_seconds:
+                self.watch()
+                watched = time.monotonic()
             try:
                 awaited: Any = task.send(None)
             except StopIteration as stop:

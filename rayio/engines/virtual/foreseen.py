@@ -23,6 +23,8 @@ from rayio.storage.model import Latencies, LocalArbiter, ModelStorage
 
 #: Steps planned at once: those whose latencies are drawn together.
 AHEAD = Latencies.STEPS
+#: Their samples at most, so that planning takes less than a second.
+AHEAD_SAMPLES = 1 << 17
 
 #: States of a reading: waiting for its reader, granted, reading, decoding, done.
 WAITS, BEGINS, READS, DECODES, OVER = range(5)
@@ -154,10 +156,11 @@ class ForeseenQueue:
         kernel.start(reading)
 
     def _look_ahead(self, at: Where) -> list[Reading]:
+        self.kernel.check()
         first, readers = self.next_step, self.readers
-        most = min(self.num_steps - first, AHEAD - first % AHEAD)
         rank, epoch, _, attempt = at
         load = readers.loading.of(Where(rank, epoch, first, attempt))
+        most = min(self.num_steps - first, AHEAD - first % AHEAD, max(1, AHEAD_SAMPLES // load.block.batch_size))
         table, decoding, deliveries = load.ahead(most, [env.kept for env in readers.envs])
         alone, calls = readers.storage.ahead((rank, epoch, first), table)
         planned = zip(table.numbers, table.totals, alone, calls, decoding, deliveries, strict=True)

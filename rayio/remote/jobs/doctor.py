@@ -38,6 +38,10 @@ LITTLE_BYTES = 2 << 30
 
 def here(root: str | None) -> list[Finding]:
     """Return the findings on this machine."""
+    return [*_here(root), _authentication()]
+
+
+def _here(root: str | None) -> list[Finding]:
     findings = [
         Finding(
             what="versions",
@@ -46,7 +50,6 @@ def here(root: str | None) -> list[Finding]:
         ),
         *_extras(),
         *_machine(),
-        _authentication(),
     ]
     where = root or "."
     mark = _mark()
@@ -105,7 +108,7 @@ def cluster(address: str, root: str | None) -> Doctored:
     Raises:
         ClusterError: the cluster is unreachable, or a node does not answer.
     """
-    findings = here(root)
+    findings = _here(root)
     mark = _mark()
     with TemporaryDirectory(prefix="rayio-doctor-") as folder:
         try:
@@ -117,6 +120,7 @@ def cluster(address: str, root: str | None) -> Doctored:
             if root is not None:
                 with suppress(RayioError):
                     storage.open(root).remove(mark)
+    findings.append(_authentication())  # after the survey, which follows the cluster
     return Doctored(findings=(*findings, *of_nodes(nodes, root)), nodes=tuple(map(_node_record, nodes)))
 
 
@@ -161,11 +165,8 @@ def by_job(jobs: Jobs, root: str | None, *, pip: bool, is_installed: bool, repor
     command += ["--root", root] if root is not None else []
     job_id = f"rayio-doctor-{token_hex(6)}"
     with TemporaryDirectory(prefix="rayio-doctor-") as folder:
-        files = Path(folder) / "files"
-        files.mkdir()
-        (files / "README").write_text("rayio doctor\n")
-        runtime_env = environment(Path(folder), files, pip=pip, is_installed=is_installed)
-        jobs.submit(shlex.join(command), job_id, runtime_env, {"rayio": __version__})
+        runtime_env = environment(Path(folder), job_id, pip=pip, is_installed=is_installed)
+        jobs.submit(shlex.join(command), job_id, runtime_env, {"rayio": __version__}, reporter)
     ended = follow(jobs, job_id, reporter)
     begin = ended.output.rfind("\n{\n") + 1
     try:

@@ -20,7 +20,8 @@ from rayio.errors import ClusterError, RayioError, ScenarioError
 from rayio.records.answers import Ran
 from rayio.records.record import DamagedRecordError
 from rayio.records.running import LIVE_VARIABLE
-from rayio.remote.jobs.wheel import requirements, write_wheel
+from rayio.remote.jobs.package import requirements, write_package
+from rayio.remote.jobs.setup_errors import why_not_set_up
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import checks
 from rayio.scenario.load import load
@@ -29,7 +30,8 @@ from rayio.scenario.write import to_yaml
 from rayio.session.dataset import paths_of
 from rayio.storage.address import is_absolute, parent
 
-SCENARIO = "scenario.yaml"
+#: Files of a job's folder: the scenario, and the job's id.
+SCENARIO, JOB = "scenario.yaml", "job.txt"
 #: Seconds between two queries of a job's status: at first, and at most.
 FIRST_SECONDS, LONGEST_SECONDS = 0.2, 2.0
 #: Seconds that a stopped job has to write its results (Ray's default: 3), and that we wait for it.
@@ -59,7 +61,7 @@ class Ended:
         messages = [line.removeprefix("rayio: ") for line in self.output.splitlines() if line.startswith("rayio: ")]
         lines = [line for line in self.output.splitlines() if line.strip()]
         if self.job.exit_code is None:
-            return " ".join(self.job.message.split()) or f"the job {self.job.id} is {self.job.status}"
+            return why_not_set_up(self.job.message) or f"the job {self.job.id} is {self.job.status}"
         if lines and (missing := _missing(lines[-1])) is not None:
             return missing
         if messages or lines:
@@ -69,7 +71,9 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A job to submit: its command, and a runtime environment with folder and wheel."""
+    """A job to submit: its id and command, and a runtime environment with its folder."""
+
+    job_id: str
 
     entrypoint: str
     runtime_env: dict[str, Any]
@@ -85,23 +89,27 @@ def pack(
         ScenarioError: a path has no meaning on the cluster.
     """
     root = root_of(scenario, out, root)
-    files = folder / "files"
-    files.mkdir()
-    (files / SCENARIO).write_text(to_yaml(scenario), encoding="utf-8")
+    job_id = f"rayio-{token_hex(6)}"
+    runtime_env = environment(folder, job_id, pip=pip, is_installed=is_installed)
+    (folder / SCENARIO).write_text(to_yaml(scenario), encoding="utf-8")
     command = ["python", "-m", "rayio", "run", SCENARIO, "--json", "--root", root]
     command += ["--out", out] if out is not None else []
     metadata = {"rayio": __version__, "scenario": scenario.name, **({"out": out} if out is not None else {})}
-    return Packed(shlex.join(command), environment(folder, files, pip=pip, is_installed=is_installed), metadata)
+    return Packed(job_id, shlex.join(command), runtime_env, metadata)
 
 
-def environment(folder: Path, files: Path, *, pip: bool, is_installed: bool) -> dict[str, Any]:
-    """Return the runtime environment of a job: a folder, rayio's wheel, and time to write results when stopped."""
+def environment(folder: Path, job_id: str, *, pip: bool, is_installed: bool) -> dict[str, Any]:
+    """Fill a folder for a job, and return its runtime environment: the folder, and time to write results when stopped.
+
+    Ray names folders by their content. With the job's id in it, no other job shares or removes this one.
+    """
+    (folder / JOB).write_text(f"{job_id}\n")
+    if not is_installed:
+        write_package(folder)
     runtime_env: dict[str, Any] = {
-        "working_dir": str(files),
+        "working_dir": str(folder),
         "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS), LIVE_VARIABLE: "1"},
     }
-    if not is_installed:
-        runtime_env["py_modules"] = [str(write_wheel(folder))]
     if pip:
         runtime_env["pip"] = requirements()
     return runtime_env
@@ -153,11 +161,10 @@ def submit(
         checks.check_simulated(scenario)
     with TemporaryDirectory(prefix="rayio-submit-") as folder:
         packed = pack(Path(folder), scenario, out=out, root=root, pip=pip, is_installed=is_installed)
-        job_id = f"rayio-{token_hex(6)}"
         jobs = Jobs(address)
-        jobs.submit(packed.entrypoint, job_id, packed.runtime_env, packed.metadata)
-    reporter.say(f"submitted {scenario.name} as {job_id}")
-    return jobs, job_id
+        jobs.submit(packed.entrypoint, packed.job_id, packed.runtime_env, packed.metadata, reporter)
+    reporter.say(f"submitted {scenario.name} as {packed.job_id}")
+    return jobs, packed.job_id
 
 
 def follow(jobs: Jobs, job_id: str, reporter: Reporter = SILENT) -> Ended:

@@ -1,16 +1,24 @@
-"""The answers of capacity and advise, as text for a terminal."""
+"""The answer of capacity: sentences for the terminal and the page, and the terminal's text."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from textwrap import wrap
 
+from rayio.records.doubts import CAPACITY, Doubt, blocking
 from rayio.records.hosts import Host
 from rayio.records.origin import Origin
-from rayio.records.sizing import HOLDS, UNDECIDED, Advised, CapacityFound, CapacityPoint, Price, Setting
+from rayio.records.sizing import (
+    HOLDS,
+    UNDECIDED,
+    CapacityChange,
+    CapacityFound,
+    CapacityPoint,
+)
+from rayio.report.text.doubts import reasons
 from rayio.report.text.terms import counted
-from rayio.schema.fields import show
-from rayio.units import format_bytes, format_rate
+from rayio.units import format_rate, format_share
 
 RANKS = "cluster.ranks_per_node"
 #: Begins a note where a run does not give a model that predicts it.
@@ -20,16 +28,25 @@ BAR = 20
 
 def headline(capacity: CapacityFound) -> str:
     """Return the answer in one sentence."""
-    target = f"{100 * capacity.target_au:g} %"
-    au = "AU" if capacity.formula == "au" else "AU as DLIO counts it"
     how = "simulated" if capacity.engine == "virtual" else f"engine {capacity.engine}"
     what = f"{capacity.storage_in_words or capacity.storage} ({how})"
+    if blocking(capacity.doubts, CAPACITY):
+        return f"{what}: {fed(capacity)}"
+    return f"{what} {fed(capacity)}"
+
+
+def fed(capacity: CapacityFound) -> str:
+    """Return how many accelerators are fed, as the end of a sentence about the storage."""
+    au = "AU" if capacity.formula == "au" else "AU as DLIO counts it"
+    target = f"{au} ≥ {100 * capacity.target_au:g} %"
+    if doubts := blocking(capacity.doubts, CAPACITY):
+        return f"no answer how many accelerators it feeds at {target} ({reasons(doubts)})"
     if capacity.accelerators is None:
         first = next(iter(capacity.points), None)
-        reached = "" if first is None or first.au is None else f": {au} is {100 * first.au:.1f} % with it"
+        reached = "" if first is None or first.au is None else f": {au} is {percent(first.au)} with it"
         so_far = "" if capacity.is_finished else " in the points tried so far"
         setting = "one accelerator" if capacity.over == RANKS else f"{capacity.over}=1"
-        return f"{what} does not feed {setting} at {target}{so_far}{reached}"
+        return f"does not feed {setting} at {target}{so_far}{reached}"
     many = counted(capacity.accelerators, "accelerator")
     least = "at least " * (capacity.is_at_least or not capacity.is_finished)
     searched = "" if capacity.over == RANKS else f" ({capacity.over}={capacity.setting})"
@@ -37,7 +54,7 @@ def headline(capacity: CapacityFound) -> str:
         str(p.accelerators) for p in capacity.points if p.status == UNDECIDED and p.setting > (capacity.setting or 0)
     ]
     also = f"; {' and '.join(unsure)}: undecided" if unsure else ""
-    return f"{what} feeds {least}{many} at {target}{searched}{also}"
+    return f"feeds {least}{many} at {target}{searched}{also}"
 
 
 def storage_in_words(origin: Origin, scenario: str, path: str, hosts: Sequence[Host]) -> str:
@@ -65,14 +82,14 @@ def storage_in_words(origin: Origin, scenario: str, path: str, hosts: Sequence[H
     return f"the storage model of {model.source or scenario}"
 
 
-def text(capacity: CapacityFound, width: int) -> str:
+def text(capacity: CapacityFound, width: int = 100) -> str:
     """Return the answer, the curve as a table, the bottleneck and what would help."""
     if not capacity.points:
         return "interrupted before the first point was over: nothing is known yet"
     lines = [*wrap(headline(capacity), width, break_long_words=False), ""]
     key = capacity.over.rpartition(".")[2]
     head = [key, "accelerators", "AU", "", "", "needed", "reached", "runs"]
-    rows = [_row(point, capacity.target_au) for point in capacity.points]
+    rows = [_row(point) for point in capacity.points]
     if key == "ranks_per_node" and all(point.setting == point.accelerators for point in capacity.points):
         head, rows = head[1:], [row[1:] for row in rows]
     if sum(max(len(row[place]) for row in (head, *rows)) + 2 for place in range(len(head))) > width:
@@ -82,6 +99,13 @@ def text(capacity: CapacityFound, width: int) -> str:
     lines += [_line(row, wide, bar) for row in (head, *rows)]
     lines += ["", *_conclusions(capacity, width)]
     return "\n".join(lines)
+
+
+def half_interval(au: float | None, high: float | None) -> str:
+    """Return half the 95 % interval of an AU as a remark, rounded as :func:`with_interval` does."""
+    if au is None or high is None:
+        return "no interval: too few steps"
+    return f"± {100 * (high - au):.1f} % (95 % interval)"
 
 
 def _without_bar(row: list[str]) -> list[str]:
@@ -96,119 +120,143 @@ def _line(row: list[str], wide: list[int], bar: int) -> str:
     return "  " + "  ".join(cells).rstrip()
 
 
-def _row(point: CapacityPoint, target: float) -> list[str]:
-    au = "unknown" if point.au is None else f"{100 * point.au:.1f}"
-    if point.au is not None:
-        half = None if point.au_high is None else 100 * (point.au_high - point.au)
-        au += " %" if half is None else f" ± {half:.1f} %"
+def _row(point: CapacityPoint) -> list[str]:
     bar = "" if point.au is None else "█" * round(BAR * min(point.au, 1.0))
+    setting, accelerators, au, verdict, needed, reached, runs = cells(point)
+    return [setting, accelerators, au, bar, verdict, needed, reached, runs]
+
+
+def cells(point: CapacityPoint) -> list[str]:
+    """Return the cells of a point: setting, accelerators, AU, verdict, bandwidth needed and reached, runs."""
     needed, reached = point.needed_bytes_per_second, point.bytes_per_second
     return [
         str(point.setting),
         str(point.accelerators),
-        au,
-        bar,
-        "keeps it" if point.status == HOLDS else "misses it" if point.status == "fails" else point.status,
+        with_interval(point.au, point.au_high),
+        {HOLDS: "keeps it", "fails": "misses it"}.get(point.status, point.status),
         "" if needed is None else format_rate(needed),
         "" if reached is None else format_rate(reached),
         str(point.runs),
     ]
 
 
-def _conclusions(capacity: CapacityFound, width: int) -> list[str]:
+def with_interval(au: float | None, high: float | None) -> str:
+    """Return an AU with half its 95 % interval.
+
+    >>> with_interval(0.927, 0.936), with_interval(0.927, None)
+    ('92.7 ± 0.9 %', '92.7 %')
+    """
+    if au is None or high is None:
+        return percent(au)
+    return f"{100 * au:.1f} ± {100 * (high - au):.1f} %"
+
+
+def bandwidth(capacity: CapacityFound) -> list[str]:
+    """Return the bandwidth needed and used at the answer, and at the next number that was tried."""
     sentences = []
-    above = next((p for p in capacity.points if p.status != HOLDS and p.setting > (capacity.setting or 0)), None)
-    at = next((point for point in capacity.points if point.setting == capacity.setting), None)
-    for point in (at, above):
-        if point is None or point.needed_bytes_per_second is None or point.bytes_per_second is None:
+    for point in filter(None, (answer_of(capacity), above(capacity))):
+        if point.needed_bytes_per_second is None or point.bytes_per_second is None:
             continue
         many = counted(point.accelerators, "accelerator")
         need, get = format_rate(point.needed_bytes_per_second), format_rate(point.bytes_per_second)
         unsure = "; not sure whether that is enough" if point.status == UNDECIDED else ""
         verb, who = ("needs", "it") if point.accelerators == 1 else ("need", "they")
-        au = "" if point.au is None else f"at the measured {100 * point.au:.0f} % "
+        au = "" if point.au is None else f"at AU {percent(point.au)} "
         sentences.append(f"{many} at 100 % AU {verb} {need}; {au}{who} used {get}{unsure}.")
-    if cached := [point.page_cache_share for point in capacity.points if point.page_cache_share is not None]:
-        most = 100 * max(cached)
-        sentences.append(
-            f"Of the bytes of a run at least {100 - most:.1f} % came from the device or the server, "
-            f"at most {most:.1f} % from the page cache."
-        )
-    if capacity.binds:
-        sentences.append(f"Bottleneck with {above.accelerators if above else 'more'}: {capacity.binds}")
+    return sentences
+
+
+def answer_of(capacity: CapacityFound) -> CapacityPoint | None:
+    """Return the point of the answer; None if no number holds."""
+    return next((point for point in capacity.points if point.setting == capacity.setting), None)
+
+
+def above(capacity: CapacityFound) -> CapacityPoint | None:
+    """Return the first point above the answer that does not hold."""
+    points = capacity.points
+    return next((point for point in points if point.status != HOLDS and point.setting > (capacity.setting or 0)), None)
+
+
+def device(capacity: CapacityFound) -> list[str]:
+    """Return the share of bytes that came from the device, if it was measured."""
+    cached = [point.page_cache_share for point in capacity.points if point.page_cache_share is not None]
+    if not cached:
+        return []
+    most = 100 * max(cached)
+    return [
+        f"Of the bytes of a run at least {100 - most:.1f} % came from the device or the server, "
+        f"at most {most:.1f} % from the page cache."
+    ]
+
+
+def bottleneck(capacity: CapacityFound) -> list[str]:
+    """Return what limits more accelerators than the answer."""
+    if capacity.bottleneck is None:
+        return []
+    return [f"Bottleneck with {capacity.bottleneck.accelerators}: {capacity.bottleneck.sentence}"]
+
+
+def remedy(capacity: CapacityFound) -> list[str]:
+    """Return what would feed more accelerators, with its predicted effect; the last sentence is the advice."""
+    point = above(capacity)
+    many = "more" if point is None else str(point.accelerators)
     best = next((change for change in capacity.changes if change.accelerators is not None), None)
+    single = next((change for change in capacity.changes if not change.is_pair), None)
+    pair = next((change for change in capacity.changes if change.is_pair), None)
     if best is not None:
         least = "at least " if best.is_at_least else ""
-        sentences.append(f"With {best.change}: {least}{counted(best.accelerators or 0, 'accelerator')}.")
-    elif capacity.changes:
-        near = capacity.changes[0]
-        sentences.append(
-            f"No single change is enough for {above.accelerators if above else 'more'}; "
-            f"the best is {near.change}, AU {100 * (near.au or 0):.1f} %."
-        )
-    elif capacity.binds and capacity.is_finished and not any(UNKNOWN in note for note in capacity.notes):
-        sentences.append("No single change helps.")
+        alone = [f"No single change is enough for {many}."] if best.is_pair else []
+        fed_with = f"With {best.change}: {least}{counted(best.accelerators or 0, 'accelerator')}"
+        return [*alone, f"{fed_with} (AU of {many}: {effect(best)})."]
+    sentences = []
+    if single is not None:
+        text = f"No single change is enough for {many}; the best is {single.change}, AU {effect(single)}"
+        sentences.append(text + ("." if pair is None else f", and the best pair {pair.change}, AU {effect(pair)}."))
+    elif capacity.is_tried:
+        sentences.append("No single change adds a point of AU.")
+    if (wide := capacity.combination) is not None and wide.au is not None:
+        setting = f"{counted(wide.workers, 'worker')} with {counted(wide.io_depth, 'request')} in flight each"
+        if wide.holds:
+            sentences.append(f"{setting} reach the target (AU {percent(wide.au)}); find the cheapest setting:")
+        else:
+            sentences.append(f"Even {setting} reach only AU {percent(wide.au)}.")
+    return sentences
+
+
+def command(capacity: CapacityFound) -> str:
+    """Return the command that finds the cheapest sufficient setting; empty where there is none, or none is needed."""
+    wide = capacity.combination
+    return shlex.join(wide.command) if wide is not None and wide.holds else ""
+
+
+def effect(change: CapacityChange) -> str:
+    """Return the AU without and with a change.
+
+    >>> effect(CapacityChange(change="loader.num_workers=8", au=0.91, au_without=0.6, holds=True))
+    '60.0 → 91.0 %'
+    """
+    before = "" if change.au_without is None else f"{100 * change.au_without:.1f} → "
+    return f"{before}{percent(change.au)}"
+
+
+def percent(share: float | None) -> str:
+    """Return an AU in percent, with one decimal wherever it appears."""
+    return format_share(share)
+
+
+def _conclusions(capacity: CapacityFound, width: int) -> list[str]:
+    sentences = [*bandwidth(capacity), *device(capacity), *bottleneck(capacity), *remedy(capacity)]
     lines = [line for sentence in sentences for line in wrap(sentence, width, break_long_words=False)]
-    return [*lines, *(line for note in capacity.notes for line in _note(note, width))]
+    lines += [f"  {command(capacity)}"] if command(capacity) else []
+    lines += warning_lines(capacity.doubts, width)
+    return [*lines, *(line for note in capacity.notes for line in note_lines(note, width))]
 
 
-def _note(note: str, width: int) -> list[str]:
-    return wrap(f"note: {note}", width, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
+def warning_lines(doubts: Sequence[Doubt], width: int) -> list[str]:
+    """Return doubts as lines of at most ``width`` columns."""
+    return [line for doubt in doubts for line in note_lines(doubt.sentence, width, "warning")]
 
 
-def advice(advised: Advised, width: int) -> str:
-    """Return the advice: the setting, the search, every setting that was simulated, and the check."""
-    goal = f"{'AU' if advised.goal == 'au' else 'AU as DLIO counts it'} {100 * advised.target_au:g} %"
-    tried = f"of {advised.possible} settings {len(advised.tried)} were simulated, in {advised.simulations} runs"
-    if advised.advice is not None:
-        lead = f"the cheapest setting that reaches {goal}: {_values(advised, advised.advice)}"
-    elif advised.is_finished:
-        best = max(advised.tried, key=lambda setting: setting.au or 0.0, default=None)
-        nearest = "" if best is None or best.au is None else f"; {_values(advised, best)} comes nearest, {_au(best)}"
-        lead = f"no setting reaches {goal}{nearest}"
-    else:
-        lead = "the search was interrupted before it knew the cheapest setting"
-    dear = ", then ".join(advised.priced_by)
-    lines = [*wrap(lead, width, break_long_words=False), ""]
-    names = [name.rpartition(".")[2] for name in advised.varied]
-    head = [*names, "AU", "", "readers", "memory", "nodes"]
-    rows = [
-        [*map(_shown, setting.values), _au(setting), _verdict(setting.status), *_price(setting.price)]
-        for setting in advised.tried
-    ]
-    wide = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
-    lines += [
-        "  " + "  ".join(f"{cell:>{n}}" for cell, n in zip(row, wide, strict=True)).rstrip() for row in (head, *rows)
-    ]
-    lines += ["", *wrap(f"By price, {dear}: {tried}.", width)]
-    if (check := advised.check) is not None:
-        au = "unknown" if check.au is None else f"{100 * check.au:.1f} %"
-        so = "reaches it" if check.reaches else "does not reach it"
-        lines += wrap(f"Run once with --engine {check.engine}: AU {au}, which {so} ({check.directory}).", width)
-    return "\n".join([*lines, *(line for note in advised.notes for line in _note(note, width))])
-
-
-def _values(advised: Advised, setting: Setting) -> str:
-    return " ".join(f"{key}={_shown(value)}" for key, value in zip(advised.varied, setting.values, strict=True))
-
-
-def _shown(value: object) -> str:
-    return value if isinstance(value, str) else show(value)
-
-
-def _au(setting: Setting) -> str:
-    if setting.au is None:
-        return "unknown"
-    return (
-        f"{100 * setting.au:.1f} %"
-        if setting.au_high is None
-        else f"{100 * setting.au:.1f} ± {100 * (setting.au_high - setting.au):.1f} %"
-    )
-
-
-def _verdict(status: str) -> str:
-    return {HOLDS: "reaches it", "fails": "misses it"}.get(status, status)
-
-
-def _price(price: Price) -> list[str]:
-    return [f"{price.readers:,}", format_bytes(price.memory), str(price.nodes)]
+def note_lines(note: str, width: int, what: str = "note") -> list[str]:
+    """Return a note as lines of at most ``width`` columns."""
+    return wrap(f"{what}: {note}", width, initial_indent="  ", subsequent_indent="    ", break_long_words=False)

@@ -50,6 +50,11 @@ def counted(number: int, name: str) -> str:
     return f"{number} {name}{'s' * (number != 1)}"
 
 
+def capitalised(text: str) -> str:
+    """Return a text with a capital first letter: ``capitalised("AU of 3") == "AU of 3"``."""
+    return text[:1].upper() + text[1:]
+
+
 def in_words(answers: Mapping[str, int]) -> str:
     """Return answers as text, the most frequent first."""
     return ", ".join(sorted(answers, key=lambda why: -answers[why]))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from struct import Struct
 from time import perf_counter_ns
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,24 @@ WINDOW_BYTES = 4096
 
 #: Packs a row of ``rayio.storage.base.ISSUED``.
 _pack = Struct("<qqqqiihh").pack
+#: Held while a failed attempt is recorded, by whichever thread.
+_retrying = threading.Lock()
+
+
+class MadeAhead(Protocol):
+    """Requests that are made before the reader asks for them; see ``rayio.storage.ahead``."""
+
+    def open(self, name: str, kept: Any = None) -> Any:
+        """Return a file for the reader."""
+
+    def take(self, name: str, position: int, buffer: Any) -> int:
+        """Fill ``buffer`` and return its bytes; -1 if no planned request has them."""
+
+    def look(self, name: str) -> bool:
+        """Make the first planned request to a file; return False without one."""
+
+    def closing(self, name: str, *, waits: bool) -> None:
+        """Drop what is left of a file that is closed."""
 
 
 class Traffic:
@@ -34,8 +52,8 @@ class Traffic:
     """
 
     __slots__ = (
-        "added", "anchor", "answers", "ending", "files", "is_itemised", "is_watched", "nbytes", "opens", "requests",
-        "retries", "rows", "sync_ns", "syncs", "unevicted",
+        "added", "ahead", "anchor", "answers", "ending", "files", "is_itemised", "is_watched", "nbytes", "opens",
+        "requests", "retries", "rows", "sync_ns", "syncs", "unevicted",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +81,20 @@ class Traffic:
         self.files: dict[str, int] = {}
         #: Answers of failed attempts, with their codes.
         self.answers: dict[str, int] = {}
+        #: The requests of this call that are made before the reader asks for them; None without a plan.
+        self.ahead: MadeAhead | None = None
+
+    def apart(self) -> Traffic:
+        """Return the traffic of one thread of this call, to be added by :meth:`join`; numbers of files are shared."""
+        alone = Traffic(self.anchor, is_itemised=self.is_itemised, ending=self.ending)
+        alone.files, alone.is_watched = self.files, self.is_watched
+        return alone
+
+    def join(self, other: Traffic) -> None:
+        """Add an open by another thread; one thread at a time."""
+        self.opens += other.opens
+        self.rows += other.rows
+        self.stayed(other.unevicted)
 
     def stayed(self, nbytes: int | None) -> None:
         """Add bytes that stayed in the page cache despite eviction."""
@@ -78,8 +110,9 @@ class Traffic:
 
     def add_retry(self, start: int, name: str, answer: str) -> None:
         """Record a failed attempt that began at ``start`` and is repeated now."""
-        thread, code = threading.get_native_id(), self.answers.setdefault(answer, len(self.answers))
-        self.retries += _pack(start, perf_counter_ns(), -1, 0, self.file(name), thread, code, 0)
+        with _retrying:
+            thread, code = threading.get_native_id(), self.answers.setdefault(answer, len(self.answers))
+            self.retries += _pack(start, perf_counter_ns(), -1, 0, self.file(name), thread, code, 0)
 
     @property
     def issued(self) -> Issued | None:
@@ -145,11 +178,25 @@ class CountedFile:
     ``io.RawIOBase``, which would take microseconds to create and close.
     """
 
-    __slots__ = ("_number", "_position", "_size", "_thread", "_windows", "closed", "is_kept", "shown", "traffic")
+    __slots__ = (
+        "_number",
+        "_position",
+        "_size",
+        "_thread",
+        "_windows",
+        "closed",
+        "is_kept",
+        "name",
+        "shown",
+        "traffic",
+    )
+    #: True if a request to a closed file might reach another file.
+    has_handle = True
 
     def __init__(self, shown: str, traffic: Traffic, name: str) -> None:
         #: The file's address, for messages.
         self.shown = shown
+        self.name = name
         self.traffic = traffic
         self._number = self._thread = 0
         if traffic.is_itemised:
@@ -164,7 +211,7 @@ class CountedFile:
 
     def again(self, name: str, traffic: Traffic) -> Any:
         """Reset for another call to storage; only the handle and the size stay."""
-        self.traffic = traffic
+        self.name, self.traffic = name, traffic
         if traffic.is_itemised:
             self._number, self._thread = traffic.file(name), threading.get_native_id()
         self._position = 0
@@ -180,11 +227,18 @@ class CountedFile:
 
     def close(self) -> None:
         """Close the file."""
+        if self.traffic.ahead is not None:
+            self.traffic.ahead.closing(self.name, waits=self.has_handle)
         self.closed = True
 
     def _fetch(self, position: int, buffer: Any) -> int:
         """Read from ``position`` into ``buffer`` in one request; shorter at the file's end."""
         raise NotImplementedError
+
+    def content(self, position: int, nbytes: int) -> Any:
+        """Return bytes from ``position`` on, read in one request that is not counted; fewer at the file's end."""
+        buffer = np.empty(nbytes, np.uint8).data
+        return buffer[: self._fetch(position, buffer)]
 
     @property
     def size(self) -> int:
@@ -233,8 +287,13 @@ class CountedFile:
         return length
 
     def fetch(self, position: int, buffer: Any) -> int:
-        """Read from ``position`` into ``buffer`` in one request; the position stays."""
+        """Read from ``position`` into ``buffer`` in one request; the position stays.
+
+        A request that was made ahead is answered from its bytes.
+        """
         traffic = self.traffic
+        if traffic.ahead is not None and (length := traffic.ahead.take(self.name, position, buffer)) >= 0:
+            return length
         if traffic.is_itemised:
             start = perf_counter_ns()
             length = self._fetch(position, buffer)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
 from rayio import kinds
 from rayio.errors import ScenarioError, StorageError
 from rayio.registry import Registry
-from rayio.storage.address import scheme_of
+from rayio.storage.address import not_utf8, scheme_of, shown
 
 if TYPE_CHECKING:
     from rayio.machine.mounts import Source
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 #: The values of ``storage.page_cache``.
 PageCache = Literal["use", "drop", "direct"]
+
+#: The ``gap`` of object stores: the default of object_store's ``get_ranges``.
+GAP_BYTES = 1 << 20
 
 #: Writes the content of a file. It may be called again after a failed attempt.
 Fill = Callable[[BinaryIO], object]
@@ -156,6 +159,10 @@ class Scheme(Protocol):
     A scheme with options names their class in ``options``: a section whose every key has a default, in the scenario's
     section ``storage``. Its ``check(address)`` may refuse an address before any request.
 
+    Three attributes describe the system: ``has_fsync``, if files are durable only after fsync; ``has_page_cache``, if
+    reads pass this machine's page cache; and ``gap``, if one request for two ranges of a file at most that many bytes
+    apart is better than two. By default they are False and 0.
+
     >>> STORES["s3"].options().timeout
     30.0
     """
@@ -168,6 +175,22 @@ class Scheme(Protocol):
 STORES: Registry[Scheme] = kinds.STORAGES
 
 
+def has_fsync(address: str) -> bool:
+    """Return True if files at an address are durable only after fsync."""
+    return bool(getattr(STORES[scheme_of(address)], "has_fsync", False))
+
+
+def has_page_cache(address: str) -> bool:
+    """Return True if reads from an address pass this machine's page cache."""
+    return bool(getattr(STORES[scheme_of(address)], "has_page_cache", False))
+
+
+def gap_at(address: str) -> int:
+    """Return how close ranges of a file at an address are one request; 0 for never, and for modelled datasets."""
+    scheme = scheme_of(address)
+    return int(getattr(STORES[scheme], "gap", 0)) if scheme in STORES else 0
+
+
 def open(address: str | Path, settings: Settings = DEFAULTS) -> Store:
     """Return the store of an address, without a request.
 
@@ -176,9 +199,11 @@ def open(address: str | Path, settings: Settings = DEFAULTS) -> Store:
         '/data/unet3d'
 
     Raises:
-        StorageError: no storage serves the address's scheme.
+        StorageError: no storage serves the address's scheme, or a path is not UTF-8.
     """
     text = str(address)
+    if (name := not_utf8(shown(text))) is not None:
+        raise StorageError(f"{name}: the path is not UTF-8, so no record can name it; choose another path")
     try:
         scheme = STORES[scheme_of(text)]
     except ScenarioError as error:

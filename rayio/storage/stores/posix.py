@@ -65,9 +65,9 @@ class PosixFile(CountedFile):
 
     def fetch(self, position: int, buffer: Any) -> int:
         """Read from ``position`` into ``buffer`` in one request; the position stays."""
-        if not self._is_bare:
-            return super().fetch(position, buffer)
         traffic = self.traffic
+        if not self._is_bare or traffic.ahead is not None:
+            return super().fetch(position, buffer)
         began = perf_counter_ns() if traffic.is_itemised else 0
         try:
             length = os.preadv(self._descriptor, (buffer,), position)
@@ -81,7 +81,7 @@ class PosixFile(CountedFile):
 
     def window(self, position: int, size: int) -> tuple[int, bytes]:
         """Return the start and bytes of a window with ``size`` bytes from ``position`` on, fetched if new."""
-        if not self._is_bare:
+        if not self._is_bare or self.traffic.ahead is not None:
             return super().window(position, size)
         for start, window in self._windows:
             if start <= position and position + size <= start + len(window):
@@ -116,6 +116,7 @@ class PosixFile(CountedFile):
 
     def close(self) -> None:
         """Close the file."""
+        super().close()
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             try:
@@ -123,7 +124,6 @@ class PosixFile(CountedFile):
                     self.traffic.stayed(evict(descriptor))
             finally:
                 os.close(descriptor)
-        self.closed = True
 
     def __del__(self) -> None:
         """Close the file if it is still open."""
@@ -152,6 +152,7 @@ class PosixStore:
     """A :class:`rayio.storage.stores.opening.Store` in a mounted file system. Absolute names stay absolute."""
 
     is_local = True
+    has_fsync = has_page_cache = True
 
     def __init__(self, address: str | Path, options: object = None, settings: Settings = DEFAULTS) -> None:
         self.root = path_of(address)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from rayio.analyze.filled import enough, short_of
+from rayio.analyze.filled import enough
 from rayio.errors import ScenarioError
-from rayio.records.sizing import HOLDS, UNDECIDED, Advised, Checked, Setting
+from rayio.records.doubts import SETTING, blocking
+from rayio.records.sizing import HOLDS, UNDECIDED, Advised, Bottleneck, Checked, Setting
+from rayio.report.advice_page import PAGE, page
+from rayio.report.text.terms import counted
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import checks, derive
 from rayio.scenario.load import loading
@@ -17,20 +21,25 @@ from rayio.schema.fields import show
 from rayio.session.dataset import base_folder
 from rayio.session.execute import run as run_one
 from rayio.storage.address import is_path, join
-from rayio.study.sizing.prices import DEAR, Choice, Varied, as_overrides, cheapest, choices, varied
+from rayio.study.sizing.doubts import of_setting
+from rayio.study.sizing.knee import bottleneck_of
+from rayio.study.sizing.prices import DEAR, Choice, Varied, as_overrides, cheapest, choices, front, varied
 from rayio.study.sizing.questions import files_for
 from rayio.study.sizing.trials import AU, AU_DLIO, Trials, au_of
 from rayio.study.sweeps.points import grid
 from rayio.study.sweeps.sweep_directory import SweepDirectory
-from rayio.study.sweeps.sweep_files import write
+from rayio.study.sweeps.sweep_files import write_tables
 from rayio.study.sweeps.swept import Sweep
+
+#: Bytes per second of ranks that compute in no time; no demand that can be stated.
+UNBOUNDED = 1e300
 
 
 def advise(
     source: str | Path,
     overrides: Sequence[str] | Mapping[str, Any] = (),
     *,
-    vary: str,
+    vary: str = "loader.num_workers=1..16,loader.prefetch_factor=1..8",
     reach: str = "au=0.9",
     price: str = ",".join(DEAR),
     check: str | None = None,
@@ -142,7 +151,8 @@ class _Advising:
         checks.check_simulated(self.base)
         self.names = tuple(key.key for key in keys)
         self.all, refused = choices(keys, self._plain, dear)
-        self.notes = [f"{len(refused)} settings are invalid, such as: {refused[0]}"] if refused else []
+        invalid = f"{counted(len(refused), 'setting')} {'is' if len(refused) == 1 else 'are'} invalid, such as: "
+        self.notes = [invalid + refused[0]] if refused else []
         self.steps = self._steps()
         self.root = base_folder(self.base, root)
         path = join(self.root, str(out) if out is not None else f"advice/{self.base.name}")
@@ -162,8 +172,7 @@ class _Advising:
     def _steps(self) -> int:
         """Return the steps per rank and epoch of every setting: enough for their longest window."""
         windows = [derive.window_steps(self._plain(choice.values)) for choice in self.all]
-        self._wanted_steps = enough(max(windows))
-        steps = max(derive.steps_per_epoch(self.base), self._wanted_steps)
+        steps = max(derive.steps_per_epoch(self.base), enough(max(windows)))
         return min(steps, self.base.train.steps or steps)
 
     def _grown(self, values: tuple[Any, ...]) -> Scenario:
@@ -188,11 +197,15 @@ class _Advising:
         """Search, check and write the tables; return the answer, after Ctrl-C a partial one."""
         best: Choice | None = None
         checked: Checked | None = None
+        bottleneck: Bottleneck | None = None
         is_finished = False
         try:
             with self.trials.directory:
                 is_ordered = [key.is_ordered for key in self.keys]
                 best = cheapest(self.all, is_ordered, self._reaches, self.progress.next_price)
+            if best is None and (nearest := self._nearest()) is not None:
+                self.reporter.live("finding the bottleneck", None)
+                bottleneck = bottleneck_of(self.trials.tried[nearest].scenario, None, SILENT)
             self.reporter.done()
             if best is not None and check is not None:
                 checked = self._check(best, check, address)
@@ -200,12 +213,29 @@ class _Advising:
         except KeyboardInterrupt:
             self.reporter.done()
             path = self.trials.directory.path
-            self.reporter.say(f"interrupted; give the same command to resume: {path} has the simulations so far")
+            self.reporter.failed(f"interrupted; give the same command to resume: {path} has the simulations so far")
         self.reporter.done()
+        answer = self._answer(best, checked, bottleneck, is_finished)
         if self.trials.rows:
-            path = self.trials.directory.path
-            write(Sweep(path, self.base.name, "virtual", self.names, tuple(self.trials.rows)))
-        tried = sorted(self.tried.items(), key=lambda item: item[1].cost)
+            directory = self.trials.directory
+            write_tables(Sweep(directory.path, self.base.name, "virtual", self.names, tuple(self.trials.rows)))
+            directory.write(PAGE, page(answer).encode())
+        return answer
+
+    def _answer(
+        self, best: Choice | None, checked: Checked | None, bottleneck: Bottleneck | None, is_finished: bool
+    ) -> Advised:
+        in_order = sorted(self.tried.items(), key=lambda item: (item[1].cost, item[1].places))
+        doubts = () if best is None else of_setting(self.trials.tried[self.all.index(best)], self.target)
+        advised = None if best is None or blocking(doubts, SETTING) else self.all.index(best)
+        on_front = front(
+            [
+                (number, choice.cost, au, number == advised)
+                for number, choice in in_order
+                if (au := self.trials.tried[number].mean(self.formula)) is not None
+            ]
+        )
+        settings = {number: self._setting(number, choice, number in on_front) for number, choice in in_order}
         return Advised(
             directory=str(self.trials.directory.path),
             scenario=self.base.name,
@@ -216,10 +246,19 @@ class _Advising:
             possible=len(self.all),
             simulations=sum(len(trial.rows) for trial in self.trials.tried.values()),
             is_finished=is_finished,
-            advice=None if best is None else self._setting(self.all.index(best), best),
-            tried=tuple(self._setting(number, choice) for number, choice in tried),
+            advice=None if advised is None else settings[advised],
+            tried=tuple(settings.values()),
+            bottleneck=bottleneck,
             check=checked,
             notes=tuple(self._notes()),
+            doubts=doubts,
+        )
+
+    def _nearest(self) -> int | None:
+        """Return the setting with the highest AU; None if nothing was simulated."""
+        known = {number: trial.mean(self.formula) for number, trial in self.trials.tried.items()}
+        return max(
+            (number for number, au in known.items() if au is not None), key=lambda n: known[n] or 0, default=None
         )
 
     def _reaches(self, choice: Choice) -> bool:
@@ -235,9 +274,12 @@ class _Advising:
         self.progress.done()
         return trial.status == HOLDS
 
-    def _setting(self, number: int, choice: Choice) -> Setting:
+    def _setting(self, number: int, choice: Choice, is_on_front: bool) -> Setting:
         trial = self.trials.tried[number]
         interval = trial.interval(self.formula)
+        rates = [result.samples_per_second for result in trial.results if result.samples_per_second is not None]
+        loader, demand = trial.scenario.loader, derive.total_read_demand(trial.scenario)
+        sample = derive.batch_bytes(trial.scenario) / loader.batch_size
         return Setting(
             values=tuple(v if v is None or isinstance(v, (str, int, float, bool)) else show(v) for v in choice.values),
             status=trial.status,
@@ -246,6 +288,9 @@ class _Advising:
             au_high=None if interval is None else interval.high,
             runs=len(trial.rows),
             price=choice.price,
+            bytes_per_second=sample * fmean(rates) if rates else None,
+            needed_bytes_per_second=demand if demand < UNBOUNDED else None,
+            is_on_front=is_on_front,
         )
 
     def _check(self, best: Choice, engine: str, address: str | None) -> Checked:
@@ -263,7 +308,6 @@ class _Advising:
     def _notes(self) -> list[str]:
         notes = [*self.notes]
         notes.append(f"every setting was simulated with {self.steps} steps per rank and epoch")
-        notes += short_of(self.steps, self._wanted_steps)
         ordered = [key.key for key in self.keys if key.is_ordered]
         if ordered:
             notes.append(f"assumed: more of {', '.join(ordered)} is not worse; list the values with | to try each")
@@ -276,9 +320,9 @@ class _Advising:
                     )
         undecided = [n for n, trial in self.trials.tried.items() if trial.status == UNDECIDED]
         if undecided:
-            notes.append(
-                f"{len(undecided)} settings are undecided and not advised: their 95 % interval contains the goal"
-            )
+            are, its = ("is", "its") if len(undecided) == 1 else ("are", "their")
+            number = counted(len(undecided), "setting")
+            notes.append(f"{number} {are} undecided and not advised: the 95 % interval of {its} AU contains the goal")
         broken = {trial.error for trial in self.trials.tried.values() if trial.error}
         return [*notes, *(f"a simulation failed: {error}" for error in sorted(map(str, broken)))]
 

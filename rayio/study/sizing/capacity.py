@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rayio.analyze.compare import spread
-from rayio.analyze.filled import enough, short_of
 from rayio.errors import RunError, ScenarioError
 from rayio.model.engine import engine_named
+from rayio.records.doubts import CAPACITY, LIMIT, Doubt, blocking
 from rayio.records.hosts import MODEL
-from rayio.records.sizing import BROKEN, HOLDS, UNDECIDED, CapacityChange, CapacityFound, CapacityPoint
+from rayio.records.sizing import (
+    BROKEN,
+    HOLDS,
+    UNDECIDED,
+    Bottleneck,
+    CapacityChange,
+    CapacityFound,
+    CapacityPoint,
+    Combination,
+)
+from rayio.report.capacity_page import PAGE, page
 from rayio.report.text.sizing import storage_in_words
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
@@ -21,20 +32,17 @@ from rayio.scenario.model import Scenario
 from rayio.scenario.origin import origin_of
 from rayio.session.dataset import base_folder
 from rayio.storage.address import is_path, join
-from rayio.study.sizing.knee import Like, best_change, binding, changes_at, learned
+from rayio.study.sizing.doubts import of_capacity
+from rayio.study.sizing.knee import Like, best_change, bottleneck_of, changes_at, learned, widest
 from rayio.study.sizing.questions import MLPERF, Question, floor_of
 from rayio.study.sizing.search import Bracket, falls, largest
 from rayio.study.sizing.trials import AU, AU_DLIO, Trial, Trials
 from rayio.study.sweeps.sweep_directory import SweepDirectory
-from rayio.study.sweeps.sweep_files import write
+from rayio.study.sweeps.sweep_files import write_tables
 from rayio.study.sweeps.swept import Sweep
 
 #: The largest value tried by default: simulated (True), and run (False).
 MOST = {True: 1024, False: 32}
-#: Share of bytes from the page cache above which a result does not measure the storage.
-MOST_CACHED = 0.05
-#: Busy share of this machine's processors above which they may be the bottleneck.
-MOST_BUSY = 0.9
 
 RANKS = "cluster.ranks_per_node"
 
@@ -98,6 +106,16 @@ def _unchanged(scenario: Scenario) -> Scenario:
     return scenario
 
 
+@dataclass(frozen=True, slots=True)
+class Help:
+    """The bottleneck at the first value that does not hold, and what was tried there."""
+
+    bottleneck: Bottleneck | None = None
+    changes: tuple[CapacityChange, ...] = ()
+    combination: Combination | None = None
+    is_tried: bool = False
+
+
 class _Searching:
     def __init__(
         self,
@@ -118,6 +136,7 @@ class _Searching:
         if not is_path(path):
             raise ScenarioError(f"not yet: --out {path}; give a folder (datasets may be at an address)")
         self.notes: list[str] = []
+        self.doubts: list[Doubt] = []
         #: The largest value to try, and the reason why a larger one is invalid.
         self.most, self.why = self._most()
         self.directory = SweepDirectory.open(Path(path), self._identity())
@@ -148,27 +167,28 @@ class _Searching:
 
     def run(self) -> CapacityFound:
         """Search, find the bottleneck and what would help; return the answer, after Ctrl-C a partial one."""
-        bracket, binds = Bracket(0, None), None
-        changes: tuple[CapacityChange, ...] = ()
+        bracket, help_found = Bracket(0, None), Help()
         is_finished = False
         try:
             with self.directory, engine_named(self.question.engine).lasting():
                 bracket = largest(self._holds, self.most, guess=self._guess)
                 self.reporter.live("finding the bottleneck", None)
                 if bracket.fails is not None and self.trials.tried[bracket.fails].status != BROKEN:
-                    binds, changes = self._knee(bracket)
+                    help_found = self._help(bracket.fails)
             is_finished = True
         except KeyboardInterrupt:
             self.reporter.done()
-            self.reporter.say(
+            self.reporter.failed(
                 f"interrupted; give the same command to resume: {self.directory.path} has the runs so far"
             )
             bracket = self._so_far()
         self.reporter.done()
-        answer = self._answer(bracket, binds, changes, is_finished)
+        answer = self._answer(bracket, help_found, is_finished)
         if self.trials.rows:
             name, keys = self.question.base.name, (self.question.over,)
-            write(Sweep(self.directory.path, name, self.question.engine, keys, tuple(self.trials.rows)))
+            sweep = Sweep(self.directory.path, name, self.question.engine, keys, tuple(self.trials.rows))
+            write_tables(sweep)
+            self.directory.write(PAGE, page(answer).encode())
         return answer
 
     def _holds(self, value: int) -> bool:
@@ -206,30 +226,39 @@ class _Searching:
         failed = [n for n, trial in self.trials.tried.items() if trial.rows and trial.status != HOLDS]
         return Bracket(max(known, default=0), min(failed, default=None))
 
-    def _knee(self, bracket: Bracket) -> tuple[str | None, tuple[CapacityChange, ...]]:
+    def _help(self, fails: int) -> Help:
         """Return the bottleneck at the first value that does not hold, and changes that would help."""
-        assert bracket.fails is not None
-        trial = self.trials.tried[bracket.fails]
-        run = self.trials.run_of(bracket.fails)
+        trial = self.trials.tried[fails]
+        run = self.trials.run_of(fails)
         like: Like = _unchanged
-        binds = binding(trial.scenario, run, self.reporter)
+        bottleneck = bottleneck_of(trial.scenario, run, self.reporter)
         if not self.is_virtual:
             assert run is not None
             taught = learned(trial.scenario, run, trial.mean(self.formula), self.formula)
+            if isinstance(taught, Doubt):
+                self.doubts.append(taught)
+                return Help(bottleneck)
             if isinstance(taught, str):
                 self.notes.append(taught)
-                return binds, ()
+                return Help(bottleneck)
             like = taught
-        changes = changes_at(like(trial.scenario), self.formula, self.reporter)
-        return binds, best_change(self.question, changes, bracket.fails, self.target, self.formula, self.most, like)
+        question, target, formula = self.question, self.target, self.formula
+        tried = changes_at(like(trial.scenario), formula, target, self.reporter)
+        changes = best_change(question, tried, fails, target, formula, self.most, like)
+        combination = None
+        if self.is_virtual and not any(change.holds for change in changes):
+            combination = widest(question, fails, target, formula)
+        return Help(bottleneck, changes, combination, is_tried=True)
 
-    def _answer(
-        self, bracket: Bracket, binds: str | None, changes: tuple[CapacityChange, ...], is_finished: bool
-    ) -> CapacityFound:
+    def _answer(self, bracket: Bracket, help_found: Help, is_finished: bool) -> CapacityFound:
         question, base = self.question, self.question.base
         tried = sorted((trial for trial in self.trials.tried.values() if trial.rows), key=lambda trial: trial.value)
         points = tuple(self._point(trial) for trial in tried)
-        value = bracket.holds or None
+        holds, fails = (self.trials.tried.get(end or 0) for end in (bracket.holds, bracket.fails))
+        doubts = of_capacity(holds, fails, self.target, self.formula, self.doubts)
+        value = None if blocking(doubts, CAPACITY) else bracket.holds or None
+        if blocking(doubts, CAPACITY):
+            help_found = Help(help_found.bottleneck)
         modelled = self.is_virtual or base.dataset.is_modelled
         # Layers in front of the model are no part of its name.
         origin = origin_of(without_layers(base), is_virtual=self.is_virtual, modelled=modelled)
@@ -247,12 +276,16 @@ class _Searching:
             rules=question.rules,
             setting=value,
             accelerators=None if value is None else question.accelerators(value),
-            is_at_least=bracket.fails is None and value is not None,
+            is_at_least=value is not None and (bracket.fails is None or bool(blocking(doubts, LIMIT))),
             is_finished=is_finished,
             points=points,
-            binds=binds,
-            changes=changes,
+            binds=None if help_found.bottleneck is None else help_found.bottleneck.sentence,
+            bottleneck=help_found.bottleneck,
+            changes=help_found.changes,
+            combination=help_found.combination,
+            is_tried=help_found.is_tried,
             notes=tuple(self._notes(bracket, points, tried)),
+            doubts=doubts,
         )
 
     def _point(self, trial: Trial) -> CapacityPoint:
@@ -288,7 +321,6 @@ class _Searching:
         key = question.over
         if question.steps is not None:
             notes.append(f"every accelerator has {question.steps} steps per epoch: the dataset grows with their number")
-            notes += short_of(question.steps, enough(derive.window_steps(question.base)))
             notes += [
                 f"storage.{layer.name}: caches do not grow with the dataset; each point caches another share of it"
                 for layer in layers_of(question.base, modelled=True)
@@ -313,22 +345,4 @@ class _Searching:
         ]
         if any(point.au_low is None and point.au is not None for point in points):
             notes.append("some points have too few steps for an interval; only their AU is compared with the target")
-        return [*notes, *self._doubts(bracket, points)]
-
-    def _doubts(self, bracket: Bracket, points: Sequence[CapacityPoint]) -> list[str]:
-        notes = []
-        cached = [p for p in points if p.page_cache_share is not None and p.page_cache_share > MOST_CACHED]
-        if cached:
-            most = max(cached, key=lambda point: point.page_cache_share or 0.0)
-            notes.append(
-                f"the result measures memory, not storage: up to {100 * (most.page_cache_share or 0):.0f} % of the "
-                f"bytes came from the page cache (at {self.question.over}={most.setting}); use storage.page_cache=drop"
-            )
-        end = next((point for point in points if point.setting == (bracket.fails or bracket.holds)), None)
-        busy = 0.0 if end is None or bracket.fails is None else end.busy_share or 0.0
-        if end is not None and busy > MOST_BUSY:
-            notes.append(
-                f"this machine may be the bottleneck, not the storage: its processors were {100 * busy:.0f} % busy at "
-                f"{self.question.over}={end.setting}"
-            )
         return notes

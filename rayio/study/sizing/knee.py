@@ -1,25 +1,38 @@
-"""The bottleneck at the end of a capacity search, and changes of the scenario that would help."""
+"""The bottleneck at the end of a capacity search, and changes of the scenario that would help.
+
+One change at a time is tried first. Where none reaches the target, the most promising ones are tried in pairs, and then
+many more workers with many more requests in flight: a setting for which ``advise`` finds the cheapest one.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import yaml
+
+from rayio.analyze.gate import not_reproduced
+from rayio.analyze.worth import is_worth_proposing
 from rayio.errors import RayioError
 from rayio.model.planning import storage_of
 from rayio.predict.calibrate import calibrate
 from rayio.predict.changes import offered
-from rayio.predict.counterfactual import REPRODUCED
-from rayio.records.sizing import CapacityChange
+from rayio.records.doubts import Doubt
+from rayio.records.sizing import Bottleneck, CapacityChange, Combination
 from rayio.report.explain import explain
+from rayio.report.text.conclusion import bottleneck_in_words, short_storage
 from rayio.report.text.sizing import UNKNOWN
 from rayio.reporter import Reporter
 from rayio.scenario import checks, derive
 from rayio.scenario.change import Change, with_keys
 from rayio.scenario.layers import layers_of
+from rayio.scenario.loader import MAX_DEPTH
 from rayio.scenario.model import Costs, Scenario, StorageParameters
+from rayio.scenario.workers import MAX_WORKERS
 from rayio.session.conclude import in_memory
 from rayio.session.execute import simulate
 from rayio.study.sizing.questions import Question
@@ -34,26 +47,39 @@ ENOUGH_STEPS = 20_000
 WINDOWS = 12
 #: Target AU for the explanation: every point misses it, so a bottleneck is always named.
 MISSED = 1.0
-#: The least AU that a listed change adds.
-WORTH = 0.005
+#: The most helpful changes that are tried in pairs.
+PAIRED = 3
+#: How many times the workers and the requests in flight of a worker are tried where pairs are not enough.
+WIDER, DEEPER = 16, 8
 
 
-def binding(scenario: Scenario, run: Path | None, reporter: Reporter) -> str | None:
-    """Return a sentence on what keeps a point from its target; None if unknown.
+def bottleneck_of(scenario: Scenario, run: Path | None, reporter: Reporter) -> Bottleneck | None:
+    """Return what keeps a point from its target; None if unknown.
 
-    It explains the point's run, or a simulated one if ``run`` is None.
+    It explains the point's run, or a simulated one if ``run`` is None. No change is simulated here: the changes of
+    the answer are those that the search tries.
     """
     try:
         if run is not None:
-            return explain(run, target_au=MISSED, reporter=reporter).sentence
-        with TemporaryDirectory(prefix="rayio-") as folder:
-            simulate(shortened(scenario), out=Path(folder) / "run", root=folder)
-            return explain(Path(folder) / "run", simulate=False, target_au=MISSED, reporter=reporter).sentence
+            explained = explain(run, simulate=False, target_au=MISSED, reporter=reporter)
+        else:
+            with TemporaryDirectory(prefix="rayio-") as folder:
+                simulate(shortened(scenario), out=Path(folder) / "run", root=folder)
+                explained = explain(Path(folder) / "run", simulate=False, target_au=MISSED, reporter=reporter)
     except RayioError:
         return None
+    verdict, limit = explained.verdict, short_storage(explained.verdict, explained.capacity)
+    return Bottleneck(
+        accelerators=derive.world_size(scenario),
+        bound=verdict.bound,
+        cause=verdict.cause,
+        share=verdict.bound_share,
+        resource=None if limit is None else limit.resource,
+        sentence=bottleneck_in_words(explained),
+    )
 
 
-def learned(scenario: Scenario, run: Path, measured: float | None, formula: str) -> Like | str:
+def learned(scenario: Scenario, run: Path, measured: float | None, formula: str) -> Like | Doubt | str:
     """Return a change that applies a run's calibrated storage, processors and costs; or why there is none.
 
     There is none if the run's ``scenario``, simulated with them, does not have the ``measured`` AU.
@@ -70,10 +96,9 @@ def learned(scenario: Scenario, run: Path, measured: float | None, formula: str)
         return scenario.model_copy(update=parts)
 
     simulated = _au(like(scenario), formula)
-    if simulated is None or measured is None or abs(simulated - measured) > REPRODUCED:
-        texts = ["unknown" if au is None else f"{100 * au:.1f} %" for au in (simulated, measured)]
-        return f"{UNKNOWN}: the calibrated model gives AU {texts[0]}, the run had {texts[1]}"
-    return like
+    if simulated is None or measured is None:
+        return f"{UNKNOWN}: the calibrated model, or the run, has too few steps for an AU; use a longer run"
+    return not_reproduced(simulated, measured) or like
 
 
 def shortened(scenario: Scenario) -> Scenario:
@@ -130,22 +155,104 @@ def applied(change: Change, scenario: Scenario) -> Scenario:
     return changed
 
 
-def changes_at(scenario: Scenario, formula: str, reporter: Reporter) -> list[tuple[Change, float]]:
-    """Simulate each change of a point; return those that help with their AU, the most helpful first."""
-    helpful = []
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A change that helps, with the AU of the same simulation with and without it."""
+
+    change: Change
+    au: float
+    without: float
+    is_pair: bool = False
+
+
+def changes_at(scenario: Scenario, formula: str, target: float, reporter: Reporter) -> list[Tried]:
+    """Simulate each change of a point; return those worth proposing, the most helpful first.
+
+    Where none reaches the target, the best pair of the most helpful ones is the last entry, if it helps more.
+    """
+    helpful: list[Tried] = []
     baseline = _au(scenario, formula)
     wanted = offered(Planned(scenario), "capacity")
     for number, change in enumerate(wanted):
         reporter.live(f"finding what would help: {number} of {len(wanted)} changes simulated", number / len(wanted))
+        helpful += _tried(change, scenario, formula, baseline)
+    helpful.sort(key=lambda entry: (-round(entry.au, 3), entry.change.effort))
+    if not helpful or any(reaches(entry.au, target) for entry in helpful):
+        return helpful
+    pairs = [
+        replace(entry, is_pair=True)
+        for pair in combinations([entry.change for entry in helpful[:PAIRED]], 2)
+        for entry in _tried(together(*pair), scenario, formula, baseline)
+    ]
+    best = max(pairs, key=lambda entry: (round(entry.au, 3), -entry.change.effort), default=None)
+    return [*helpful, best] if best is not None and is_worth_proposing(helpful[0].au, best.au) else helpful
+
+
+def _tried(change: Change, scenario: Scenario, formula: str, baseline: float | None) -> list[Tried]:
+    changed = applied(change, scenario)
+    try:
+        checks.check_simulated(changed)
+        au = _au(changed, formula)
+    except RayioError:
+        return []
+    is_worth = au is not None and baseline is not None and is_worth_proposing(baseline, au)
+    return [Tried(change, au or 0.0, baseline or 0.0)] if is_worth else []
+
+
+def together(first: Change, second: Change) -> Change:
+    """Return two changes as one; its advice is overrides if both have a key."""
+    joint = " " if first.key and second.key else " and "
+    return Change(
+        f"{first.name} and {second.name}",
+        kind=first.kind,
+        to=lambda scenario: second.to(first.to(scenario)),
+        words=f"{first.advice}{joint}{second.advice}",
+        effort=first.effort + second.effort,
+    )
+
+
+def reaches(au: float | None, target: float) -> bool:
+    """Return True if an AU is at or above the target."""
+    return au is not None and au >= target - ROUNDING
+
+
+def widest(question: Question, fails: int, target: float, formula: str) -> Combination | None:
+    """Return the AU of many more workers with many more requests in flight; None if they cannot be simulated.
+
+    They are tried on the virtual clock with its own model of storage, as ``advise`` does.
+    """
+    scenario = question.scenario(fails)
+    workers, depth = scenario.loader.num_workers, scenario.loader.io_depth
+    if not isinstance(workers, int):
+        return None
+    workers = max(workers, 1)
+    most, deepest = min(WIDER * workers, MAX_WORKERS), min(DEEPER * depth, MAX_DEPTH)
+    change = Change(
+        "more workers and requests", kind="workers", to=with_keys("loader", num_workers=most, io_depth=deepest)
+    )
+    try:
         changed = applied(change, scenario)
-        try:
-            checks.check_simulated(changed)
-            au = _au(changed, formula)
-        except RayioError:
-            continue
-        if au is not None and baseline is not None and au - baseline >= WORTH:
-            helpful.append((change, au))
-    return sorted(helpful, key=lambda entry: (-round(entry[1], 3), entry[0].effort))
+        checks.check_simulated(changed)
+        au = _au(changed, formula)
+    except RayioError:
+        return None
+    fixed = {**question.fixed, question.over: fails}
+    fixed.pop("loader.num_workers", None)
+    fixed.pop("loader.io_depth", None)
+    overrides = [f"{key}={in_yaml(value)}" for key, value in fixed.items()]
+    vary = f"loader.num_workers={workers}..{most},loader.io_depth={depth}..{deepest}"
+    command = ("rayio", "advise", str(question.source), *overrides, "--reach", f"{formula}={target:g}", "--vary", vary)
+    return Combination(workers=most, io_depth=deepest, au=au, holds=reaches(au, target), command=command)
+
+
+def in_yaml(value: object) -> str:
+    """Return a value of an override as text that is read back as the same value.
+
+    >>> in_yaml("250 ms"), in_yaml({"kind": "exponential", "mean": 0.5}), in_yaml(None)
+    ('250 ms', '{kind: exponential, mean: 0.5}', 'null')
+    """
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=math.inf)
+    return text.removesuffix("...\n").strip()
 
 
 def _au(scenario: Scenario, formula: str) -> float | None:
@@ -154,7 +261,7 @@ def _au(scenario: Scenario, formula: str) -> float | None:
 
 def best_change(
     question: Question,
-    changes: Sequence[tuple[Change, float]],
+    changes: Sequence[Tried],
     fails: int,
     target: float,
     formula: str,
@@ -165,15 +272,20 @@ def best_change(
 
     ``like`` returns the calibrated scenario of a point.
     """
-    rows = [CapacityChange(change=change.advice, au=au, holds=au >= target - ROUNDING) for change, au in changes]
+    rows = [
+        CapacityChange(
+            change=entry.change.advice, au=entry.au, au_without=entry.without, holds=reaches(entry.au, target),
+            is_pair=entry.is_pair,
+        )
+        for entry in changes
+    ]  # fmt: skip
     index = next((number for number, row in enumerate(rows) if row.holds), None)
     if index is None:
         return tuple(rows)
-    change = changes[index][0]
+    change = changes[index].change
 
     def holds(value: int) -> bool:
-        au = _au(applied(change, like(question.scenario(value))), formula)
-        return au is not None and au >= target - ROUNDING
+        return reaches(_au(applied(change, like(question.scenario(value))), formula), target)
 
     bracket = largest(holds, most, start=fails)
     accelerators = question.accelerators(max(bracket.holds, fails))

@@ -173,6 +173,32 @@ def tops(affordable: Iterable[Choice], above: Callable[[Choice, Choice], bool]) 
     return kept
 
 
+def front(tried: Sequence[tuple[int, tuple[float, ...], float, bool]]) -> set[int]:
+    """Return the Pareto front of settings, given as number, cost, AU and whether it is the advised one.
+
+    No other setting has as much AU at no higher cost in any part. Of settings with one cost the advised one counts, or
+    the one with the highest AU.
+
+    >>> sorted(front([(0, (3,), 0.8, False), (1, (3,), 0.9, True), (2, (4,), 0.9, False), (3, (5,), 1.0, False)]))
+    [1, 3]
+    """
+    of_cost: dict[tuple[float, ...], tuple[int, float, bool]] = {}
+    for number, cost, au, is_advised in tried:
+        other = of_cost.get(cost)
+        if other is None or (not other[2] and (is_advised or au > other[1])):
+            of_cost[cost] = (number, au, is_advised)
+    return {
+        number
+        for cost, (number, au, is_advised) in of_cost.items()
+        if is_advised
+        or not any(
+            more >= au and all(a <= b for a, b in zip(other, cost, strict=True))
+            for other, (_, more, _) in of_cost.items()
+            if other != cost
+        )
+    }
+
+
 def as_overrides(keys: Sequence[str], values: Sequence[Any]) -> str:
     """Return a setting as overrides."""
     return " ".join(

@@ -19,6 +19,12 @@ def write(sweep: Sweep) -> None:
     Raises:
         StorageError: no space, no permission.
     """
+    write_tables(sweep)
+    SweepDirectory(sweep.path).write("sweep.html", page(sweep).encode())
+
+
+def write_tables(sweep: Sweep) -> None:
+    """Write ``sweep.csv`` and ``sweep.parquet``, as :func:`write` does."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -32,7 +38,6 @@ def write(sweep: Sweep) -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({name: _column(values) for name, values in table.items()}), sink)
     directory.write("sweep.parquet", sink.getvalue().to_pybytes())
-    directory.write("sweep.html", page(sweep).encode())
 
 
 def _column(values: list[Any]) -> Any:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rayio.data.access.contract import Access, Files
+from rayio.data.formats import opened_paths
 from rayio.data.layout import Batch
 from rayio.schema.fields import Section, whole
 from rayio.storage.base import Opener, Placed, Places, Requests
@@ -31,7 +32,7 @@ class KeptOpen(Access):
 
     def requests(self, files: Files, batch: Batch, kept: Open | None) -> tuple[Requests, Open | None]:
         asked, were_open = files.form.requests(files.layout, batch), kept or {}
-        paths = [files.layout.path(file) for file in np.unique(batch.files).tolist()]
+        paths = opened_paths(files.form, files.layout, batch.files)
         new = {path for path in paths if path not in were_open}
         places = None if asked.places is None else partial(_placed, asked.places, new)
         return asked._replace(num_opens=len(new), places=places), _left(files, {**dict.fromkeys(paths), **were_open})

@@ -9,13 +9,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from rayio.engines.ray.actors import shells
 from rayio.engines.ray.actors.birth import Birth
 from rayio.engines.ray.actors.collector import Collector
+from rayio.engines.ray.actors.deaths import Deaths, first_line
 from rayio.engines.ray.actors.servers import BarrierActor, LayerServer, StorageServer
 from rayio.engines.ray.actors.showing import Showing
 from rayio.engines.ray.actors.staff import Team, is_first
@@ -45,9 +46,8 @@ FLUSH_SECONDS = 10.0
 #: Seconds for the collector to write its spans, and to answer during the run.
 FINISH_SECONDS = 120.0
 COLLECTOR_SECONDS = 30.0
-#: Seconds beyond a deadline: for Ray to place the run, to explain an actor's death, and to end all.
+#: Seconds beyond a deadline: for Ray to place the run, and to end all.
 GRACE_SECONDS = 5.0
-WHY_SECONDS = 5.0
 KILL_SECONDS = 15.0
 
 CLASSES: dict[str, type] = {
@@ -90,6 +90,7 @@ class ActorGroup:
         self.homes: dict[str, str] = {}
         #: The actors' entries of run.json.
         self.actors: list[dict[str, Any]] = []
+        self.deaths = Deaths(self.control, self.actors)
         #: Consumption of ranks that ended or answered.
         self.tallies: list[Tally] = []
         self.restarts: list[dict[str, Any]] = []
@@ -131,7 +132,14 @@ class ActorGroup:
             pooled, here = self.plan.cluster.has_pool, self.anchor.here()
             slots = Slots(self.plan, self.run_id, here, self._lived) if pooled else None
             self.team = Team(
-                self.plan, self.specs, self.handles, self._create, self.actors.append, self._not_started, slots, say
+                self.plan,
+                self.specs,
+                self.handles,
+                self._create,
+                self.actors.append,
+                self.deaths.not_started,
+                slots,
+                say,
             )
 
     def _lived(self, node: int, requested: int, up: int | None, gone: int) -> None:
@@ -153,7 +161,7 @@ class ActorGroup:
         except RayioError:
             raise
         except Exception as error:  # Ray raises many classes
-            what = "no answer" if isinstance(error, TimeoutError) else _first_line(error)
+            what = "no answer" if isinstance(error, TimeoutError) else first_line(error)
             raise ClusterError(
                 f"Ray could not place the run: {what}; a node that was lost, or a Ray that is too busy? "
                 f"look at its logs in {self.control.logs}, and start the run again"
@@ -209,7 +217,7 @@ class ActorGroup:
                 try:
                     self.actors.append(ray.get(reference))
                 except RayError as error:
-                    raise ClusterError(self._not_started(names_by_reference[reference], error)) from None
+                    raise ClusterError(self.deaths.not_started(names_by_reference[reference], error)) from None
             if waiting and time.monotonic() > deadline:
                 names = sorted(names_by_reference[reference] for reference in waiting)
                 shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
@@ -220,15 +228,6 @@ class ActorGroup:
             if waiting and time.monotonic() - reported > 5:
                 reported = time.monotonic()
                 say(f"{len(names_by_reference) - len(waiting)} of {len(names_by_reference)} actors have started")
-
-    def _not_started(self, name: str, error: RayError) -> str:
-        cause = plain(error)
-        if isinstance(cause, RayioError):
-            return f"{name} did not start: {cause}"
-        return (
-            f"{name} did not start: killed (node lost, out of memory, or too many open files) "
-            f"({_first_line(cause)}); Ray's logs are in {self.control.logs}"
-        )
 
     def sightings(self) -> list[Sighting]:
         """Return host descriptions, by one actor with file access on each Ray node, of those that answer in time."""
@@ -262,7 +261,7 @@ class ActorGroup:
                     raise plain(error) from None
                 except RayError as end:  # various classes: Ray reports its own kills for memory in another one
                     raise RunError(
-                        f"{lives[reference]} died ({self._why(lives[reference], end)}); a rank is not restarted: "
+                        f"{lives[reference]} died ({self.deaths.why(lives[reference], end)}); a rank is not restarted: "
                         "the run is over; its spans are in the run directory"
                     ) from None
             if waiting:
@@ -275,20 +274,6 @@ class ActorGroup:
         hold()  # nothing is left to be stopped or to fail
         with contextlib.suppress(RayioError):
             watch(self._progress())
-
-    def _why(self, name: str, error: RayError) -> str:
-        """Return the cause of an actor's death, if Ray knows it: it takes 15 s to notice a lost node."""
-        home = next((actor["ray_node"] for actor in self.actors if actor["name"] == name), None)
-        try:
-            nodes = within(WHY_SECONDS, ray.nodes, look=self.control.look)
-        except TimeoutError:
-            return "killed, or Ray's control process was"
-        node = next((node for node in nodes if node["NodeID"] == home), None)
-        if node is not None and not node["Alive"]:
-            return f"its Ray node on {node['NodeManagerHostname']} was lost"
-        if node is not None and isinstance(error, ActorUnavailableError):
-            return f"killed, or its Ray node on {node['NodeManagerHostname']} was lost"
-        return "killed, or out of memory"
 
     def _progress(self) -> dict[str, Any]:
         reference = self.handles["collector"].progress.remote()
@@ -304,11 +289,10 @@ class ActorGroup:
                 f"the collector has not answered for {COLLECTOR_SECONDS:g} s (stopped, or waiting for its storage): "
                 "spans can no longer be stored; start the run again"
             ) from None
-        except RayError:
+        except RayError as error:
             self.control.look()
-            raise RunError(
-                "the collector died (killed, or out of memory): spans can no longer be stored; start the run again"
-            ) from None
+            why = self.deaths.why_collector(error)
+            raise RunError(f"the collector died ({why}): spans can no longer be stored; start the run again") from None
         self._remember(progress)
         return progress
 
@@ -376,11 +360,7 @@ class ActorGroup:
         except RayTaskError as error:
             raise plain(error) from None
         except RayError as error:
-            raise RunError(f"the collector could not write all spans: {_first_line(error)}") from None
+            raise RunError(f"the collector could not write all spans: {first_line(error)}") from None
 
     def _remember(self, progress: dict[str, Any]) -> None:
         self.restarts = progress["restarts"]
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -133,12 +133,16 @@ def _start(address: str | None, log: Path) -> None:
         # Ray's core crashes (SIGSEGV) if its start is interrupted.
         with uninterrupted("Ray is still starting, and is ended when it has"):
             if address is None:
+                token.forget()
                 with own_signals(), usual_priority():
                     start_own(**options)
             else:
-                token.use()
                 with own_signals(), _found_where_it_listens(address), token.overheard(log) as output:
+                    if ":" in (gcs := _plain(address)):
+                        token.use_that_of(address, gcs)
                     ray.init(address=address, **options)
+    except ClusterError:
+        raise
     except Exception as error:  # Ray raises many classes
         if address is not None:
             refused = token.refusal(address, " ".join(output), error)

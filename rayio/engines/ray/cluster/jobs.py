@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -12,12 +14,17 @@ from typing import Any, TypeVar
 
 from rayio.engines.ray.cluster import token
 from rayio.errors import ClusterError
+from rayio.reporter import SILENT, Reporter
 from rayio.signals import within
 
 T = TypeVar("T")
 
 #: Seconds that a head gets to answer; more for a submission, which uploads packages.
 ANSWER_SECONDS, SUBMIT_SECONDS = 20.0, 300.0
+#: Seconds to wait for the agent that starts jobs, in addition to the 10 of each request, and between two requests.
+AGENT_SECONDS, AGENT_PAUSE_SECONDS = 60.0, 2.0
+#: The dashboard's message without that agent, and the agent's usual port.
+NO_AGENT, AGENT_PORT = "No available agent to submit job", 52365
 #: Final states of a job.
 OVER = ("SUCCEEDED", "FAILED", "STOPPED")
 
@@ -52,6 +59,10 @@ class JobState:
         return self.status in OVER
 
 
+class NoAgentError(ClusterError):
+    """A cluster whose head has no agent to start jobs, or not yet."""
+
+
 class Jobs:
     """The jobs of one cluster."""
 
@@ -64,8 +75,7 @@ class Jobs:
         #: The address in messages.
         self.address = _without_password(address)
         self._given = address
-        token.use()
-        self._client: Any = self._ask(self._reach)
+        self._client: Any = self._ask(lambda: token.ask_with_or_without(self._reach))
 
     def _reach(self) -> Any:
         from ray.dashboard.modules.job.sdk import JobSubmissionClient
@@ -75,11 +85,20 @@ class Jobs:
         with _meant(self._given):
             return JobSubmissionClient(self._given)
 
-    def submit(self, entrypoint: str, job_id: str, runtime_env: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
-        """Submit a command; local folders and wheels of its environment are uploaded.
+    def submit(
+        self,
+        entrypoint: str,
+        job_id: str,
+        runtime_env: Mapping[str, Any],
+        metadata: Mapping[str, str],
+        reporter: Reporter = SILENT,
+    ) -> None:
+        """Submit a command; local folders of its environment are uploaded.
+
+        The agent that starts jobs may still be starting, so this waits for it.
 
         Raises:
-            ClusterError: the cluster refuses it.
+            ClusterError: the cluster refuses it, or has no agent.
         """
 
         def call() -> None:
@@ -87,7 +106,17 @@ class Jobs:
                 entrypoint=entrypoint, submission_id=job_id, runtime_env=dict(runtime_env), metadata=dict(metadata)
             )
 
-        self._ask(call, SUBMIT_SECONDS)
+        began, pause = time.monotonic(), threading.Event()
+        while True:
+            try:
+                return self._ask(call, SUBMIT_SECONDS)
+            except NoAgentError as error:
+                waited = time.monotonic() - began
+                if waited > AGENT_SECONDS:
+                    reporter.done()
+                    raise ClusterError(str(error)) from None
+                reporter.live(f"{job_id}: waiting for the cluster's job agent, {waited:.0f} s")
+                pause.wait(AGENT_PAUSE_SECONDS)
 
     def state(self, job_id: str) -> JobState:
         """Return the state of a job.
@@ -129,7 +158,16 @@ class Jobs:
         except TimeoutError:
             raise ClusterError(f"{self.address}: no answer within {seconds:.0f} s") from None
         except Exception as error:  # Ray's client raises many classes
+            if NO_AGENT in str(error):
+                raise NoAgentError(self._without_agent()) from None
             raise ClusterError(self._explained(error, job_id)) from None
+
+    def _without_agent(self) -> str:
+        return (
+            f"{self.address}: the cluster's job agent on its head did not start within {AGENT_SECONDS:.0f} s; most "
+            f"often another Ray of that machine holds its port {AGENT_PORT}: start the head with `ray start "
+            "--dashboard-agent-listen-port=PORT`; dashboard_agent.log in Ray's logs has the cause"
+        )
 
     def _explained(self, error: Exception, job_id: str) -> str:
         text = " ".join(str(error).split())

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 
 from rayio.errors import DataError, RayioError, StorageError
 from rayio.storage.stores.retrying import given_up
+from rayio.storage.stores.s3.bounds import MOST_BYTES, EndlessError
 from rayio.storage.stores.s3.bucket import Place
+from rayio.units import format_bytes
 
 _STATUS = re.compile(r"status code: (\d{3})")
-_CODE = re.compile(r"<Code>(\w{1,64})</Code>")
+_CODE = re.compile(r"<Code>(\w{1,64})</Code>|\(code: (\w{1,64})\)")
 _REGION = re.compile(r"<Region>([a-z0-9-]{1,32})</Region>|expecting '([a-z0-9-]{1,32})'")
 
 _WRONG_REGION = ("AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException")
@@ -42,10 +44,16 @@ _WIRE = (
     ("kind: Interrupted", "the answer broke off"),
     ("kind: Request", "the connection broke"),
     ("kind: Body", "the answer broke off"),
+    ("error sending request", "the connection broke"),
+    ("response body error", "the answer broke off"),
 )
-#: Those that stay on repetition.
-_LASTING = ("redirects go round in a circle", "the host is not known", "its certificate is not trusted")
-REFUSED = "the connection was refused"
+#: Those that stay on repetition; everything else that is no refusal of the store may pass.
+_LASTING = ("redirects go round in a circle", "its certificate is not trusted")
+#: Those that mean a wrong address as long as the store has never answered.
+WRONG_ADDRESS = ("the connection was refused", "the host is not known")
+ENDLESS = f"an answer without an end (over {format_bytes(MOST_BYTES)} more than asked for, or too slow)"
+#: Errors of single objects, which have no status, that may pass.
+_PASSING = ("InternalError", "SlowDown", "ServiceUnavailable", "RequestTimeout", "OperationAborted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +83,12 @@ class Problem:
 
 def problem_of(error: BaseException) -> Problem:
     """Return the problem behind a client's error."""
+    if isinstance(error, EndlessError):
+        return Problem(0, ENDLESS, is_passing=False)
     text = str(error)
     head = text.partition("Debug source:")[0]
     status, code = _STATUS.search(head), _CODE.search(head)
-    number, name = int(status[1]) if status else 0, code[1] if code else ""
+    number, name = int(status[1]) if status else 0, (code[1] or code[2]) if code else ""
     if "169.254.169.254" in head or "/latest/api/token" in head or "Credential" in head:
         return Problem(0, "there are no credentials", is_passing=False, is_without_credentials=True)
     if "redirect without LOCATION" in head:
@@ -89,10 +99,12 @@ def problem_of(error: BaseException) -> Problem:
         return Problem(number, name, number in (408, 429) or number >= 500, named)
     if isinstance(error, FileNotFoundError):
         return Problem(404, name, is_passing=False)
+    if name:
+        return Problem(403 if name == "AccessDenied" else 0, name, name in _PASSING)
     for words, ours in _WIRE:
         if words in text:
             return Problem(0, ours, ours not in _LASTING)
-    return Problem(0, "an answer that cannot be read", is_passing=False)
+    return Problem(0, "an answer that cannot be read", is_passing=True)
 
 
 def error_of(problem: Problem, place: Place, full: str, doing: str, tries: str) -> RayioError:
@@ -118,7 +130,7 @@ def error_of(problem: Problem, place: Place, full: str, doing: str, tries: str) 
         )
     if problem.is_redirect or code == "redirects go round in a circle":
         return StorageError(f"{full}: redirects of {place.service} go round in a circle; check storage.endpoint")
-    if not problem.status and code in (REFUSED, "the host is not known", "its certificate is not trusted"):
+    if not problem.status and code in (*WRONG_ADDRESS, "its certificate is not trusted"):
         return StorageError(
             f"{full}: cannot reach {place.service} while {doing}: {code}{tries}; is it running, and is "
             "storage.endpoint (or AWS_ENDPOINT_URL) right?"

@@ -14,6 +14,8 @@ from rayio.errors import StorageError
 
 #: Seconds to connect.
 CONNECT_SECONDS = 5
+#: A whole request may take so many seconds beyond twice the timeout, and its bytes at this rate (bytes per second).
+SLOWEST_SECONDS, SLOWEST = 30, 64 << 10
 #: The query of a signed link.
 _SIGNATURE = re.compile(r"\?.*(x-amz-|awsaccesskeyid|signature|token)[^&]*=", re.IGNORECASE)
 #: The default region of S3.
@@ -116,8 +118,14 @@ class Place:
             return f"{parts.scheme}://{self.bucket}.{parts.netloc}{parts.path}/{quote(key)}"
         return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/{self.bucket}/{quote(key)}"
 
-    def client(self) -> Any:
-        """Return a client of the service, without its own retries.
+    @property
+    def port(self) -> int:
+        """The port of the service."""
+        parts = urlsplit(self.endpoint or "https://s3")
+        return parts.port or (80 if parts.scheme == "http" else 443)
+
+    def client(self, nbytes: int = 0) -> Any:
+        """Return a client of the service, without its own retries, for requests and answers of up to ``nbytes``.
 
         Raises:
             StorageError: the library is missing.
@@ -137,7 +145,8 @@ class Place:
             "allow_http": (self.endpoint or "").startswith("http://"),
             "connect_timeout": f"{CONNECT_SECONDS}s",
             "read_timeout": f"{round(self.timeout * 1000)}ms",
-            "timeout": "7d",  # for a whole answer; read_timeout limits the time between bytes
+            # for a whole answer; read_timeout limits the time between bytes
+            "timeout": f"{round(1000 * (2 * self.timeout + SLOWEST_SECONDS + nbytes / SLOWEST))}ms",
         }
         never = {"max_retries": 0}
         try:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import io
+import queue
 import socket
+import threading
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 from urllib.parse import urljoin, urlsplit
 
@@ -12,20 +16,33 @@ from urllib.parse import urljoin, urlsplit
 PART_BYTES = 8 << 20
 #: Parts in flight; with the part being filled, this bounds the memory of an upload.
 PARTS = 4
+#: Seconds between looks whether an upload has failed, and for the end of one that is given up.
+LOOK_SECONDS, ABANDON_SECONDS = 0.1, 1.0
 #: Redirects followed by one put.
 MOST_REDIRECTS = 10
 #: Bytes sent at a time to a redirected put.
 PIECE_BYTES = 1 << 20
 
 
+class _AbandonedError(Exception):
+    """The writer gave up."""
+
+
 class Appended(io.RawIOBase):
-    """An object written from beginning to end; it appears with :meth:`finish`, or never."""
+    """An object written from beginning to end; it appears with :meth:`finish`, or never.
+
+    A large one goes up in parts, by a thread. If anything fails the client library aborts the upload, so that no parts
+    stay; :meth:`abandon` has it do so.
+    """
 
     def __init__(self, client: Any, key: str) -> None:
         self._client = client
         self._key = key
         self._buffer = bytearray()
-        self._upload: Any = None
+        #: Parts for the thread; an exception ends the upload, None completes it.
+        self._parts: queue.Queue[bytes | Exception | None] | None = None
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
         self._nbytes = 0
         #: True while the client works or after it failed: an error is then the client's, not the writer's.
         self.is_asking = False
@@ -36,18 +53,12 @@ class Appended(io.RawIOBase):
 
     def write(self, buffer: Any) -> int:
         """Buffer bytes, and upload complete parts."""
-        import obstore
-
         view = memoryview(buffer).cast("B")
         self._nbytes += len(view)
         self._buffer += view
         self.is_asking = True
         while len(self._buffer) > PART_BYTES:
-            if self._upload is None:
-                self._upload = obstore.open_writer(
-                    self._client, self._key, buffer_size=PART_BYTES, max_concurrency=PARTS
-                )
-            self._upload.write(bytes(self._buffer[:PART_BYTES]))
+            self._hand(bytes(self._buffer[:PART_BYTES]))
             del self._buffer[:PART_BYTES]
         self.is_asking = False
         return len(view)
@@ -56,12 +67,53 @@ class Appended(io.RawIOBase):
         """Upload the rest and complete the object; return its bytes."""
         import obstore
 
-        if self._upload is None:
+        self.is_asking = True
+        if self._thread is None:
             obstore.put(self._client, self._key, bytes(self._buffer), use_multipart=False)
-        else:
-            self._upload.write(bytes(self._buffer))
-            self._upload.close()
+            return self._nbytes
+        self._hand(bytes(self._buffer))
+        self._hand(None)
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
         return self._nbytes
+
+    def abandon(self) -> None:
+        """End an upload that was begun, if the service answers soon."""
+        if self._thread is not None and self._thread.is_alive():
+            with contextlib.suppress(BaseException):
+                self._hand(_AbandonedError())
+            self._thread.join(ABANDON_SECONDS)
+
+    def _hand(self, part: bytes | Exception | None) -> None:
+        """Give a part to the thread, or raise its error."""
+        if self._thread is None or self._parts is None:
+            self._parts = queue.Queue(1)
+            self._thread = threading.Thread(target=self._upload, args=(self._parts,), name="rayio-put", daemon=True)
+            self._thread.start()
+        while True:
+            with contextlib.suppress(queue.Full):
+                self._parts.put(part, timeout=LOOK_SECONDS)
+                return
+            if not self._thread.is_alive():
+                self._thread.join()
+                raise self._error or ConnectionError("kind: Request")
+
+    def _upload(self, parts: queue.Queue[bytes | Exception | None]) -> None:
+        import obstore
+
+        def taken() -> Iterator[bytes]:
+            while (part := parts.get()) is not None:
+                if isinstance(part, Exception):
+                    raise part
+                yield part
+
+        try:
+            obstore.put(
+                self._client, self._key, taken(), use_multipart=True, chunk_size=PART_BYTES, max_concurrency=PARTS
+            )
+        except BaseException as error:
+            self._error = error
 
 
 class PutError(Exception):

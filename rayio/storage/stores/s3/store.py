@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from rayio.storage.stores.counted import WINDOW_BYTES, CountedFile, Traffic
 from rayio.storage.stores.opening import Fill
 from rayio.storage.stores.retrying import Budget, in_tries
 from rayio.storage.stores.s3 import answers
+from rayio.storage.stores.s3.bounds import WATCH, heard
 from rayio.storage.stores.s3.bucket import Options, Place
 from rayio.storage.stores.s3.putting import PART_BYTES, Appended, put_redirected
 
@@ -27,6 +29,12 @@ T = TypeVar("T")
 
 #: Bytes of a body copied at a time.
 PIECE_BYTES = 4 << 20
+#: Requests of up to this size have one client.
+SMALL_BYTES = 4 << 20
+#: Size for which the time of reading an object of unknown size is limited.
+WHOLE_BYTES = 256 << 20
+#: Limits of a listing (about a million entries).
+LISTING_BYTES, LISTING_SECONDS = 256 << 20, 600.0
 #: Validity of a presigned address.
 SIGNED = timedelta(hours=1)
 
@@ -37,16 +45,18 @@ _process: int | None = None
 class S3File(CountedFile):
     """An object, read by ranged gets. Opening makes no request; the first answer has the size."""
 
+    has_handle = False
+
     def __init__(self, store: S3Store, name: str, traffic: Traffic) -> None:
         super().__init__(store.full(name), traffic, name)
         self._store = store
-        self._name = name
         self._opened(perf_counter_ns())
 
     @property
     def size(self) -> int:
-        """Bytes of the object; without an earlier answer this reads the window at its start."""
-        if self._size < 0:
+        """Bytes of the object; without an earlier answer this makes the planned request, or reads the first window."""
+        ahead = self.traffic.ahead
+        if self._size < 0 and (ahead is None or not ahead.look(self.name) or self._size < 0):
             position, self._position = self._position, 0
             buffer = bytearray(WINDOW_BYTES)
             self._windows.append((0, bytes(buffer[: self.readinto(buffer)])))
@@ -59,10 +69,16 @@ class S3File(CountedFile):
             return 0
         return super().readinto(buffer)
 
+    def content(self, position: int, nbytes: int) -> Any:
+        """Return bytes from ``position`` on, read in one request that is not counted; fewer at the object's end."""
+        self._size, content = self._store.get(self.name, position, nbytes, self.traffic)
+        return content
+
     def _fetch(self, position: int, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
-        self._size, length = self._store.get(self._name, position, view, self.traffic)
-        return length
+        content = self.content(position, len(view))
+        view[: len(content)] = content
+        return len(content)
 
 
 class S3Store:
@@ -77,26 +93,27 @@ class S3Store:
         self.place = Place.of(address, options)
         self.address = "/".join(part for part in (f"s3://{self.place.bucket}", self.place.prefix) if part)
         self.budget = Budget(options.max_attempts, seed)
-        self._client: Any = None
+        #: Clients by the size of their largest requests, as a power of 4 MiB.
+        self._clients: dict[int, Any] = {}
         self._lock = threading.Lock()
         #: False until the first answer: a refused connection is then a wrong address, not an outage.
         self._has_answered = False
         #: True once a put was redirected.
         self._is_redirected = False
 
-    @property
-    def client(self) -> Any:
-        """The client, created at first use."""
+    def client(self, nbytes: int = 0) -> Any:
+        """Return a client for requests and answers of up to ``nbytes``, created at first use."""
         global _process
         if _process not in (None, os.getpid()):
             raise StorageError(
                 f"{self.address}: this process was forked from one that has used s3:// already, and the client "
                 "does not survive that; start workers with spawn or forkserver (loader.multiprocessing_context)"
             )
+        power = max(0, math.ceil(math.log(max(nbytes, 1) / SMALL_BYTES, 4)))
         with self._lock:
-            if self._client is None:
-                self._client, _process = self.place.client(), os.getpid()
-            return self._client
+            if power not in self._clients:
+                self._clients[power], _process = self.place.client(SMALL_BYTES * 4**power), os.getpid()
+            return self._clients[power]
 
     def full(self, name: str) -> str:
         """Return an object's address."""
@@ -106,8 +123,18 @@ class S3Store:
         """Refuse: objects have no path."""
         raise StorageError(f"{self.full(name)} is no file of this machine")
 
-    def call(self, request: Callable[[], T], name: str, doing: str, traffic: Traffic | None = None) -> T:
+    def call(
+        self,
+        request: Callable[[], T],
+        name: str,
+        doing: str,
+        traffic: Traffic | None = None,
+        nbytes: int = 0,
+        seconds: float = math.inf,
+    ) -> T:
         """Make a request, and repeat it while that may help and the budget lasts; failed attempts are recorded.
+
+        ``nbytes`` is the size of the expected answer, ``seconds`` a limit of an attempt in addition to the client's.
 
         Raises:
             DataError: the object is missing.
@@ -117,12 +144,12 @@ class S3Store:
         for attempt in count(1):
             start = perf_counter_ns()
             try:
-                answer = request()
+                answer = heard(lambda: WATCH.call(request, self.place.port, nbytes, seconds))
             except Exception as error:
-                if isinstance(error, RayioError):
-                    raise
+                if isinstance(error, RayioError | TypeError | NameError | LookupError | ArithmeticError):
+                    raise  # not about the request
                 problem = answers.problem_of(error)
-                is_hopeless = problem.code == answers.REFUSED and not self._has_answered
+                is_hopeless = problem.code in answers.WRONG_ADDRESS and not self._has_answered
                 self._has_answered = self._has_answered or problem.status > 0
                 pause = self.budget.pause(attempt, name)
                 if not problem.is_passing or is_hopeless or pause is None:
@@ -138,26 +165,22 @@ class S3Store:
                 return answer
         raise AssertionError
 
-    def get(self, name: str, position: int, view: memoryview, traffic: Traffic) -> tuple[int, int]:
-        """Read a range of an object into ``view``; return the object's size and the bytes read."""
+    def get(self, name: str, position: int, nbytes: int, traffic: Traffic) -> tuple[int, Any]:
+        """Return an object's size, and ``nbytes`` from ``position`` on, fewer at its end."""
         import obstore
 
-        client, key = self.client, self.place.key(name)
+        client, key = self.client(nbytes), self.place.key(name)
 
-        def request() -> tuple[int, int]:
+        def request() -> tuple[int, Any]:
             try:
-                answer = obstore.get(client, key, options={"range": (position, position + len(view))})
+                answer = obstore.get(client, key, options={"range": (position, position + nbytes)})
             except Exception as error:
                 if answers.problem_of(error).status != 416:  # the range begins beyond the object's end
                     raise
-                return int(obstore.head(client, key)["size"]), 0
-            length = 0
-            for piece in answer.stream(min_chunk_size=PIECE_BYTES):
-                view[length : length + len(piece)] = piece
-                length += len(piece)
-            return int(answer.meta["size"]), length
+                return int(obstore.head(client, key)["size"]), b""
+            return int(answer.meta["size"]), memoryview(answer.bytes())
 
-        return self.call(request, name, "reading", traffic)
+        return self.call(request, name, "reading", traffic, nbytes)
 
     def open(self, name: str, traffic: Traffic) -> BinaryIO:
         """Open an object for reading."""
@@ -167,11 +190,12 @@ class S3Store:
         """Return the content of an object."""
         import obstore
 
-        client, key = self.client, self.place.key(name)
+        client, key = self.client(WHOLE_BYTES), self.place.key(name)
 
         def request() -> bytes | None:
             try:
-                return bytes(obstore.get(client, key).bytes())
+                answer = obstore.get(client, key)
+                return bytes(WATCH.call(answer.bytes, self.place.port, int(answer.meta["size"])))
             except FileNotFoundError as error:
                 if answers.problem_of(error).code == "NoSuchBucket":
                     raise
@@ -204,7 +228,7 @@ class S3Store:
     def _put(self, name: str, content: BinaryIO, doing: str, traffic: Traffic | None = None) -> int:
         import obstore
 
-        client, key = self.client, self.place.key(name)
+        client, key = self.client(PART_BYTES), self.place.key(name)
         nbytes = content.seek(0, os.SEEK_END)
 
         def request() -> None:
@@ -229,17 +253,19 @@ class S3Store:
         return nbytes
 
     def _append(self, name: str, fill: Fill, doing: str, traffic: Traffic) -> int:
-        client, key = self.client, self.place.key(name)
+        client, key = self.client(PART_BYTES), self.place.key(name)
 
         def request() -> int | Exception:
             content = Appended(client, key)
             try:
                 fill(cast(BinaryIO, content))
+                return content.finish()
             except Exception as error:
                 if content.is_asking:
                     raise
                 return error  # the writer's error, not the store's
-            return content.finish()
+            finally:
+                content.abandon()
 
         def spooled() -> int:
             with SpooledTemporaryFile(max_size=PART_BYTES) as content:
@@ -265,13 +291,16 @@ class S3Store:
         """Return a presigned address for a put of this object; it is as good as a credential, and never shown."""
         import obstore
 
-        return self.place.url(key) if self.place.is_anonymous else str(obstore.sign(self.client, "PUT", key, SIGNED))
+        return self.place.url(key) if self.place.is_anonymous else str(obstore.sign(self.client(), "PUT", key, SIGNED))
 
     def _listed(self, folder: str) -> Any:
         import obstore
 
-        client, prefix = self.client, self.place.key(folder)
-        return self.call(lambda: obstore.list_with_delimiter(client, prefix or None), folder, "listing")
+        client, prefix = self.client(), self.place.key(folder)
+        return self.call(
+            lambda: obstore.list_with_delimiter(client, prefix or None), folder, "listing", None, LISTING_BYTES,
+            LISTING_SECONDS,
+        )  # fmt: skip
 
     def sizes(self, folder: str = "") -> dict[str, int]:
         """Return names and sizes of the objects directly in a folder."""
@@ -286,7 +315,10 @@ class S3Store:
     @property
     def exists(self) -> bool:
         """True if an object is below the address."""
-        return bool(self.entries())
+        import obstore
+
+        client, prefix = self.client(), self.place.key("")
+        return self.call(lambda: any(obstore.list(client, prefix or None, chunk_size=1)), "", "listing")
 
     def leads_out(self, folder: str) -> bool:
         """Return False: there are no links."""
@@ -299,7 +331,7 @@ class S3Store:
         """Return the bytes of an object."""
         import obstore
 
-        client, key = self.client, self.place.key(name)
+        client, key = self.client(), self.place.key(name)
 
         def request() -> int | None:
             try:
@@ -316,7 +348,7 @@ class S3Store:
     def _remove(self, keys: list[str], name: str) -> None:
         import obstore
 
-        client = self.client
+        client = self.client()
         for first in range(0, len(keys), 1000):
             some = keys[first : first + 1000]
             self.call(partial(obstore.delete, client, some), name, "removing it")
@@ -327,8 +359,11 @@ class S3Store:
 
         if not self.place.prefix:
             return
-        client, prefix = self.client, f"{self.place.prefix}/"
-        paths = self.call(lambda: [key["path"] for page in obstore.list(client, prefix) for key in page], "", "listing")
+        client, prefix = self.client(), f"{self.place.prefix}/"
+        paths = self.call(
+            lambda: [key["path"] for page in obstore.list(client, prefix) for key in page], "", "listing", None,
+            LISTING_BYTES, LISTING_SECONDS,
+        )  # fmt: skip
         self._remove([path for path in paths if path.startswith(prefix)], "")
 
     def prepare(self, doing: str = "writing", folder: str = "") -> None:

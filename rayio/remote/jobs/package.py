@@ -1,11 +1,8 @@
-"""A wheel of this rayio, for clusters without it: made of the installed files, without build tools."""
+"""This rayio as files, for clusters without it: made of the installed files, without build tools."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
-import zipfile
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, entry_points, requires, version
 from importlib.resources import files
@@ -14,31 +11,19 @@ from pathlib import Path
 from rayio import __version__
 from rayio.scenario.source import packaged_folder
 
-#: Time of every file: equal files make equal wheels, which a cluster caches.
-_WHEN = (2020, 1, 1, 0, 0, 0)
 _IGNORED = {"__pycache__"}
 
 
-def write_wheel(folder: Path) -> Path:
-    """Write the wheel into a folder and return its path.
+def write_package(folder: Path) -> None:
+    """Write the package and its metadata into a folder, from where Python imports it.
 
-    It has no requirements: ``pip install --target``, as used by Ray, would install them again and hide the cluster's.
-    Its name has a digest of its files, because Ray identifies wheels by name.
+    It has no requirements: those are the cluster's. The folder is a job's own working directory, which Ray unpacks
+    under a lock. A wheel in ``py_modules`` is installed without one: two jobs that begin together remove each other's.
     """
-    content = {**_package(), **_metadata()}
-    digest = hashlib.sha256()
-    for name, data in content.items():
-        digest.update(f"{name}\0{len(data)}\0".encode() + data)
-    build = f"0{digest.hexdigest()[:12]}"
-    info = f"rayio-{__version__}.dist-info"
-    header = f"Wheel-Version: 1.0\nGenerator: rayio\nRoot-Is-Purelib: true\nTag: py3-none-any\nBuild: {build}\n"
-    content[f"{info}/WHEEL"] = header.encode()
-    content[f"{info}/RECORD"] = "".join([*map(_recorded, content, content.values()), f"{info}/RECORD,,\n"]).encode()
-    path = folder / f"rayio-{__version__}-{build}-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
-        for name, data in content.items():
-            wheel.writestr(zipfile.ZipInfo(name, _WHEN), data, zipfile.ZIP_DEFLATED)
-    return path
+    for name, data in {**_package(), **_metadata()}.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
 
 
 def _package() -> dict[str, bytes]:
@@ -66,11 +51,6 @@ def _metadata() -> dict[str, bytes]:
     ]
     metadata = f"Metadata-Version: 2.1\nName: rayio\nVersion: {__version__}\nRequires-Python: >=3.11\n"
     return {f"{info}/METADATA": metadata.encode(), f"{info}/entry_points.txt": "\n".join(lines).encode()}
-
-
-def _recorded(name: str, data: bytes) -> str:
-    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-    return f"{name},sha256={digest},{len(data)}\n"
 
 
 def requirements() -> list[str]:

@@ -1,0 +1,38 @@
+"""The requests of many steps to an object store, computed together where every object is one sample."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.data.access.contract import Access, Files
+from rayio.data.layout import Batch
+from rayio.storage.base import Placed, RequestTable
+from rayio.storage.joining import joined
+
+
+def joined_table(
+    access: Access, files: Files, file: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64], gap: int
+) -> RequestTable | None:
+    """Return the joined requests of many steps, without places; None where steps may share a file.
+
+    The arrays are those of :meth:`Access.request_table`.
+    """
+    steps, size = file.shape
+    flat = file.ravel()
+    if files.layout.samples_per_file != 1 or not flat.size or len(np.unique(flat)) < flat.size:
+        return None
+    requests, kept = access.requests(files, Batch(0, 0, 0, flat, flat, index.ravel(), nbytes.ravel()), None)
+    together = joined(requests, gap)
+    if kept is not None or together.places is None:
+        return None
+    placed = Placed(*together.places())
+    paths = {path: number for number, path in enumerate(placed.files)}
+    number_of = np.array([paths[files.layout.path(number)] for number in flat.tolist()])
+    step_of = np.empty(len(paths), np.int64)
+    step_of[number_of] = np.arange(flat.size) // size
+    step = step_of[placed.file]
+    order = np.argsort(step, kind="stable")  # files of a step stay in their order
+    sizes, edges = together.nbytes[order], np.searchsorted(step[order], np.arange(steps + 1))
+    sums = np.concatenate([[0], np.cumsum(sizes)])
+    return RequestTable([size] * steps, sizes, edges.tolist(), np.diff(sums[edges]).tolist())

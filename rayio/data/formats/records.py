@@ -1,0 +1,256 @@
+"""Records: a file is a head, one record for each sample, all of one size, and a tail.
+
+So the place of any sample follows from its number. A format of this kind says what stands around the samples, and how
+one is made and verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import accumulate
+from typing import BinaryIO, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.data.formats.reads import (
+    HEAD,
+    NOT_KEPT,
+    Runs,
+    as_one,
+    by_file,
+    check_length,
+    opened,
+    read_into,
+    requests_of,
+)
+from rayio.data.formats.sample import Place, check, fill
+from rayio.data.layout import Batch, Layout
+from rayio.errors import DataError
+from rayio.scenario.kind import Kind
+from rayio.storage.base import Opener, Requests, RequestTable
+from rayio.storage.stores.counted import WINDOW_BYTES
+
+AGAIN = "the file is corrupted or foreign; delete it and generate it again"
+#: Neighbouring framed records are read together up to this many bytes; a longer record is a separate request.
+READ_BYTES = 8 << 20
+
+
+class Records(Kind):
+    """A format of records. Samples without a frame are read straight into the batch's memory."""
+
+    extension: ClassVar[str]
+    #: Bytes before the first record, and True if a batch reads them (4 KiB, as a library's buffer does).
+    head_bytes: ClassVar[int] = 0
+    reads_head: ClassVar[bool] = False
+    #: Suffixes of other files that belong to each file (see :class:`rayio.data.formats.Format`), and files opened.
+    beside: ClassVar[tuple[str, ...]] = ()
+    opens_per_file: ClassVar[int] = 1
+    #: True if bytes stand around samples, in their records.
+    is_framed: ClassVar[bool] = False
+    before_bytes: ClassVar[int] = 0
+    #: True if ``explain`` may propose the format for other data.
+    is_proposed: ClassVar[bool] = False
+    #: True if a batch reads the whole file, however few samples it needs.
+    reads_whole: ClassVar[bool] = False
+
+    def after_bytes(self, nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bytes of a record after its sample, for samples of ``nbytes``."""
+        return np.zeros_like(nbytes)
+
+    def tail_bytes(self, layout: Layout, nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bytes of a file after its last record, for samples of ``nbytes``."""
+        return np.zeros_like(nbytes)
+
+    def head(self, rows: int, nbytes: int) -> bytes:
+        """Return the bytes of a file before its first record; there are ``rows`` of samples of ``nbytes``."""
+        return b""
+
+    def around(self, layout: Layout, sample: int, nbytes: int) -> tuple[bytes, bytes]:
+        """Return the bytes of a record before and after its sample."""
+        return b"", b""
+
+    def fill(self, out: NDArray[np.uint8], layout: Layout, sample: int) -> None:
+        """Write a sample into ``out``."""
+        fill(out, layout.seed, sample, layout.compressibility)
+
+    def check(self, sample: memoryview, layout: Layout, place: Place) -> int:
+        """Verify a sample and return its id; see :func:`rayio.data.formats.sample.check`."""
+        return check(sample, layout.seed, place)
+
+    def check_head(self, stream: BinaryIO, layout: Layout, nbytes: int, place: Place) -> int:
+        """Verify the bytes before the first record, and return their number."""
+        return self.head_bytes
+
+    def record_bytes(self, nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bytes of records with samples of ``nbytes``."""
+        return nbytes + self.before_bytes + self.after_bytes(nbytes) if self.is_framed else nbytes
+
+    def file_bytes(self, layout: Layout, files: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the sum of head, records and tail."""
+        return self._sized(layout, layout.sample_bytes_of(files))
+
+    def _sized(self, layout: Layout, nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
+        records = layout.samples_per_file * self.record_bytes(nbytes)
+        return self.head_bytes + records + self.tail_bytes(layout, nbytes)
+
+    def write(self, file: BinaryIO, layout: Layout, number: int) -> None:
+        """Write head, records and tail, a record at a time."""
+        whole = layout.whole_file(number)
+        rows, nbytes = len(whole.samples), int(whole.nbytes[0])
+        file.write(self.head(rows, nbytes))
+        record = np.empty(int(self.record_bytes(whole.nbytes[:1])[0]), np.uint8)
+        begin = self.before_bytes
+        row = record[begin : begin + nbytes]
+        for sample in whole.samples.tolist():
+            self.fill(row, layout, sample)
+            if self.is_framed:
+                before, after = self.around(layout, sample, nbytes)
+                record.data[:begin] = before
+                record.data[begin + nbytes :] = after
+            file.write(record.data)
+        file.write(bytes(int(self.tail_bytes(layout, whole.nbytes[:1])[0])))
+
+    def requests(self, layout: Layout, batch: Batch) -> Requests:
+        """Return, per file, a read of its head if any, then of each run of records; or of the whole file."""
+        address = (batch.rank, batch.epoch, batch.step)
+        if not batch.nbytes.size:
+            return Requests(address, 0, batch.nbytes)
+        runs = self._runs(batch)
+        table = self._sizes(layout, runs, batch)
+        places = partial(self._places, layout, batch)
+        return Requests(address, int(runs.is_first.sum()) * self.opens_per_file, table[table > 0], places)
+
+    def request_table(
+        self, layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64]
+    ) -> RequestTable | None:
+        """Return the requests of many steps."""
+        if not nbytes.size:
+            return None
+        whole, apart = as_one(layout, files, index, nbytes)
+        runs = self._runs(apart)
+        table = requests_of(runs, nbytes.shape, self._sizes(layout, runs, whole))
+        if self.opens_per_file == 1:
+            return table
+        return table._replace(num_opens=[self.opens_per_file * opens for opens in table.num_opens])
+
+    def _runs(self, batch: Batch) -> Runs:
+        return Runs.of(batch, np.maximum(1, READ_BYTES // self.record_bytes(batch.nbytes)) if self.is_framed else None)
+
+    def _sizes(self, layout: Layout, runs: Runs, batch: Batch) -> NDArray[np.int64]:
+        """Return the bytes of each run's reads of a file's head and of its records, shape (runs, 2); 0 for none."""
+        first = runs.order[runs.starts]
+        table = np.zeros((len(first), 2), np.int64)
+        if self.reads_whole:
+            table[:, 1] = np.where(runs.is_first, self._sized(layout, batch.nbytes[first]), 0)
+            return table
+        if self.reads_head:
+            sizes = np.minimum(self._sized(layout, batch.nbytes[first]), WINDOW_BYTES)
+            table[:, 0] = np.where(runs.is_first, sizes, 0)
+        table[:, 1] = np.add.reduceat(self.record_bytes(batch.nbytes[runs.order]), runs.starts)
+        return table
+
+    def _places(self, layout: Layout, batch: Batch) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+        runs = self._runs(batch)
+        first = runs.order[runs.starts]
+        files, file = np.unique(batch.files[first], return_inverse=True)
+        offsets = np.zeros((len(first), 2), np.int64)
+        if not self.reads_whole:
+            offsets[:, 1] = self.head_bytes + batch.index[first] * self.record_bytes(batch.nbytes[first])
+        issued = self._sizes(layout, runs, batch) > 0
+        return [layout.path(number) for number in files.tolist()], np.repeat(file, issued.sum(axis=1)), offsets[issued]
+
+    def spans(self, layout: Layout, batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """Return the first byte of each record and one past its last; None if reading one needs other bytes too."""
+        if self.reads_head or self.reads_whole or self.beside:
+            return None
+        record = self.record_bytes(batch.nbytes)
+        starts = self.head_bytes + batch.index * record
+        return starts, starts + record
+
+    def units(self, layout: Layout, batch: Batch) -> NDArray[np.int64]:
+        """Return that heads and whole files are kept, and no records."""
+        made = self._sizes(layout, self._runs(batch), batch) > 0
+        kept = np.full(made.shape, HEAD)
+        kept[:, -1] = HEAD if self.reads_whole else NOT_KEPT
+        return kept[made]
+
+    def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Read runs of records, verify each sample and what stands around it."""
+        sizes = batch.nbytes.tolist()
+        offsets = [0, *accumulate(sizes)]
+        check_length(offsets[-1], out)
+        samples, rows = batch.samples.tolist(), batch.index.tolist()
+        ids, view = [0] * len(samples), out.data
+        buffer, records = memoryview(b""), self.record_bytes(batch.nbytes).tolist()
+        is_copied, check_row = self.is_framed or self.reads_whole, self.check
+        for file, runs in self._by_file(batch):
+            path, begin = layout.path(file), runs[0][0]
+            first, nbytes = Place(path, samples[begin], rows[begin]), sizes[begin]
+            record = records[begin]
+            with opened(opener, first) as stream:
+                head = self.check_head(stream, layout, nbytes, first) if self.reads_head else self.head_bytes
+                whole = None
+                if self.reads_whole:
+                    whole = self._whole(stream, layout, batch.nbytes[begin : begin + 1], first)
+                for start, stop in runs:
+                    at = head + rows[start] * record
+                    if whole is not None:
+                        content = whole[at : at + (stop - start) * record]
+                        length = len(content)
+                    elif self.is_framed:
+                        if (stop - start) * record > len(buffer):
+                            buffer = np.empty((stop - start) * record, np.uint8).data
+                        content = buffer[: (stop - start) * record]
+                        length = read_into(stream, at, content)
+                    else:
+                        content = view[offsets[start] : offsets[stop]]
+                        length = read_into(stream, at, content)
+                    for n in range(start, stop):
+                        place = first if n == begin else Place(path, samples[n], rows[n])
+                        begins = (n - start) * record
+                        if (have := length - begins) < record:
+                            raise place.error(f"expected {record} bytes, found {max(have, 0)}: the file is truncated")
+                        row = content if record == len(content) else content[begins : begins + record]
+                        if self.is_framed:
+                            row = self._unframed(row, nbytes, layout, place)
+                        if is_copied:
+                            view[offsets[n] : offsets[n + 1]] = row
+                            row = view[offsets[n] : offsets[n + 1]]
+                        ids[n] = check_row(row, layout, place)
+        return np.array(ids, np.int64)
+
+    def _by_file(self, batch: Batch) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+        return self._runs(batch).by_file(batch) if self.is_framed and len(batch.samples) else by_file(batch)
+
+    def _whole(self, stream: BinaryIO, layout: Layout, nbytes: NDArray[np.int64], place: Place) -> memoryview:
+        """Return the bytes of a file, in one request."""
+        content = np.empty(int(self._sized(layout, nbytes)[0]), np.uint8).data
+        if (length := read_into(stream, 0, content)) < len(content):
+            raise place.error(f"expected a file of {len(content)} bytes, found {length}: the file is truncated")
+        return content
+
+    def _unframed(self, record: memoryview, nbytes: int, layout: Layout, place: Place) -> memoryview:
+        """Return the sample of a record, after comparing what stands around it."""
+        begin = self.before_bytes
+        sample = record[begin : begin + nbytes]
+        before, after = self.around(layout, place.sample, nbytes)
+        if record[:begin] != before or record[begin + nbytes :] != after:
+            raise self.wrong_frame(record, nbytes, layout, place)
+        return sample
+
+    def wrong_frame(self, record: memoryview, nbytes: int, layout: Layout, place: Place) -> DataError:
+        """Return the error for a record with other bytes around its sample; of another sample, the sample's error."""
+        begin = self.before_bytes
+        try:
+            self.check(record[begin : begin + nbytes], layout, place)
+        except DataError as error:
+            return error
+        before, after = self.around(layout, place.sample, nbytes)
+        parts = (("before", record[:begin], before), ("after", record[begin + nbytes :], after))
+        which, have, wanted = next(part for part in parts if part[1] != part[2])
+        at = next(n for n, byte in enumerate(wanted) if byte != have[n])
+        return place.error(
+            f"expected {wanted[at : at + 8]!r} {which} its bytes, found {bytes(have[at : at + 8])!r}: {AGAIN}"
+        )

@@ -1,0 +1,74 @@
+"""tar shards as WebDataset reads them: of each sample a member ``<id>.bin`` with its bytes and ``<id>.cls``, its label.
+
+Headers are GNU tar's, without times and owners; files end as GNU tar's do, at a multiple of 10 KiB. Members have one
+size in a file, so the start of any sample follows from its number.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from contextlib import suppress
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.data.formats.records import AGAIN, Records
+from rayio.data.formats.sample import Place
+from rayio.data.layout import Layout
+from rayio.errors import DataError
+
+#: Bytes of a block (headers are one, members whole ones), and of the multiple of which a file is.
+BLOCK, FILE_BLOCK = tarfile.BLOCKSIZE, tarfile.RECORDSIZE
+#: Digits of an id in names and labels: those of the largest.
+DIGITS = 19
+#: The place of the checksum in a header.
+SUM = slice(148, 156)
+
+
+class Tar(Records):
+    """One open, one request for each run of samples, up to 8 MiB together, headers and labels included."""
+
+    extension = ".tar"
+    is_framed = True
+    is_proposed = True
+    before_bytes = BLOCK
+
+    def after_bytes(self, nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bytes that fill the last block, then the label's header and block."""
+        return -nbytes % BLOCK + 2 * BLOCK
+
+    def tail_bytes(self, layout: Layout, nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return two empty blocks, and as many more as fill the last 10 KiB."""
+        end = layout.samples_per_file * self.record_bytes(nbytes) + 2 * BLOCK
+        return 2 * BLOCK + -end % FILE_BLOCK
+
+    def around(self, layout: Layout, sample: int, nbytes: int) -> tuple[bytes, bytes]:
+        """Return the header of the sample's member; what fills its last block, and its label."""
+        label = b"%0*d" % (DIGITS, sample)
+        before = named(label, ".bin", nbytes)
+        return before, bytes(-nbytes % BLOCK) + named(label, ".cls", DIGITS) + label.ljust(BLOCK, b"\0")
+
+    def wrong_frame(self, record: memoryview, nbytes: int, layout: Layout, place: Place) -> DataError:
+        """Return the error for a record with other headers: of a member of another size, its size."""
+        with suppress(tarfile.HeaderError):
+            member = tarfile.TarInfo.frombuf(bytes(record[:BLOCK]), "ascii", "replace")
+            name = f"{place.sample:0{DIGITS}d}.bin"
+            if member.name == name and member.size != nbytes:
+                return place.error(f"expected the member {name} of {nbytes} bytes, found one of {member.size}: {AGAIN}")
+        return super().wrong_frame(record, nbytes, layout, place)
+
+
+def named(key: bytes, suffix: str, nbytes: int) -> bytes:
+    """Return the header of the member ``key + suffix`` of ``nbytes``."""
+    header, total = _header(suffix, nbytes)
+    return b"".join((key, header[DIGITS : SUM.start], b"%06o\0 " % (total + sum(key)), header[SUM.stop :]))
+
+
+@lru_cache(maxsize=256)
+def _header(suffix: str, nbytes: int) -> tuple[bytes, int]:
+    """Return the header of a member with an empty key, and the sum of its other bytes."""
+    member = tarfile.TarInfo("0" * DIGITS + suffix)
+    member.size = nbytes
+    header = member.tobuf(tarfile.GNU_FORMAT)
+    return header, sum(header[DIGITS : SUM.start]) + sum(b" " * 8) + sum(header[SUM.stop :])

@@ -1,0 +1,138 @@
+"""The answer of advise: sentences for the terminal and the page, and the terminal's text."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+
+from rayio.records.doubts import SETTING, blocking
+from rayio.records.sizing import HOLDS, Advised, Setting
+from rayio.report.text.doubts import reasons
+from rayio.report.text.sizing import note_lines, warning_lines, with_interval
+from rayio.report.text.terms import counted
+from rayio.schema.fields import show
+from rayio.units import format_bytes, format_rate, format_share
+
+#: Names of keys in a headline, by their last part; the others keep their names.
+SHORT = {"num_workers": "worker", "nodes": "node", "ranks_per_node": "rank"}
+AS_WORDS = {"prefetch_factor": "prefetch"}
+
+
+def headline(advised: Advised) -> str:
+    """Return the answer in one sentence."""
+    target = goal(advised)
+    if doubts := blocking(advised.doubts, SETTING):
+        return f"no advice which setting reaches {target} ({reasons(doubts)})"
+    if advised.advice is not None:
+        return f"{in_words(advised, advised.advice)}: the cheapest setting that reaches {target}"
+    if not advised.is_finished:
+        return "the search was interrupted before it knew the cheapest setting"
+    best = best_of(advised)
+    near = ""
+    if best is not None:
+        near = f"; the nearest is {in_words(advised, best)}, AU {with_interval(best.au, best.au_high)}"
+    return f"no setting reaches {target}{near}"
+
+
+def best_of(advised: Advised) -> Setting | None:
+    """Return the setting with the highest AU; None if none is known."""
+    known = [setting for setting in advised.tried if setting.au is not None]
+    return max(known, key=lambda setting: setting.au or 0.0, default=None)
+
+
+def nearest(advised: Advised) -> list[str]:
+    """Return what keeps the best setting from the goal, if none reaches it."""
+    best = best_of(advised)
+    if advised.bottleneck is None or best is None:
+        return []
+    return [f"Bottleneck of {in_words(advised, best)}: {advised.bottleneck.sentence}"]
+
+
+def bandwidth(setting: Setting) -> list[str]:
+    """Return the bandwidth that a setting needs and uses; empty if unknown."""
+    if setting.bytes_per_second is None or setting.needed_bytes_per_second is None:
+        return []
+    need, got = format_rate(setting.needed_bytes_per_second), format_rate(setting.bytes_per_second)
+    return [f"The ranks at 100 % AU need {need}; at AU {format_share(setting.au)} they used {got}."]
+
+
+def goal(advised: Advised) -> str:
+    """Return the goal in words."""
+    return f"{'AU' if advised.goal == 'au' else 'AU as DLIO counts it'} ≥ {100 * advised.target_au:g} %"
+
+
+def in_words(advised: Advised, setting: Setting) -> str:
+    """Return a setting in a few words: ``13 workers × prefetch 5``."""
+    parts = []
+    for key, value in zip(advised.varied, setting.values, strict=True):
+        last = key.rpartition(".")[2]
+        if last in SHORT and isinstance(value, int):
+            parts.append(counted(value, SHORT[last]))
+        else:
+            parts.append(f"{AS_WORDS.get(last, last)} {shown(value)}")
+    return " × ".join(parts)
+
+
+def overrides(advised: Advised, setting: Setting) -> str:
+    """Return a setting as overrides of a command."""
+    return " ".join(f"{key}={shown(value)}" for key, value in zip(advised.varied, setting.values, strict=True))
+
+
+def searched(advised: Advised) -> str:
+    """Return how the settings were searched."""
+    dear = ", then ".join(advised.priced_by)
+    runs = "in 1 run" if advised.simulations == 1 else f"in {advised.simulations} runs"
+    were = "was" if len(advised.tried) == 1 else "were"
+    of = counted(advised.possible, "setting")
+    return f"By price, {dear}: of {of} {len(advised.tried)} {were} simulated, {runs}."
+
+
+def checked(advised: Advised) -> str:
+    """Return the outcome of the run of the advised setting; empty without one."""
+    if (check := advised.check) is None:
+        return ""
+    verdict = "reaches it" if check.reaches else "does not reach it"
+    return f"Run once with --engine {check.engine}: AU {format_share(check.au)}, which {verdict} ({check.directory})."
+
+
+def text(advised: Advised, width: int = 100) -> str:
+    """Return the advice: the setting, the search, every setting that was simulated, and the check."""
+    lines = wrap(headline(advised), width, break_long_words=False, break_on_hyphens=False)
+    if advised.advice is not None:
+        lines.append(f"  {overrides(advised, advised.advice)}")
+    head, rows = table(advised)
+    wide = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
+    lines += [
+        "",
+        *("  " + "  ".join(f"{c:>{n}}" for c, n in zip(row, wide, strict=True)).rstrip() for row in [head, *rows]),
+    ]
+    best = advised.advice or best_of(advised)
+    used = [] if best is None else bandwidth(best)
+    sentences = [searched(advised), *used, *nearest(advised), checked(advised)]
+    lines += ["", *(line for sentence in sentences for line in wrap(sentence, width, break_long_words=False))]
+    lines += warning_lines(advised.doubts, width)
+    return "\n".join([*lines, *(line for note in advised.notes for line in note_lines(note, width))])
+
+
+def table(advised: Advised) -> tuple[list[str], list[list[str]]]:
+    """Return the heading and a row for each simulated setting, by price."""
+    head = [*(name.rpartition(".")[2] for name in advised.varied), "AU", "", "readers", "memory", "nodes"]
+    rows = [
+        [
+            *map(shown, setting.values), with_interval(setting.au, setting.au_high), verdict(advised, setting),
+            f"{setting.price.readers:,}", format_bytes(setting.price.memory), str(setting.price.nodes),
+        ]
+        for setting in advised.tried
+    ]  # fmt: skip
+    return head, rows
+
+
+def verdict(advised: Advised, setting: Setting) -> str:
+    """Return whether a setting reaches the goal; the advised one is marked."""
+    if setting == advised.advice:
+        return "advised"
+    return {HOLDS: "reaches it", "fails": "misses it"}.get(setting.status, setting.status)
+
+
+def shown(value: object) -> str:
+    """Return a value of a key as a scenario has it."""
+    return value if isinstance(value, str) else show(value)

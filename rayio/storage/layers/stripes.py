@@ -1,0 +1,249 @@
+"""``storage.model.servers``: files striped over object servers, each with a queue, and what random requests cost.
+
+The model of storage (``rayio/storage/model.py``) is one pipe, in which all files are alike. Behind it, this layer has a
+queue without gaps for each server, first come, first served. A batch's requests are divided into stripes; each server
+that has some is busy for their bytes, and longer for requests that continue no other. The
+batch is served when the pipe and all of its servers have served it.
+
+So one file of one stripe gives what one server does, however many clients read it; many files spread over all servers,
+as evenly as balls thrown into bins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio import seeds
+from rayio.scenario.change import BOTH, Change, with_keys
+from rayio.scenario.servers import Servers
+from rayio.schema.fields import Section
+from rayio.storage.base import Delay, Opener, Placed, Requests, Served, Storage
+from rayio.storage.layers.layer import Kernel, Layer, Mount
+from rayio.storage.model import REQUESTS_PER_STEP_BITS, sizes_of_writes
+from rayio.units import format_bytes, format_rate
+
+if TYPE_CHECKING:
+    from rayio.scenario.change import Run
+    from rayio.scenario.model import Scenario
+
+T = TypeVar("T")
+
+#: The most files whose reading positions a node keeps.
+MOST_FILES = 1 << 16
+#: The most positions in one file.
+MOST_POSITIONS = 256
+
+
+class Load(NamedTuple):
+    """The work of one batch for one server: its number, a file, and the time (ns) that the server is busy."""
+
+    server: int
+    file: int
+    busy: int
+
+
+@dataclass(frozen=True)
+class Stripes(Layer):
+    """The object servers of a modelled file system, and the seed of the places of files."""
+
+    servers: Servers
+    seed: int
+
+    name: ClassVar[str] = "stripes"
+    causes: ClassVar[Mapping[str, str]] = {
+        "server": "busy servers of the file system",
+        "random access": "requests that continue no other",
+    }
+    sharing: ClassVar[Literal["", "node", "all"]] = "all"
+    needs_places: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, scenario: Scenario, options: Section | None, *, modelled: bool) -> Stripes | None:
+        """Return the servers of a scenario's model, if it has any."""
+        servers = scenario.storage.servers
+        return None if servers is None or not modelled else cls(servers, scenario.seed)
+
+    def wrap(self, storage: Storage, mount: Mount) -> Storage:
+        """Return storage whose requests also wait for servers."""
+        return StripedStorage(storage, self, mount)
+
+    def state(self, kernel: Kernel) -> ObjectServers:
+        """Return the queues of all servers."""
+        return ObjectServers(self.servers)
+
+    def changes(self, run: Run) -> Iterator[Change]:
+        """Offer storage without separate servers, and four times the stripes."""
+        if (model := run.modelled) is None:
+            return
+        causes, without = (*self.causes,), model.model_copy(update={"servers": None})
+        yield Change(
+            "servers = ∞", kind="limit", to=with_keys("storage", model=without, stripe_count=None, stripe_size=None),
+            removes=causes,
+        )  # fmt: skip
+        more = min(4 * self.servers.stripe_count, self.servers.number)
+        if more > self.servers.stripe_count:
+            yield Change(
+                f"stripe_count {more}", kind="setting", to=with_keys("storage", stripe_count=more),
+                key=f"storage.stripe_count={more}", helps=("input", "server"), tried_by=BOTH,
+            )  # fmt: skip
+
+    @property
+    def description(self) -> str:
+        """The model in words, for a prediction."""
+        servers = self.servers
+        each = f"{servers.number} servers of {format_rate(servers.bandwidth)}"
+        return f"{each}, files striped over {servers.stripe_count} in pieces of {format_bytes(servers.stripe_size)}"
+
+    def pieces(self, first: NDArray[np.int64], nbytes: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the bytes of a file's requests by stripe, counted from the file's first server.
+
+        ``first`` are the offsets. The result has one number for each of the ``stripe_count`` servers of the file.
+
+        >>> stripes = Stripes(Servers(number=8, bandwidth=1e9, stripe_count=2, stripe_size=10), seed=1)
+        >>> stripes.pieces(np.array([5, 0]), np.array([20, 10])).tolist()
+        [20.0, 10.0]
+        """
+        size, count = self.servers.stripe_size, self.servers.stripe_count
+        if count == 1:
+            return np.array([float(nbytes.sum())])
+        ends = np.concatenate([first, first + nbytes])
+        # Bytes of each server in front of each offset: those of whole turns, and of the last one.
+        turns, rest = np.divmod(ends, size * count)
+        before = turns[:, None] * size + np.clip(rest[:, None] - size * np.arange(count), 0, size)
+        taken = before[len(first) :] - before[: len(first)]
+        summed: NDArray[np.float64] = taken.sum(axis=0).astype(np.float64)
+        return summed
+
+
+@lru_cache(maxsize=MOST_FILES)
+def file_key(seed: int, path: str) -> int:
+    """Return a random word of a file: the draw of its first server, and its name among locks."""
+    return seeds.key(seed, f"stripes/{path}")
+
+
+class ObjectServers:
+    """The queues of all servers, and which node used each file last."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._free = [0] * servers.number
+        self._lock, self._cold = round(servers.lock * 1e9), round(servers.cold * 1e9)
+        #: The last node of each file on each server; empty if neither locks nor first accesses take time.
+        self._last: dict[tuple[int, int], int] = {}
+
+    def reserve(self, now: int, node: int, loads: Sequence[tuple[int, int, int]]) -> int:
+        """Return the time (ns) at which all servers have served these :class:`Load`, which arrive ``now``.
+
+        >>> servers = ObjectServers(Servers(number=2, bandwidth=1e9))
+        >>> servers.reserve(0, 0, [(0, 7, 100)]), servers.reserve(0, 1, [(0, 7, 100), (1, 8, 50)])
+        (100, 200)
+        """
+        served, free = now, self._free
+        for server, file, busy in loads:
+            if self._lock or self._cold:
+                last = self._last.get((server, file))
+                busy += self._cold if last is None else self._lock * (last != node)
+                self._last[server, file] = node
+            free[server] = end = max(free[server], now) + busy
+            served = max(served, end)
+        return served
+
+
+class ServersPort(Protocol):
+    """Servers, possibly in another process."""
+
+    def reserve(self, now: int, node: int, loads: Sequence[tuple[int, int, int]]) -> int | Awaitable[int]:
+        """See :meth:`ObjectServers.reserve`; servers of this process reply at once."""
+
+
+class StripedStorage:
+    """A node's access to striped files; it keeps where requests ended, to know which continue them."""
+
+    def __init__(self, storage: Storage, stripes: Stripes, mount: Mount) -> None:
+        self.storage, self.stripes = storage, stripes
+        self.clock, self.node, self.path, self.io_depth = mount.clock, mount.node, mount.path, mount.io_depth
+        self.state: ServersPort = mount.shared()
+        #: Of files that stay open: where requests ended, the latest last. Several workers may read one file.
+        self._ends: dict[int, dict[int, None]] = {}
+
+    async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
+        """Read; then wait for requests at random places, and for the servers."""
+        places = requests.places
+        placed = Placed([""], np.zeros(len(requests.nbytes), np.int64), None) if places is None else Placed(*places())
+        loads, waiting = self._loads(placed, requests.nbytes)
+        rank, epoch, step = requests.address
+        seconds = self._random(seeds.key(self.stripes.seed, "random", rank, epoch), step, waiting)
+        return await self._through(loads, seconds, self.storage.read(requests, load))
+
+    async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
+        """Write; then wait for the servers of the file."""
+        sizes = sizes_of_writes(num_bytes, request_bytes)
+        placed = Placed([path], np.zeros(len(sizes), np.int64), np.cumsum(sizes) - sizes, np.zeros(1, np.int64))
+        loads, waiting = self._loads(placed, sizes)
+        seconds = self._random(seeds.key(self.stripes.seed, f"random/{path}"), 0, waiting)
+        writing = self.storage.write(path, num_bytes, request_bytes, fsync=fsync)
+        return await self._through(loads, seconds, writing)
+
+    async def _through(self, loads: Sequence[Load], seconds: float, moving: Awaitable[Served[T]]) -> Served[T]:
+        reserved = self.state.reserve(self.clock.now(), self.node, loads)
+        pending = reserved if isinstance(reserved, int) else asyncio.ensure_future(reserved)
+        served = await moving
+        delays, since = [], self.clock.now()
+        served_at = pending if isinstance(pending, int) else await pending
+        for cause, until in (("random access", since + round(seconds * 1e9)), ("server", served_at)):
+            if until > (since := self.clock.now()):
+                await self.clock.sleep_until(until)
+                delays.append(Delay(since, self.clock.now(), cause))
+        return served._replace(delays=(*served.delays, *delays))
+
+    def _random(self, key: int, step: int, waiting: NDArray[np.int64]) -> float:
+        """Return the seconds that the requests of these numbers wait longer, ``io_depth`` of them at a time."""
+        if not len(waiting) or self.stripes.servers.random.expected <= 0:
+            return 0.0
+        each = self.stripes.servers.random.draw(key, (step << REQUESTS_PER_STEP_BITS) + waiting)
+        return max(float(each.sum()) / self.io_depth, float(each.max()))
+
+    def _loads(self, placed: Placed, nbytes: NDArray[np.int64]) -> tuple[list[Load], NDArray[np.int64]]:
+        """Return the work of each server, and the numbers of the requests that continue no other."""
+        servers, loads, waiting = self.stripes.servers, list[Load](), list[NDArray[np.int64]]()
+        by_file = np.argsort(placed.file, kind="stable")
+        edges = np.flatnonzero(np.diff(placed.file[by_file], prepend=-1))
+        opened = np.diff(placed.file, prepend=-1) != 0
+        if placed.opening is not None:
+            opened[:] = False
+            opened[placed.opening] = True
+        for mine in np.split(by_file, edges[1:]) if len(by_file) else ():
+            path = placed.files[int(placed.file[mine[0]])]
+            word, sizes = file_key(self.stripes.seed, f"{self.path}/{path}"), nbytes[mine]
+            ends = np.cumsum(sizes) if placed.offset is None else placed.offset[mine] + sizes
+            first = ends - sizes
+            continues = np.zeros(len(mine), np.bool_)
+            continues[1:] = (first[1:] == ends[:-1]) & ~opened[mine[1:]]
+            known = self._ends.get(word)
+            if known and not opened[mine[0]] and int(first[0]) in known:
+                del known[int(first[0])]
+                continues[0] = True
+            if placed.opening is not None:
+                self._keep(word, int(ends[-1]))
+            waiting.append(mine[~continues])
+            seeks = np.bincount(first[~continues] // servers.stripe_size % servers.stripe_count, minlength=1)
+            for place, piece in enumerate(self.stripes.pieces(first, sizes).tolist()):
+                sought = int(seeks[place]) if place < len(seeks) else 0
+                if piece or sought:
+                    busy = round((piece / servers.bandwidth + sought * servers.seek) * 1e9)
+                    loads.append(Load((word + place) % servers.number, word, busy))
+        return loads, np.concatenate(waiting) if waiting else np.zeros(0, np.int64)
+
+    def _keep(self, word: int, end: int) -> None:
+        """Remember where the last request to a file ended; of each, the oldest are forgotten."""
+        ends = self._ends.setdefault(word, {})
+        ends[end] = None
+        for kept, most in ((self._ends, MOST_FILES), (ends, MOST_POSITIONS)):
+            if len(kept) > most:
+                del kept[next(iter(kept))]

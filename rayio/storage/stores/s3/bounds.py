@@ -1,0 +1,170 @@
+"""Bounds of answers that the client library reads whole: listings, refusals, heads of objects.
+
+The library reads such an answer into memory whatever its length. So a watching thread compares what this process's
+connections to the service received with the bytes requested, by the kernel's counters, and shuts down a connection
+that gets far more. The library's call then fails like one whose connection broke.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import TypeVar
+
+from rayio.storage.ahead import Crew
+
+T = TypeVar("T")
+
+#: Bytes that an answer may have beyond the range that was asked for.
+MOST_BYTES = 64 << 20
+#: Seconds between looks at the connections; a call of less is never looked at.
+LOOK_SECONDS = 0.2
+#: Bytes of headers per request.
+HEADER_BYTES = 16 << 10
+#: Offset of ``tcpi_bytes_received`` in Linux's ``struct tcp_info``.
+_RECEIVED = struct.Struct("=128xQ")
+
+
+class EndlessError(Exception):
+    """An answer was far longer than the request, or did not end in time."""
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A call in flight, with the bytes asked for; then what the first look saw."""
+
+    port: int
+    nbytes: int
+    seconds: float
+    since: float = field(default_factory=time.monotonic)
+    #: Bytes received by each connection, and the bytes asked for by all calls until then.
+    received: dict[str, int] | None = None
+    requested: int = 0
+    is_endless: bool = False
+
+
+class Watch:
+    """The calls of this process in flight, and the thread that watches them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: dict[int, _Call] = {}
+        #: Bytes asked for so far.
+        self._requested = 0
+        self._process = os.getpid()
+        self._is_watching = False
+
+    def call(self, request: Callable[[], T], port: int, nbytes: int, seconds: float = math.inf) -> T:
+        """Make a request that asks for ``nbytes``, and may take ``seconds``.
+
+        Raises:
+            EndlessError: the answer has far more, or takes longer.
+        """
+        mine = _Call(port, nbytes + HEADER_BYTES, seconds)
+        with self._lock:
+            self._calls[id(mine)] = mine
+            self._requested += mine.nbytes
+            is_new = not self._is_watching or self._process != os.getpid()
+            if is_new:
+                self._is_watching, self._process = True, os.getpid()
+        if is_new:
+            threading.Thread(target=self._watch, name="rayio-bounds", daemon=True).start()
+        try:
+            return request()
+        except Exception:
+            if mine.is_endless:
+                raise EndlessError from None
+            raise
+        finally:
+            with self._lock:
+                del self._calls[id(mine)]
+
+    def _watch(self) -> None:
+        """Look until nothing has been in flight for a while."""
+        idle, never = 0, threading.Event()
+        while not never.wait(LOOK_SECONDS):
+            with self._lock:
+                idle = 0 if self._calls else idle + 1
+                if idle > 10 / LOOK_SECONDS:
+                    self._is_watching = False
+                    return
+                now = time.monotonic()
+                long = [call for call in self._calls.values() if now - call.since > LOOK_SECONDS]
+            if long:
+                self._look(long)
+
+    def _look(self, calls: list[_Call]) -> None:
+        ports = {call.port for call in calls}
+        received = {name: nbytes for name, port, nbytes in connections() if port in ports}
+        with self._lock:
+            in_flight, requested = sum(call.nbytes for call in self._calls.values()), self._requested
+        worst: set[str] = set()
+        for call in calls:
+            if call.received is None:
+                call.received, call.requested = received, requested - in_flight
+                continue
+            more = {name: nbytes - call.received.get(name, 0) for name, nbytes in received.items()}
+            is_late = time.monotonic() - call.since > call.seconds
+            if more and (is_late or sum(more.values()) > requested - call.requested + MOST_BYTES):
+                call.is_endless = True
+                worst.add(max(more, key=lambda name: more[name]))
+        for _ in connections(worst):
+            pass
+
+
+def connections(ended: set[str] | None = None) -> Iterator[tuple[str, int, int]]:
+    """Yield the name, the peer's port and the bytes received of each TCP connection of this process.
+
+    Those named in ``ended`` are shut down. Nothing is yielded where the kernel has no such counters.
+    """
+    if ended is not None and not ended:
+        return
+    with suppress(OSError):
+        for number in os.listdir("/proc/self/fd"):  # noqa: PTH208
+            with suppress(OSError, struct.error):
+                name = os.readlink(f"/proc/self/fd/{number}")  # noqa: PTH115
+                if not name.startswith("socket:") or (ended is not None and name not in ended):
+                    continue
+                with socket.socket(fileno=os.dup(int(number))) as mine:
+                    if mine.type != socket.SOCK_STREAM or mine.family not in (socket.AF_INET, socket.AF_INET6):
+                        continue
+                    port = mine.getpeername()[1]
+                    (received,) = _RECEIVED.unpack(mine.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size))
+                    if ended is not None:
+                        mine.shutdown(socket.SHUT_RDWR)
+                    yield name, port, received
+
+
+#: The only one of this process.
+WATCH = Watch()
+_helpers = Crew(64)
+
+
+def heard(call: Callable[[], T]) -> T:
+    """Make a call of the client library such that signals are heard: from the main thread, it is made in another.
+
+    A signal's exception leaves the call behind; it ends by its own limits, or with the process.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    answers: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+
+    def make() -> None:
+        try:
+            answers.put((call(), None))
+        except BaseException as error:
+            answers.put((None, error))
+
+    _helpers.call(make, 1)
+    value, error = answers.get()
+    if error is not None:
+        raise error
+    return value  # type: ignore[return-value]

@@ -1,0 +1,147 @@
+"""``loader.io_depth`` on real storage: how many requests of a batch are in flight, and what objects are asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import on_disk
+from objects import Objects
+from packages import TOY, installed
+
+import rayio
+from rayio.data.formats import FORMATS
+from rayio.errors import ScenarioError
+from rayio.kinds import REGISTRIES
+from rayio.scenario.model import Scenario
+from rayio.storage.stores.posix import PosixFile
+from scenarios import run_locally, scenario
+
+#: A reader waits no longer for others to come; it is never waited for by a run that is right.
+PATIENCE = 20.0
+REQUEST = ("io.read", "io.open")
+
+
+class Together:
+    """Counts who is inside at a time; ``number`` of them wait for each other, in groups."""
+
+    def __init__(self, number: int) -> None:
+        self.barrier = threading.Barrier(number)
+        self.lock = threading.Lock()
+        self.inside = self.most = 0
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Be in flight."""
+        with self.lock:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+        try:
+            self.barrier.wait(PATIENCE)
+            yield
+        finally:
+            with self.lock:
+                self.inside -= 1
+
+
+def deep(place: str, depth: int, **overrides: Any) -> Scenario:
+    """Give a scenario of one reader with batches of 8 samples, an object each."""
+    return scenario(**{
+        "cluster": {"ranks_per_node": 1}, "train": {"epochs": 1, "compute": 0}, "trace__level": "io",
+        "dataset": {"path": place, "num_files": 16, "sample_bytes": "9 kB"},
+        "loader": {"batch_size": 8, "num_workers": 1, "io_depth": depth}, **overrides,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("depth", [1, 2, 8])
+def test_so_many_requests_to_a_bucket_are_in_flight_and_no_more(
+    depth: int, objects: Objects, place: str, home: Path
+) -> None:
+    wanted, together = deep(f"{place}/data", depth), Together(depth)
+    rayio.generate(wanted, root=home)
+
+    def waiting(environ: dict[str, Any]) -> None:
+        if environ["REQUEST_METHOD"] == "GET" and environ["PATH_INFO"].endswith(".npz"):
+            with together.request():
+                pass
+
+    with objects.misbehaving(waiting):  # fewer in flight would wait for one another until the barrier breaks
+        run = rayio.run(wanted, engine="local", root=home, out=home / "run")
+    assert run.exit_code == 0
+    assert together.most == depth
+
+
+@pytest.mark.parametrize("depth", [2, 8])
+def test_so_many_requests_to_files_are_in_flight_and_no_more(
+    depth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together, fetch = Together(depth), PosixFile._fetch
+
+    def fetched(file: PosixFile, position: int, buffer: Any) -> int:
+        with together.request():
+            return fetch(file, position, buffer)
+
+    monkeypatch.setattr(PosixFile, "_fetch", fetched)
+    wanted = deep("data", depth, dataset={"path": "data", "num_files": 16, "sample_bytes": "9 kB"})
+    outcome = run_locally(on_disk(wanted, tmp_path), tmp_path)
+    assert outcome.ledger.even
+    assert together.most == depth
+
+
+def requests(run: rayio.Run) -> Counter[tuple[Any, ...]]:
+    spans = run.spans()
+    spans = spans[spans["name"].isin(REQUEST)]
+    columns = (spans[column] for column in ("name", "epoch", "step", "file", "offset", "bytes"))
+    return Counter(zip(*columns, strict=True))
+
+
+@pytest.mark.parametrize("samples_per_file", [1, 4])
+@pytest.mark.parametrize("depth", [1, 4])
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_object_of_one_sample_is_one_get_and_records_close_together_are_one(
+    form: str, depth: int, samples_per_file: int, home: Path, objects: Objects, place: str
+) -> None:
+    num_files = 16 // samples_per_file
+    dataset = {
+        "path": f"{place}/data", "format": form, "num_files": num_files, "samples_per_file": samples_per_file,
+        "sample_bytes": "9 kB",
+    }  # fmt: skip
+    wanted = deep(place, depth, dataset=dataset)
+    rayio.generate(wanted, root=home)
+    objects.forget()
+    real = rayio.run(wanted, engine="local", root=home, out=home / "real")
+    asked = Counter(
+        (path.partition("/data/")[2], ranges)
+        for _, path, ranges in objects.methods("GET")
+        if path.endswith(FORMATS[form].extension)
+    )
+    assert not objects.methods("HEAD")
+    listed = requests(real)
+    assert asked == Counter(
+        (file, f"bytes={offset}-{offset + nbytes - 1}")
+        for (name, *_, file, offset, nbytes), times in listed.items()
+        for _ in range(times)
+        if name == "io.read"
+    )
+    assert requests(rayio.simulate(wanted, root=home, out=home / "model")) == listed
+    batches = 16 // 8
+    if samples_per_file == 1:
+        assert [*asked.values()] == [1] * 16
+    else:
+        assert asked.total() <= batches * num_files  # each object at most once in a batch
+
+
+def test_a_depth_that_cannot_act_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for registry in REGISTRIES:
+        monkeypatch.setattr(registry, "_loaded", {})
+    monkeypatch.syspath_prepend(installed(tmp_path / "toy", TOY / "pyproject.toml"))
+    monkeypatch.syspath_prepend(str(TOY))
+    wanted = deep("data", 4, dataset={"path": "data", "format": "toy", "num_files": 16, "sample_bytes": "9 kB"})
+    with pytest.raises(ScenarioError, match=r"loader\.io_depth=4: format toy plans no offsets"):
+        rayio.run(wanted, engine="local", root=tmp_path, out=tmp_path / "run")
+    assert rayio.simulate(wanted, root=tmp_path, out=tmp_path / "model").exit_code == 0
