@@ -178,12 +178,12 @@ class CollectiveStorage:
 class _Recording(CountedFile):
     """A file whose bytes are recorded as they are read."""
 
-    __slots__ = ("content", "file", "path")
+    __slots__ = ("file", "path", "record")
 
-    def __init__(self, file: CountedFile, path: str, content: Bytes) -> None:
-        self.file, self.path, self.content = file, path, content
+    def __init__(self, file: CountedFile, path: str, record: Bytes) -> None:
+        self.file, self.path, self.record = file, path, record
         super().__init__(file.shown, file.traffic, path)
-        content[path, -1, 0] = file.size
+        record[path, -1, 0] = file.size
 
     @property
     def size(self) -> int:
@@ -192,7 +192,7 @@ class _Recording(CountedFile):
     def fetch(self, position: int, buffer: Any) -> int:
         view = memoryview(buffer)
         length = self.file.fetch(position, view)
-        self.content[self.path, position, view.nbytes] = bytes(view[:length])
+        self.record[self.path, position, view.nbytes] = bytes(view[:length])
         return length
 
     def close(self) -> None:
@@ -203,19 +203,19 @@ class _Recording(CountedFile):
 class _Replayed(CountedFile):
     """A file of recorded bytes."""
 
-    __slots__ = ("content", "path")
+    __slots__ = ("path", "record")
 
-    def __init__(self, path: str, content: Bytes) -> None:
+    def __init__(self, path: str, record: Bytes) -> None:
         super().__init__(path, Traffic(), path)
-        self.path, self.content = path, content
+        self.path, self.record = path, record
 
     @property
     def size(self) -> int:
-        return int(self.content[self.path, -1, 0])
+        return int(self.record[self.path, -1, 0])
 
     def fetch(self, position: int, buffer: Any) -> int:
         view = memoryview(buffer)
-        known = self.content.get((self.path, position, view.nbytes))
+        known = self.record.get((self.path, position, view.nbytes))
         if known is None:
             raise DataError(f"{self.path}: {view.nbytes} bytes at byte {position} were not read by the aggregator")
         view[: len(known)] = known
