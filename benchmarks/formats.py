@@ -164,7 +164,7 @@ class Case:
         for column, begin, end in (("id", 0, 16), ("x", 16, len(part))):
             (chunk,) = table.column(column).chunks
             xxhash.xxh3_64_intdigest(chunk.buffers()[1], 7)
-            part[begin:end] = np.frombuffer(chunk.buffers()[1], np.uint8)[: end - begin]
+            part[begin:end] = np.frombuffer(chunk.buffers()[1], np.uint8)[: end - begin].data
 
     def sides(self) -> dict[str, Callable[[], float]]:
         """What is timed: CPU microseconds a sample."""
