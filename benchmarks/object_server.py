@@ -143,5 +143,5 @@ async def serve(delay: float) -> None:
     server.close()
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and len(sys.argv) > 1:
     asyncio.run(serve(float(sys.argv[1])))

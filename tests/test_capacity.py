@@ -344,9 +344,9 @@ def test_on_a_wall_clock_the_run_that_missed_teaches_what_would_move_it(
     monkeypatch.setattr("rayio.study.sizing.knee.calibrate", forgets)
     again = found_in(tmp_path, overrides, **how)
     assert (again.accelerators, again.changes) == (2, ())
-    assert any(
-        "No prediction: the calibrated model gives AU " in note and "the run had 7" in note for note in again.notes
-    )
+    doubt = next(doubt for doubt in again.doubts if doubt.code == "not_reproduced")
+    assert doubt.sentence.startswith("No prediction: the model gives AU ")
+    assert "the run had 7" in doubt.sentence
 
     def refuses(run: Path) -> Calibration:
         raise RunError("too few steps")
@@ -365,17 +365,21 @@ def test_files_that_are_there_are_read_and_the_page_cache_is_told(tmp_path: Path
     found = capacity(
         "unet3d-small", overrides, target_au=0.001, engine="local", most=2, root=tmp_path, out=tmp_path / "found"
     )
-    assert (found.accelerators, found.is_at_least, found.storage) == (2, True, "data")
+    share = found.points[-1].page_cache_share
+    is_cached = share is not None and share > 0.05
+    assert (found.accelerators, found.is_at_least, found.storage) == (None if is_cached else 2, not is_cached, "data")
     inside = mount_of(tmp_path / "data", mounts_here())
     assert inside is None or inside.point in found.storage_in_words, "a mount of the kernel's own table"
-    assert f"{found.storage_in_words} (engine local) feeds at least 2 accelerators" in " ".join(
-        text(found, 100).split()
-    )
+    if is_cached:
+        answer = f"{found.storage_in_words} (engine local): no answer how many accelerators it feeds at AU ≥ 0.1 %"
+        assert (found.changes, found.combination) == ((), None)
+    else:
+        answer = f"{found.storage_in_words} (engine local) feeds at least 2 accelerators"
+    assert answer in " ".join(text(found, 100).split())
     assert [point.status for point in found.points] == [HOLDS, HOLDS]
     assert found.points[-1].steps is not None
     assert (tmp_path / "found" / "runs" / "00002-0" / "result.json").is_file()
-    if (share := found.points[-1].page_cache_share) is not None and share > 0.05:
-        assert any("came from the page cache" in note for note in found.notes)
+    assert any(doubt.code == "page_cache" for doubt in found.doubts) == is_cached
     if (shares := [point.page_cache_share for point in found.points if point.page_cache_share is not None]) != []:
         said = f"at least {100 - 100 * max(shares):.1f} % came from the device or the server"
         assert said in " ".join(text(found, 100).split())
@@ -385,7 +389,8 @@ def test_files_that_are_there_are_read_and_the_page_cache_is_told(tmp_path: Path
     limited = capacity(
         "unet3d-small", overrides, target_au=0.001, engine="local", root=tmp_path, out=tmp_path / "more", most=9
     )
-    assert limited.accelerators == 8
+    assert limited.points[-1].accelerators == 8
+    assert limited.points[-1].status == HOLDS
     assert any("cluster.ranks_per_node=9 is invalid: " in note for note in limited.notes)
 
 
@@ -430,7 +435,10 @@ def test_where_no_pair_is_enough_advise_is_named_and_finds_a_setting(tmp_path: P
     overrides = typed[3 : typed.index("--reach")]
     advised = advise("unet3d-small", overrides, vary=vary, reach=reach, out=tmp_path / "advised")
     assert advised.advice is not None, "the command that is named finds what it promises"
-    assert advised.advice.values[0] * advised.advice.values[1] >= 9
+    workers, depth = advised.advice.values
+    assert isinstance(workers, int)
+    assert isinstance(depth, int)
+    assert workers * depth >= 9
 
 
 def test_what_no_setting_can_reach_names_no_command(tmp_path: Path) -> None:

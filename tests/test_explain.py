@@ -336,7 +336,7 @@ def test_of_a_run_that_its_own_times_do_not_give_nothing_is_predicted(
     run = simulate(planted(loader__decode="40 ms"), root=tmp_path)
     as_usual = explain(run.path)
     assert "workers" in str(as_usual.prediction)
-    assert not any("no exact prediction" in note for note in as_usual.notes)
+    assert not as_usual.doubts
     whole = counterfactual.counterfactuals
 
     def stalled(base: Base, reporter: Reporter) -> counterfactual.Counterfactuals:
@@ -348,9 +348,11 @@ def test_of_a_run_that_its_own_times_do_not_give_nothing_is_predicted(
     monkeypatch.setattr("rayio.predict.explain.counterfactuals", stalled)
     found = explain(run.path)
     assert found.prediction is None
-    note = next(note for note in found.notes if "no exact prediction" in note)
-    assert f"the replay gives AU 0.90, the run had {run.au:.2f}." in note
-    assert "predicted" not in found.sentence
+    (doubt,) = found.doubts
+    assert doubt.sentence.startswith(f"No prediction: the model gives AU 90.0 %, the run had {100 * run.au:.1f} %.")
+    assert found.sentence.endswith("No prediction: the model does not give the run.")
+    assert found.simulated is not None
+    assert found.simulated.changes == (), "they would be counted from another run"
 
 
 def test_spans_of_other_libraries_explain_nothing(tmp_path: Path) -> None:
@@ -379,12 +381,14 @@ def test_advice_is_what_a_key_can_change_unless_that_gains_little(
     changes = {change.name: change for offer in (of_prefetch, of_workers) for change in offer(run)}
     changes["decode = 0"] = Change("decode = 0", kind="removal", to=lambda scenario: scenario, helps=("decode",))
     tried = tuple(
-        SimpleNamespace(change=changes[name], row=SimpleNamespace(time_saved=gain, au=0.5, then=""), saved=gain or 0.0)
+        SimpleNamespace(
+            change=changes[name], row=SimpleNamespace(time_saved=gain, au=0.5, then=""), saved=gain or 0.0, doubt=None
+        )
         for name, gain in gains.items()
     )
     verdict: Any = SimpleNamespace(bound="input", cause="decode", is_worth_removing=True, is_processor_bound=None)
     found: Any = counterfactual.prediction(verdict, SimpleNamespace(base=run, tried=tried))  # type: ignore[arg-type]
-    assert (found and found.change.partition(" (")[0]) == said
+    assert (found and found.prediction.change.partition(" (")[0]) == said
 
 
 def explained_as_real(wanted: Scenario, root: Path) -> Explained:

@@ -11,6 +11,7 @@ import typer
 from rayio.cli import completion
 from rayio.cli.arguments import Address, AsJson, Root, Source
 from rayio.cli.file_options import local_file
+from rayio.cli.grouped import RUN
 from rayio.cli.output import only_json, print_json
 from rayio.cli.terminal import Terminal
 
@@ -21,7 +22,7 @@ def sweep(
         list[str] | None,
         typer.Argument(
             help="Dotted keys: section.key=value,value is varied, section.key=value is fixed.",
-            metavar="[KEY=VALUE,...]...",
+            metavar="KEY=VALUE,...",
             autocompletion=completion.overrides,
         ),
     ] = None,
@@ -85,4 +86,4 @@ def sweep(
 
 def add_to(app: typer.Typer) -> None:
     """Register these commands."""
-    app.command()(sweep)
+    app.command(rich_help_panel=RUN)(sweep)

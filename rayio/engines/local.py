@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -89,10 +89,27 @@ def run(
             await kernel.cancel()
 
     try:
-        asyncio.run(main())
+        with _beside_a_running_loop():
+            asyncio.run(main())
     except asyncio.CancelledError:  # by a signal only
         raise KeyboardInterrupt from None
     return vigil.notes
+
+
+@contextmanager
+def _beside_a_running_loop() -> Iterator[None]:
+    """Allow another loop in a thread whose loop is running, such as a notebook's, which stands still meanwhile."""
+    try:
+        outer = asyncio.get_running_loop()
+    except RuntimeError:  # there is none
+        yield
+        return
+    asyncio._set_running_loop(None)
+    try:
+        yield
+    finally:
+        asyncio.set_event_loop(outer)
+        asyncio._set_running_loop(outer)
 
 
 def _unless_interrupted(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from rayio.errors import ScenarioError
 from rayio.kinds import LOADERS
 from rayio.model import roles
-from rayio.model.cpu_account import ReadCpu
+from rayio.model.cpu_account import ProcessCpu, StageCpu
 from rayio.model.env import BarrierPort, Env, QueuePort, WriterPort
 from rayio.model.kernel import Coro, Kernel, WallKernel
 from rayio.model.ledger import Tally
@@ -158,7 +158,9 @@ class Wiring:
         self.watched: list[Callable[[], Iterable[Standing]]] = []
         self._readers: list[Env] = []
         self.queues: list[PrefetchQueue] = []
-        self.read_cpu = ReadCpu()
+        self.read_cpu, self.decode_cpu = StageCpu(), StageCpu()
+        #: Functions that return the CPU time of processes that a loader started.
+        self.worked: list[Callable[[], Iterable[ProcessCpu]]] = []
         #: Processes of ranks on modelled cores.
         self._processes: dict[int, Process] = {}
         #: Modelled systems by device; and with their layers, by node, folder and whether it is a dataset.
@@ -171,7 +173,7 @@ class Wiring:
     def loading(self) -> Loading:
         """The batches of this process's ranks."""
         loading = self.plan.loading(self.num_ranks, self.root)
-        loading.read_cpu = self.read_cpu
+        loading.read_cpu, loading.decode_cpu = self.read_cpu, self.decode_cpu
         return loading
 
     def reader(self, rank: int, worker: int, node: int | None = None) -> Env:
@@ -218,6 +220,7 @@ class Wiring:
         env = self._env("rank", str(rank), self.plan.node_of_rank(rank))
         env.writers = ports.writers(rank)
         env.late_ns = self.late_ns
+        env.computes_on_core = self.plan.computes_on_core
         if self.cores is not None and self.plan.costs.cpu.step:
             env.process, env.late_work = self.process(rank), self.plan.costs.cpu.step
         if isinstance(self.kernel, WallKernel):  # the virtual clock adds costs instead

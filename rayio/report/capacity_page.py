@@ -80,6 +80,7 @@ def page(capacity: CapacityFound) -> str:
         parts=parts,
         definitions=DEFINITIONS,
         colour="met" if capacity.setting else "missed",
+        doubts=capacity.doubts,
     )  # fmt: skip
 
 

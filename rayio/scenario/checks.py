@@ -262,7 +262,8 @@ def idle(scenario: Scenario) -> list[str]:
     for section in sections(scenario):
         notes += section.idle()
     notes += of_kinds(scenario, lambda kind: kind.idle(scenario))
-    if scenario.cluster.cores is not None and not (scenario.charges.cpu.is_work or isinstance(loader.decode, Work)):
+    works = scenario.charges.cpu.is_work or isinstance(loader.decode, Work) or scenario.train.compute_cores
+    if scenario.cluster.cores is not None and not works:
         notes.append(
             f"cluster.cores={show(scenario.cluster.cores)}: costs.cpu is empty, so nothing takes processor time; "
             "rayio calibrate learns it from a run"

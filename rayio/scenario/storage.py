@@ -32,6 +32,7 @@ from rayio.schema.fields import (
     Section,
     Text,
     choice,
+    each,
     none_is_null,
     per_second,
     quantity,
@@ -106,11 +107,13 @@ class _OptionsOf:
     registry: Registry[Any]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def read(given: tuple[str, Any]) -> tuple[str, Section]:
+            name, keys = given
+            kind = options_of(self.registry[name])
+            return name, keys if isinstance(keys, kind) else kind.model_validate(keys)
+
         def validate(given: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Section], ...]:
-            kinds = ((name, options_of(self.registry[name]), keys) for name, keys in given)
-            return tuple(
-                (name, keys if isinstance(keys, kind) else kind.model_validate(keys)) for name, kind, keys in kinds
-            )
+            return each(given, read)
 
         def flatten(kinds: tuple[tuple[str, Section], ...], info: SerializationInfo) -> dict[str, Any]:
             """Return all options, except unset ones of several kinds: their defaults may differ."""

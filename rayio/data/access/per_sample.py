@@ -89,7 +89,7 @@ class PerSample(Access):
 
         def done() -> None:
             for path, file in reading:
-                _keep(is_open, path, OpenFile(file.unit, file.file, file.head, file.content), most)
+                _keep(is_open, path, OpenFile(file.unit, file.file, file.head, file.unit_bytes), most)
             reading.clear()
 
         def opened(path: str) -> Any:

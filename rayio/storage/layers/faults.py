@@ -26,6 +26,7 @@ from rayio.schema.fields import (
     Seconds,
     Section,
     choice,
+    each,
     none_is_null,
     quantity,
     refusal,
@@ -54,7 +55,7 @@ def _share(value: Any) -> float:
 
 def _factor(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 < value <= 1e6:
-        raise RefusedError("must be a number above 1, such as 10")
+        raise RefusedError("must be a number above 1, at most 1000000")
     return float(value)
 
 
@@ -98,13 +99,16 @@ def _many(kind: type[Section]) -> Reads:
             return ()
         if not isinstance(value, (list, tuple)) or not all(isinstance(fault, (Mapping, kind)) for fault in value):
             raise RefusedError(f"must be a list of mappings with {', '.join(kind.model_fields)}")
-        faults: list[Any] = [kind.model_validate(fault) for fault in value]
-        for fault in faults:
-            if isinstance(fault, Failure) and fault.at is None and fault.seconds != 1.0:
-                raise RefusedError("seconds is the length of errors at a time; give at, or leave it out")
-            if (fault.rate is None) == (fault.at is None):
-                raise RefusedError("each needs rate (a share of samples) or at (a time of the run), and not both")
-        return tuple(faults)
+        return each(value, fault)
+
+    def fault(value: Any) -> Section:
+        fault = kind.model_validate(value)
+        assert isinstance(fault, (Stall, Failure))
+        if isinstance(fault, Failure) and fault.at is None and fault.seconds != 1.0:
+            raise RefusedError("seconds is the length of errors at a time; give at, or leave it out")
+        if (fault.rate is None) == (fault.at is None):
+            raise RefusedError("needs rate (a share of samples) or at (a time of the run), and not both")
+        return fault
 
     def schema() -> JsonSchema:
         return {"anyOf": [{"type": "array", "items": kind.model_json_schema()}, {"const": "none"}, {"type": "null"}]}
@@ -134,7 +138,9 @@ def _or_none(value: Any) -> Any:
         and {*value} <= {"on_error"}
     ):
         raise refusal(RefusedError("has no fault; give stalls, errors or slow_files, or write none"))
-    if value is None or value == "none" or isinstance(value, (FaultKeys, Mapping)):
+    if isinstance(value, Mapping):  # made here: as one of two alternatives, each error would be two
+        return FaultKeys.model_validate(value)
+    if value is None or value == "none" or isinstance(value, FaultKeys):
         return "none" if value is None else value
     raise refusal(RefusedError("must be none, or a mapping with stalls, errors, slow_files and on_error"))
 

@@ -9,15 +9,12 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from struct import Struct
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rayio.storage.base import FSYNC, ISSUED, OPEN, READ, WRITE, Issued
-
-if TYPE_CHECKING:
-    from rayio.storage.ahead import Ahead
 
 T = TypeVar("T")
 
@@ -29,6 +26,22 @@ WINDOW_BYTES = 4096
 _pack = Struct("<qqqqiihh").pack
 #: Held while a failed attempt is recorded, by whichever thread.
 _retrying = threading.Lock()
+
+
+class MadeAhead(Protocol):
+    """Requests that are made before the reader asks for them; see ``rayio.storage.ahead``."""
+
+    def open(self, name: str, kept: Any = None) -> Any:
+        """Return a file for the reader."""
+
+    def take(self, name: str, position: int, buffer: Any) -> int:
+        """Fill ``buffer`` and return its bytes; -1 if no planned request has them."""
+
+    def look(self, name: str) -> bool:
+        """Make the first planned request to a file; return False without one."""
+
+    def closing(self, name: str, *, waits: bool) -> None:
+        """Drop what is left of a file that is closed."""
 
 
 class Traffic:
@@ -69,7 +82,7 @@ class Traffic:
         #: Answers of failed attempts, with their codes.
         self.answers: dict[str, int] = {}
         #: The requests of this call that are made before the reader asks for them; None without a plan.
-        self.ahead: Ahead | None = None
+        self.ahead: MadeAhead | None = None
 
     def apart(self) -> Traffic:
         """Return the traffic of one thread of this call, to be added by :meth:`join`; numbers of files are shared."""

@@ -259,6 +259,16 @@ class Indented(Reporter):
             self._shown.add(text)
             self._to.say(text)
 
+    def warn(self, text: str) -> None:
+        """Show a warning that was not shown for an earlier run."""
+        if text not in self._shown:
+            self._shown.add(text)
+            self._to.warn(text)
+
+    def failed(self, text: str) -> None:
+        """Show what a run left behind."""
+        self._to.failed(text)
+
     def live(self, text: str, share: float | None = None) -> None:
         """Show only the share done."""
         self._watch(share or 0.0)

@@ -10,7 +10,8 @@ import yaml
 from rayio import __version__
 from rayio.files import parse_json, read_regular
 from rayio.report import colours, tables
-from rayio.report.page import NOTHING_OUTSIDE
+from rayio.report.figures_page import Figures
+from rayio.report.page import NOTHING_OUTSIDE, document
 from rayio.report.sections import section
 from rayio.study.sweeps import choices, sweep_figures
 from rayio.study.sweeps.sweep_rows import FAILED, IMPOSSIBLE
@@ -74,6 +75,14 @@ def page(sweep: Sweep) -> str:
         f"<main>{''.join(parts)}</main>"
         f"<footer>Written by rayio {__version__} from {escape(str(sweep.path.absolute()))}</footer>"
         f'<div id="tip" hidden></div><script>{_file("rayio.report", "script.js")}</script></body></html>\n'
+    )
+
+
+def drawn(sweep: Sweep) -> Figures:
+    """Return the figures of a sweep."""
+    figures = _curves(sweep, short_names(sweep.keys)) + _costs(sweep)
+    return Figures(
+        sweep.name, document(sweep.name, f"<main>{figures}</main>", _file("rayio.study.sweeps", "style.css"))
     )
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rayio.analyze.filled import note_of
+from rayio.analyze.gate import of_result, of_runs
+from rayio.records.doubts import SETTING, blocking
+from rayio.report.text.doubts import worded
 from rayio.schema.fields import show
 from rayio.study.sweeps.sweep_rows import DONE, FAILED, IMPOSSIBLE, UNMET, Point
 from rayio.study.sweeps.swept import Sweep
@@ -59,7 +61,7 @@ def remarks(sweep: Sweep, point: Point) -> list[str]:
 HEAD = ("AU", "samples/s", "data loading", "readers", "memory", "")
 
 
-def text(sweep: Sweep, width: int) -> str:
+def text(sweep: Sweep, width: int = 100) -> str:
     """Return a sweep as a table of at most ``width`` columns, with conclusions.
 
     If there are more than :data:`SHOWN_POINTS` points, it has the Pareto front and the first others.
@@ -107,9 +109,11 @@ def conclusions(sweep: Sweep) -> list[str]:
     unmet = sum(point.status == UNMET for point in sweep.points)
     if unmet:
         lines.append(f"expect: {len(met)} points meet it, {unmet} do not")
-        if cheapest := min(met, key=lambda p: (p.first.readers or 0, p.first.window_bytes or 0.0), default=None):
+        is_doubted = blocking(of_runs(result for point in met for result in point.measured), SETTING)
+        cheapest = min(met, key=lambda p: (p.first.readers or 0, p.first.window_bytes or 0.0), default=None)
+        if cheapest is not None and not is_doubted:
             lines.append(f"the one of these with the fewest readers, then the least memory: {_place(names, cheapest)}")
-    lines += _filling(sweep, names)
+    lines += _warnings(sweep, names)
     for status, what in ((IMPOSSIBLE, "cannot be"), (FAILED, "failed, and the same command tries again")):
         of_status = [point.error or "" for point in sweep.points if point.status == status]
         if of_status:
@@ -121,14 +125,15 @@ def conclusions(sweep: Sweep) -> list[str]:
     return lines
 
 
-def _filling(sweep: Sweep, names: Sequence[str]) -> list[str]:
-    """Return one note for all points with an inflated AU: the text of the point with the most memory."""
-    noted = [(point, note) for point in sweep.points for result in point.measured if (note := note_of(result.notes))]
-    of = {id(point) for point, _ in noted}
-    if not noted:
-        return []
-    point, note = max(noted, key=lambda pair: pair[0].first.window_bytes or 0.0)
-    return [f"note: {len(of)} point{'s' * (len(of) != 1)}, {_place(names, point)} the most: {note}"]
+def _warnings(sweep: Sweep, names: Sequence[str]) -> list[str]:
+    """Return a warning for each kind of doubt: the worst one, and the number of points that have it."""
+    lines = []
+    for doubt in worded(of_runs(result for point in sweep.points for result in point.measured)):
+        mine = [p for p in sweep.points if any(d.code == doubt.code for r in p.measured for d in of_result(r))]
+        worst = next(p for p in mine if any(d.numbers == doubt.numbers for r in p.measured for d in of_result(r)))
+        number = f"{len(mine)} point{'s' * (len(mine) != 1)}"
+        lines.append(f"warning: {number}, {_place(names, worst)} the most: {doubt.sentence}")
+    return lines
 
 
 def _place(names: Sequence[str], point: Point) -> str:

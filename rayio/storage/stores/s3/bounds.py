@@ -1,8 +1,8 @@
 """Bounds of answers that the client library reads whole: listings, refusals, heads of objects.
 
 The library reads such an answer into memory whatever its length. So a watching thread compares what this process's
-connections to the service received with what was asked for, by the kernel's counters, and shuts down a connection that
-gets far more. The library's call then fails like one whose connection broke.
+connections to the service received with the bytes requested, by the kernel's counters, and shuts down a connection
+that gets far more. The library's call then fails like one whose connection broke.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _RECEIVED = struct.Struct("=128xQ")
 
 
 class EndlessError(Exception):
-    """An answer was far longer than what was asked for, or did not end in time."""
+    """An answer was far longer than the request, or did not end in time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +47,7 @@ class _Call:
     since: float = field(default_factory=time.monotonic)
     #: Bytes received by each connection, and the bytes asked for by all calls until then.
     received: dict[str, int] | None = None
-    asked: int = 0
+    requested: int = 0
     is_endless: bool = False
 
 
@@ -58,7 +58,7 @@ class Watch:
         self._lock = threading.Lock()
         self._calls: dict[int, _Call] = {}
         #: Bytes asked for so far.
-        self._asked = 0
+        self._requested = 0
         self._process = os.getpid()
         self._is_watching = False
 
@@ -71,7 +71,7 @@ class Watch:
         mine = _Call(port, nbytes + HEADER_BYTES, seconds)
         with self._lock:
             self._calls[id(mine)] = mine
-            self._asked += mine.nbytes
+            self._requested += mine.nbytes
             is_new = not self._is_watching or self._process != os.getpid()
             if is_new:
                 self._is_watching, self._process = True, os.getpid()
@@ -89,9 +89,8 @@ class Watch:
 
     def _watch(self) -> None:
         """Look until nothing has been in flight for a while."""
-        idle = 0
-        while True:
-            time.sleep(LOOK_SECONDS)
+        idle, never = 0, threading.Event()
+        while not never.wait(LOOK_SECONDS):
             with self._lock:
                 idle = 0 if self._calls else idle + 1
                 if idle > 10 / LOOK_SECONDS:
@@ -106,15 +105,15 @@ class Watch:
         ports = {call.port for call in calls}
         received = {name: nbytes for name, port, nbytes in connections() if port in ports}
         with self._lock:
-            in_flight, asked = sum(call.nbytes for call in self._calls.values()), self._asked
+            in_flight, requested = sum(call.nbytes for call in self._calls.values()), self._requested
         worst: set[str] = set()
         for call in calls:
             if call.received is None:
-                call.received, call.asked = received, asked - in_flight
+                call.received, call.requested = received, requested - in_flight
                 continue
             more = {name: nbytes - call.received.get(name, 0) for name, nbytes in received.items()}
             is_late = time.monotonic() - call.since > call.seconds
-            if more and (is_late or sum(more.values()) > asked - call.asked + MOST_BYTES):
+            if more and (is_late or sum(more.values()) > requested - call.requested + MOST_BYTES):
                 call.is_endless = True
                 worst.add(max(more, key=lambda name: more[name]))
         for _ in connections(worst):

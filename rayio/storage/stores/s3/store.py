@@ -134,7 +134,7 @@ class S3Store:
     ) -> T:
         """Make a request, and repeat it while that may help and the budget lasts; failed attempts are recorded.
 
-        ``nbytes`` is the size of the expected answer, ``seconds`` the limit of an attempt beside the client's.
+        ``nbytes`` is the size of the expected answer, ``seconds`` a limit of an attempt in addition to the client's.
 
         Raises:
             DataError: the object is missing.

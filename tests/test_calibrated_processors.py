@@ -1,0 +1,110 @@
+"""Calibrations of planted machines whose processors are busy, against the same machine with the change made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from planted import TRUTH, busy, made, recorded, seconds_per_step
+
+from rayio.predict.calibrate import Calibration, learn
+from rayio.predict.learnable import Learnable
+
+
+def taught(first: Learnable, *more: Learnable, full: Sequence[Learnable] = ()) -> Calibration:
+    return learn(first.spans, first.scenario, first.info, more=more, full=full, is_cached=True)
+
+
+#: Two ranks of two workers, whose decoding keeps both cores busy with samples of 600 kB.
+DECODES = {
+    "checksum": {"kind": "checksum", "algorithm": "sha256", "rate": "200 MB/s"},
+    "passes": {"kind": "checksum", "passes": 2, "rate": "400 MB/s"},
+    "decompress": {"kind": "decompress", "ratio": 3, "rate": "200 MB/s", "per_sample": "100 us"},
+}
+
+
+@pytest.fixture(scope="module", params=DECODES)
+def decoding(request: pytest.FixtureRequest) -> tuple[Any, Any]:
+    decode = DECODES[request.param]
+    runs = [recorded(made(busy(size, 2, 2, "5 ms") | {"loader__decode": decode})) for size in ("600 kB", "100 kB")]
+    return taught(*runs).scenario, decode
+
+
+@pytest.mark.parametrize("compute", ["5 ms", "20 ms", "60 ms"])
+@pytest.mark.parametrize("size", ["100 kB", "600 kB", "2 MB"])
+def test_decoding_is_learned_as_work_on_bytes(decoding: Any, size: str, compute: str) -> None:
+    found, decode = decoding
+    true = made(busy(size, 2, 2, compute) | {"loader__decode": decode})
+    said = found.model_copy(update={"dataset": true.dataset, "train": true.train})
+    assert seconds_per_step(said) == pytest.approx(seconds_per_step(true), rel=0.03)
+
+
+#: Two ranks whose workers keep both cores busy while their steps end: ends of steps wait for cores.
+WAITING = [("1 MB", 1), ("1 MB", 2), ("4 MB", 1), ("100 kB", 2)]
+
+
+@pytest.fixture(scope="module", params=WAITING, ids=lambda case: f"{case[0]}-{case[1]}")
+def waiting(request: pytest.FixtureRequest) -> tuple[Any, str]:
+    size, workers = request.param
+    run = recorded(made(busy(size, workers, 2, "8 ms")))
+    return taught(run).scenario, size
+
+
+@pytest.mark.parametrize("compute", ["40 ms", "60 ms", "100 ms"])
+def test_waits_for_cores_are_no_cost_of_a_step(waiting: Any, compute: str) -> None:
+    """Where longer compute leaves cores free, nothing waits for them any more."""
+    found, size = waiting
+    costs = found.charges
+    assert costs.step < 1e-3, "a step's own cost is 0.3 ms"
+    true = made(busy(size, 1, 2, compute))
+    said = found.model_copy(update={"train": true.train, "loader": true.loader})
+    assert seconds_per_step(said) == pytest.approx(seconds_per_step(true), rel=0.03)
+
+
+def cold(factor: float) -> dict[str, Any]:
+    """Return the costs of processors that wake up cold: all work but that on bytes takes ``factor`` times as long."""
+    work = {name: f"{factor * float(TRUTH['cpu'][name].split()[0])} ms" for name in ("sample", "queue", "rank")}
+    return TRUTH | {"put": f"{factor * 3} ms", "cpu": TRUTH["cpu"] | work}
+
+
+@pytest.fixture(scope="module", params=[1.0, 1.6])
+def two_runs(request: pytest.FixtureRequest) -> list[tuple[Learnable, Learnable]]:
+    """Return idle runs, in which processors wake up cold, each with a busy run of the same files."""
+    sizes = ("1 MB", "100 kB")
+    idle = [recorded(made(busy(size, 1, 1, "60 ms"), cold(request.param))) for size in sizes]
+    full = [recorded(made(busy(size, 4, 1, "0 ms"))) for size in sizes]
+    return list(zip(idle, full, strict=True))
+
+
+#: Points whose cores are full, with four workers for each of two ranks; and some where they are not.
+BOUND = [("1 MB", 4, "1 ms"), ("1 MB", 4, "8 ms"), ("100 kB", 4, "4 ms"), ("4 MB", 2, "10 ms"), ("600 kB", 2, "2 ms")]
+FREE = [("1 MB", 1, "60 ms"), ("100 kB", 2, "40 ms")]
+
+
+@pytest.mark.parametrize("point", BOUND + FREE, ids=lambda point: "-".join(map(str, point)))
+def test_a_busy_run_teaches_what_full_cores_can_do(two_runs: Any, point: tuple[str, int, str]) -> None:
+    idle = [run for run, _ in two_runs]
+    found = taught(*idle, full=[run for _, run in two_runs]).scenario
+    size, workers, compute = point
+    true = made(busy(size, workers, 2, compute))
+    said = found.model_copy(
+        update={"dataset": true.dataset, "train": true.train, "loader": true.loader, "cluster": true.cluster}
+    )
+    assert seconds_per_step(said) == pytest.approx(seconds_per_step(true), rel=0.05)
+
+
+def test_without_a_busy_run_a_prediction_of_full_cores_is_less_sure(two_runs: Any) -> None:
+    idle = [run for run, _ in two_runs]
+    alone = taught(*idle)
+    sure = taught(*idle, full=[run for _, run in two_runs])
+    width = {each: each.scenario.charges.cpu.at_most / each.scenario.charges.cpu.at_least for each in (alone, sure)}
+    assert width[alone] > 2 > 1.4 > width[sure]
+    assert "costs.cpu: no busy run, so the interval of predictions with full processors is wide" in alone.notes
+    true = made(busy("1 MB", 4, 2, "1 ms"))
+    said = alone.scenario.model_copy(
+        update={"dataset": true.dataset, "train": true.train, "loader": true.loader, "cluster": true.cluster}
+    )
+    off = seconds_per_step(said) / seconds_per_step(true)
+    cpu = alone.scenario.charges.cpu
+    assert cpu.at_least * off <= 1 <= cpu.at_most * off, "the interval covers the truth"
