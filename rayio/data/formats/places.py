@@ -17,6 +17,9 @@ KEPT_FILES = 32
 class Sized(Protocol):
     """A format of records that may differ in size."""
 
+    def __hash__(self) -> int:
+        """Formats are keys of caches."""
+
     def record_sizes(self, layout: Layout, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the bytes of the records of ``samples``."""
 
