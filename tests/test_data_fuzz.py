@@ -48,6 +48,7 @@ CASES["parquet-7-columns"] = (
     "parquet",
     replace(CASES["parquet-7"][1], options=ParquetOptions(row_group=3, columns=4)),
 )
+CASES["hdf5-7-datasets"] = ("hdf5", replace(CASES["hdf5-7"][1], options=Hdf5Options(datasets=3)))
 CASES["tfrecord-7-gzip"] = ("tfrecord", replace(CASES["tfrecord-7"][1], options=TfRecordOptions(compression="gzip")))
 #: Where readers look first and last; anywhere else the samples are.
 EDGES = st.one_of(st.integers(0, 460), st.integers(-500, -1), st.integers(0, 10**6))
