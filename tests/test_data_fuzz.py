@@ -224,7 +224,7 @@ def made_up(case: str, data: st.DataObject) -> None:
     for place, put in data.draw(st.lists(st.tuples(DESCRIBED.get(form, EDGES), EDITS), min_size=1, max_size=4)):
         begin = place % (len(content) - len(put))
         content[begin : begin + len(put)] = put
-    if form in SEALS:
+    if form in SEALS and not case.endswith("gzip"):
         SEALS[form](content)
     outcome(case, {1: bytes(content)}, data.draw(batches(case)))
 
@@ -232,7 +232,7 @@ def made_up(case: str, data: st.DataObject) -> None:
 def test_the_seals_are_the_libraries_own() -> None:
     for case, (form, _) in CASES.items():
         content = bytearray(content_of(case, 1))
-        if form in SEALS:
+        if form in SEALS and not case.endswith("gzip"):
             SEALS[form](content)
         assert bytes(content) == content_of(case, 1), case
 
