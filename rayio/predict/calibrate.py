@@ -135,7 +135,7 @@ def calibrate(
             full=[learnable(each, reporter) for each in evidence.full], machine=evidence.machine,
             missing=evidence.missing, is_cached=first.is_cached,
         )  # fmt: skip
-        return replace(learned, doubts=speeds(runs))
+        return replace(learned, doubts=(*learned.doubts, *speeds(runs)))
     finally:
         reporter.done()
 
@@ -226,17 +226,17 @@ def learn(
         "loader": scenario.loader.model_copy(update=loading),
         "costs": learned,
     }
-    taught = scenario.model_copy(update=changed)
+    taught, doubt = scenario.model_copy(update=changed), None
     if cpu.is_work:
         taught = taught.model_copy(update={"cluster": scenario.cluster.model_copy(update={"cores": cores})})
         requests = max(1.0, typical(read.requests[read.start >= warm]))
-        taught = freed(taught, apparent(run, learned, warm), requests, cores, plan, notes, is_busy=is_busy)
+        taught, doubt = freed(taught, apparent(run, learned, warm), requests, cores, plan, notes, is_busy=is_busy)
         taught = _sure(taught, full, cores, notes, missing)
     if not plan.modelled:
         shown = [run, *(Shown(other.spans, plan_of(other.scenario, modelled=False)) for other in more)]
         costs = saving.learned(taught.charges, shown, storing["model"], notes, is_varied=cpu.is_work)
         taught = taught.model_copy(update={"costs": costs})
-    return Calibration(taught, tuple(notes))
+    return Calibration(taught, tuple(notes), () if doubt is None else (doubt,))
 
 
 def _cpu_of(runs: Sequence[Learnable]) -> list[SeenCpu]:

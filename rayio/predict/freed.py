@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rayio.analyze import gate
 from rayio.analyze.shape import RunShape
 from rayio.engines.virtual import simulation
 from rayio.model.plan import Plan
@@ -17,6 +18,7 @@ from rayio.predict.replay import cut
 from rayio.predict.run_costs import apparent, costs_of_run, step_seconds, warm_since
 from rayio.predict.settle import NEAR, Apparent, Free, beside_batches, settle
 from rayio.predict.shown import Shown
+from rayio.records.doubts import Doubt
 from rayio.scenario.costs import CpuCosts
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario, StorageParameters
@@ -38,8 +40,11 @@ ROUNDS, LEAST, MOST = 3, 0.2, 4.0
 
 def freed(
     scenario: Scenario, seen: Apparent, requests: float, cores: int, plan: Plan, notes: list[str], *, is_busy: bool
-) -> Scenario:
-    """Return the scenario with costs freed of waits for ``cores``; ``requests`` is the mean number of a read."""
+) -> tuple[Scenario, Doubt | None]:
+    """Return the scenario with costs freed of waits for ``cores``, and the doubt if its steps are not those of the run.
+
+    ``requests`` is the mean number of a read.
+    """
     shape, model = RunShape.of(scenario), scenario.storage.model
     latency = model.first_byte if isinstance(model, StorageParameters) else None
 
@@ -80,7 +85,7 @@ def freed(
         f"costs.cpu: simulated back on {cores} cores, a step of the run takes "
         f"{format_seconds(shown.step)}; it took {format_seconds(seen.step)} ({off:+.1f} %)"
     )
-    return changed(settled)
+    return changed(settled), gate.other_steps(shown.step, seen.step)
 
 
 def as_full(scenario: Scenario, runs: Sequence[Learnable], cores: int, notes: list[str]) -> tuple[Scenario, float]:
