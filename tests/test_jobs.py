@@ -139,7 +139,8 @@ def job(status: str, exit_code: int | None, message: str = "") -> JobState:
 SETUP = (
     "runtime_env setup failed: Failed to set up runtime environment.\nCould not create the actor because its "
     "associated runtime env failed to be created.\n[Node 192.0.2.2] Traceback (most recent call last):\n "
-    "File /ray/agent.py, line 561, in _create_runtime_env_with_retry\n    runtime_env_context = await asyncio.wait_for(\n"
+    "File /ray/agent.py, line 561, in _create_runtime_env_with_retry\n    "
+    "runtime_env_context = await asyncio.wait_for(\n"
 )
 NO_PIP = (
     "    raise SubprocessCalledProcessError(\nray._private.runtime_env.utils.SubprocessCalledProcessError: Run cmd "
