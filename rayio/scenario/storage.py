@@ -81,7 +81,7 @@ def modelled_gap(scenario: Any) -> int:
     model = scenario.storage.model
     if isinstance(model, StorageParameters):
         return model.gap
-    return 0 if model == UNKNOWN else STORAGE_MODELS[model].gap
+    return 0 if model == UNKNOWN else int(STORAGE_MODELS[model].gap)
 
 
 def _model(value: Any) -> Any:

@@ -207,12 +207,10 @@ class _Searching:
         return None if au is None else int(failed * au / self.target + 1e-9)
 
     def _show(self, value: int, share: float) -> None:
-        """Show the current point and the progress, as if the next doubling were the last."""
+        """Show the current point, and the progress once a number fails: nobody knows how often it doubles before."""
         judged = {n: trial for n, trial in self.trials.tried.items() if trial.rows}
         holds = max((n for n, trial in judged.items() if trial.status == HOLDS), default=0)
         failed = min((n for n, trial in judged.items() if trial.status != HOLDS and trial.rows), default=None)
-        gap = (failed or 2 * max(value, holds, 1)) - holds
-        left = max(gap.bit_length() - 1, 0) * (holds + gap / 2)
         key = self.question.over.rpartition(".")[2]
         text = f"{key}={value}"
         if judged:
@@ -221,6 +219,11 @@ class _Searching:
             text += f"; {counted(len(judged), 'point')} so far" + (
                 "" if mean is None else f", AU {100 * mean:.1f} % at {known}"
             )
+        if failed is None and value < self.most:
+            self.reporter.live(text, None)
+            return
+        gap = (failed or self.most) - holds
+        left = max(gap.bit_length() - 1, 0) * (holds + gap / 2) if failed else 0
         self.reporter.live(text, min((self.spent + value * share) / (self.spent + value + left), 0.99))
 
     def _so_far(self) -> Bracket:
