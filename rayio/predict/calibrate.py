@@ -83,8 +83,9 @@ class Calibration:
         return self.to_yaml()
 
     def _repr_html_(self) -> str:
-        """Return the notes and the file for a notebook."""
-        shown: str = import_module("rayio.report.text.notebook").file_html(self.notes, self.to_yaml())
+        """Return the doubts, the notes and the file for a notebook."""
+        lines = [*(f"warning: {doubt.sentence}" for doubt in self.doubts), *self.notes]
+        shown: str = import_module("rayio.report.text.notebook").file_html(lines, self.to_yaml())
         return shown
 
     def write(self, path: Path) -> None:
