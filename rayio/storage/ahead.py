@@ -269,7 +269,7 @@ class Ahead:
                 file = self._opened(known.name)
                 self._settle(known, file, None)
                 start = perf_counter_ns()
-            content = file.content(request.offset, request.nbytes)
+            content = file.bytes_at(request.offset, request.nbytes)
         except BaseException as raised:
             error = raised
         with self._changed:
