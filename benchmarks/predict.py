@@ -1,18 +1,21 @@
-"""Does the prediction come true where processors are busy? 48 points on Ray, chosen by a seed, each simulated and made.
+"""Does a prediction come true where processors are at work? Points on Ray, drawn by a seed, each simulated and made.
 
-For each format two runs are calibrated together: one of 1 worker and batches of 4 x 1 MB, a short one with samples of
-100 KB. The points are drawn from workers 1, 2, 4 x ranks 1, 2 x batches of 2, 4, 8 x samples of 150 KB, 600 KB, 2 MB x
-compute of 10 and 40 ms x an evaluation every epoch or none x a checkpoint every epoch or none. All files are in memory:
-what is tested is processors, not a disk. The time of an epoch is from the end of the epoch before to that of the last
-compute, its evaluation and its checkpoint included; the first epoch is left out. Goals: median error 3 %, 95th
-percentile 10 %, nine in ten points within the interval that the prediction gives.
+A group is a loader, its decoding, and where its bytes come from. For each group two short runs are calibrated together,
+with samples of 600 kB and 100 kB at 10 ms of compute, as ``rayio calibrate`` does it: with busy runs and a probe of the
+machine. The points of a group are drawn from workers 1, 2, 4 x ranks 1, 2 x batches of 2, 4, 8 x samples of 100 kB, 300
+kB, 1 MB, 2 MB x compute of 0, 2, 5, 20 ms: never the compute that was calibrated. A step is the median time of an epoch
+after the first one, over its steps.
 
-A shared host is not as fast at all times, and no prediction knows that. So fixed work is timed around every run
-(``machine.fixed_work``); a point that was made at another speed than what was calibrated is made again, up to three
-times, and the errors of the points that were made at that speed, within 10 %, are given beside those of all.
+- A point counts where a step takes at least 15 % longer than its compute. The others are easy, and listed alone.
+- Fixed work is timed around every run (``machine.fixed_work``). A point that was made at another speed than its
+  calibration, by 10 % or more, is made again, up to ``--tries`` times, and then discarded.
+- The trivial predictor knows the scenario alone: a step takes its compute. It is the bar.
 
-``python benchmarks/predict.py`` runs all points (half an hour on two quiet cores), ``--points N`` the first N of them,
-``--skip N`` leaves out the first N, ``--seed N`` draws others, ``--format NAME`` takes those of one format.
+Goals: median error 5 %, 95th percentile 15 %; 85 % of points in their interval, whose median width (from its low to its
+high end) is 15 %; a third of the trivial predictor's mean error.
+
+``python benchmarks/predict.py`` draws points until 24 count; ``--count N`` N of them, ``--seed N`` others, ``--group
+NAME`` (again and again) those of some groups. ``--disk DIR`` has the files whose cache is dropped.
 """
 
 from __future__ import annotations
@@ -22,147 +25,227 @@ import itertools
 import random
 import shutil
 import statistics
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from machine import at_a_speed, print_machine
-from numpy.typing import NDArray
 from real_loop import seconds_of_epochs
 from side import memory_and_ray, print_head, print_row
 
 import rayio
-from rayio.predict.calibrate import calibrate
+from rayio.errors import RayioError
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
+from rayio.session.busy_runs import calibrated
 
-FORMATS = ("npz", "hdf5", "tfrecord")
-EPOCHS = 3
-#: Of an epoch's steps: enough for a second of compute.
-SECONDS = 1.2
-#: Epochs of the runs that are calibrated.
-TAUGHT = 10
-GOALS = {"median": 0.03, "95th percentile": 0.10}
-#: How far the time of fixed work may be from that of the calibrated runs, and how often a point is made for that.
-SPEED_WITHIN, TRIES = 0.10, 3
-
-
-def scenario(
-    form: str, workers: int, ranks: int, batch: int, sample_kb: int, compute_ms: int, evaluated: bool, saved: bool
-) -> dict[str, Any]:
-    """Make a point's scenario."""
-    steps = max(20, round(SECONDS / (compute_ms / 1000)))
-    files = max(ranks * batch * steps, 64)
-    chosen: dict[str, Any] = {
-        "name": "predict",
-        "cluster": {"ranks_per_node": ranks},
-        "dataset": {"path": f"{form}-{sample_kb}-{files}", "num_files": files, "sample_bytes": f"{sample_kb} kB",
-                    "format": form},
-        "loader": {"batch_size": batch, "num_workers": workers, "prefetch_factor": 2},
-        "train": {"epochs": EPOCHS, "compute": f"{compute_ms} ms", "steps": steps},
-    }  # fmt: skip
-    if evaluated:
-        chosen["dataset"]["eval"] = {"path": f"{form}-{sample_kb}-eval", "num_files": 64}
-        chosen["train"]["evaluate"] = {"every": {"epochs": 1}, "compute": f"{compute_ms / 2:g} ms"}
-    if saved:
-        chosen["checkpoint"] = {"path": "saved", "every": {"epochs": 1}, "model": {"bytes": "40 MB"}}
-    return chosen
+#: Groups: the loader's keys, and whether the page cache is dropped.
+GROUPS: dict[str, tuple[dict[str, Any], bool]] = {
+    "plain": ({}, False),
+    "checksum": ({"decode": {"kind": "checksum", "passes": 2}}, False),
+    "decompress": ({"decode": {"kind": "decompress", "ratio": 3}}, False),
+    "dropped": ({}, True),
+    "torch": ({"kind": "torch", "persistent_workers": True, "decode": {"kind": "checksum"}}, False),
+}
+#: The compute and the sample sizes (kB) of calibrated runs, and the epochs of these and of points.
+TAUGHT_MS, TAUGHT_KB, EPOCHS = 10, (600, 100), 3
+#: Seconds that an epoch of a point would take with steps of its compute alone, or of this many ms at least.
+SECONDS, LEAST_STEP_MS = 0.8, 5
+#: The least part of a step beyond its compute, relative to that; and how far the machine's speed may move.
+HARD, SPEED_WITHIN = 0.15, 0.10
+#: The compute that a share of a step is relative to where a point has none (ms).
+NO_COMPUTE_MS = 1.0
 
 
-def points(seed: int) -> list[tuple[Any, ...]]:
-    """Draw 48 points, 16 of each format."""
-    grid = [*itertools.product((1, 2, 4), (1, 2), (2, 4, 8), (150, 600, 2000), (10, 40), (False, True), (False, True))]
-    chosen = random.Random(seed).sample(grid, 48)
-    return [(FORMATS[place % 3], *point) for place, point in enumerate(chosen)]
+@dataclass(frozen=True)
+class Point:
+    """A setting of a group."""
+
+    group: str
+    workers: int
+    ranks: int
+    batch: int
+    sample_kb: int
+    compute_ms: int
+
+    def scenario(self) -> dict[str, Any]:
+        """Make it."""
+        keys, is_dropped = GROUPS[self.group]
+        steps = max(20, round(SECONDS * 1000 / max(self.compute_ms, LEAST_STEP_MS)))
+        files = max(self.ranks * self.batch * steps, 64)
+        return {
+            "name": "predict",
+            "cluster": {"ranks_per_node": self.ranks},
+            "dataset": {"path": f"data-{self.sample_kb}-{files}", "num_files": files,
+                        "sample_bytes": f"{self.sample_kb} kB"},
+            "loader": {"batch_size": self.batch, "num_workers": self.workers, "prefetch_factor": 2, **keys},
+            "storage": {"page_cache": "drop" if is_dropped else "use"},
+            "train": {"epochs": EPOCHS, "compute": f"{self.compute_ms} ms", "steps": steps},
+        }  # fmt: skip
 
 
-def learned(form: str, root: str) -> tuple[Scenario, float]:
-    """Calibrate two runs of a format; give the seconds of fixed work beside them too."""
-    runs = [scenario(form, 1, 2, 4, 1000, 10, True, True), scenario(form, 1, 2, 4, 100, 10, False, False)]
-    for one in runs:
-        one["train"]["epochs"] = TAUGHT
-    large, first = at_a_speed(lambda: rayio.run(build(runs[0]), root=root), None, SPEED_WITHIN, 1)
-    small, second = at_a_speed(lambda: rayio.run(build(runs[1]), root=root), first, SPEED_WITHIN, TRIES)
-    found = calibrate(large.path, small.path)
+@dataclass(frozen=True)
+class Outcome:
+    """The seconds of a step: made, predicted, at least, at most, and of compute alone."""
+
+    made: float
+    predicted: float
+    least: float
+    most: float
+    trivial: float
+
+    @property
+    def error(self) -> float:
+        """The prediction's error, relative to the real step."""
+        return self.predicted / self.made - 1
+
+    @property
+    def width(self) -> float:
+        """The interval's width, relative to the prediction."""
+        return (self.most - self.least) / self.predicted
+
+    @property
+    def is_covered(self) -> bool:
+        """True if the real step is in the interval."""
+        return self.least <= self.made <= self.most
+
+    @property
+    def is_hard(self) -> bool:
+        """True if compute alone is a bad prediction."""
+        return self.made >= (1 + HARD) * max(self.trivial, NO_COMPUTE_MS / 1000)
+
+
+def points(seed: int, groups: list[str]) -> Iterator[Point]:
+    """Draw points without end, the groups in turn."""
+    grid = [*itertools.product((1, 2, 4), (1, 2), (2, 4, 8), (100, 300, 1000, 2000), (0, 2, 5, 20))]
+    draws = {group: random.Random(f"{seed} {group}").sample(grid, len(grid)) for group in groups}
+    for number in range(len(grid)):
+        for group in groups:
+            yield Point(group, *draws[group][number])
+
+
+def learned(group: str, root: str, tries: int) -> tuple[Scenario, float]:
+    """Calibrate two runs of a group; give the seconds of fixed work with them too."""
+    runs, speeds = [], []
+    for sample_kb in TAUGHT_KB:
+        wanted = build(Point(group, 1, 2, 4, sample_kb, TAUGHT_MS).scenario())
+        run, speed = at_a_speed(lambda wanted=wanted: rayio.run(wanted, root=root), speeds[0] if speeds else None,
+                                SPEED_WITHIN, tries)  # fmt: skip
+        runs.append(run)
+        speeds.append(speed)
+    found = calibrated(*(run.path for run in runs))
     costs = found.scenario.charges
-    told = {name: value for name, value in costs.model_dump(exclude={"source", "cpu"}).items() if value}
-    cpu = {name: value for name, value in costs.cpu.model_dump().items() if value}
-    print(f"{form}: {told}\n  cpu {cpu}\n  storage {found.scenario.storage.model}", flush=True)
+    print(f"{group}: { ({k: v for k, v in costs.model_dump(exclude={'source', 'cpu'}).items() if v}) }")
+    print(
+        f"  cpu { ({k: v for k, v in costs.cpu.model_dump().items() if v}) }\n  decode {found.scenario.loader.decode}"
+    )
     for note in found.notes[2:]:
-        print(f"  {note}")
-    return found.scenario, (first + second) / 2
+        print(f"  {note}", flush=True)
+    return found.scenario, statistics.mean(speeds)
 
 
 def predicted(taught: Scenario, wanted: dict[str, Any], root: str) -> tuple[float, float, float]:
-    """Simulate a point with what was learned; give the seconds of an epoch, at least and at most."""
+    """Simulate a point with the calibration; give the seconds of an epoch, at least and at most."""
     asked = build(wanted)
     changed = taught.model_copy(
         update={
             "cluster": asked.cluster.model_copy(update={"cores": taught.cluster.cores}),
-            "dataset": asked.dataset, "train": asked.train, "checkpoint": asked.checkpoint,
+            "dataset": asked.dataset, "train": asked.train,
             "loader": taught.loader.model_copy(
                 update={"batch_size": asked.loader.batch_size, "num_workers": asked.loader.num_workers}
             ),
         }
     )  # fmt: skip
     done = rayio.simulate(changed, root=root)
-    seconds, between = statistics.median(seconds_of_epochs(done)), done.result["between"]
-    return seconds, seconds * between["time_low"], seconds * between["time_high"]
+    seconds, between = statistics.median(seconds_of_epochs(done)), done.result.between
+    if between is None:
+        raise SystemExit(f"no interval: {done.result.notes}")
+    return seconds, seconds * between.time_low, seconds * between.time_high
+
+
+def outcome(point: Point, taught: Scenario, fixed: float, root: str, tries: int) -> tuple[Outcome, float]:
+    """Make and predict a point; give the relative speed of the machine too."""
+    wanted = point.scenario()
+    steps = wanted["train"]["steps"]
+    try:
+        rayio.generate(build(wanted), root=root)
+        done, now = at_a_speed(partial(rayio.run, build(wanted), root=root), fixed, SPEED_WITHIN, tries)
+        made = statistics.median(seconds_of_epochs(done))
+        usual, least, most = predicted(taught, wanted, root)
+    finally:
+        shutil.rmtree(Path(root, wanted["dataset"]["path"]), ignore_errors=True)  # all of them would fill the memory
+    parts = (each / steps for each in (made, usual, least, most))
+    return Outcome(*parts, trivial=point.compute_ms / 1000), now / fixed
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--points", type=int, default=48, help="how many of the points")
-    parser.add_argument("--skip", type=int, default=0, help="how many of them are left out, the first ones")
-    parser.add_argument("--seed", type=int, default=11, help="which points")
-    parser.add_argument("--format", choices=FORMATS, help="those of one format")
+    parser.add_argument("--count", type=int, default=24, help="how many points that count")
+    parser.add_argument("--most", type=int, default=80, help="how many points at most, easy and discarded ones too")
+    parser.add_argument("--seed", type=int, default=23, help="which points")
+    parser.add_argument("--tries", type=int, default=3, help="how often a point is made until the speed is right")
+    parser.add_argument("--group", choices=[*GROUPS], action="append", help="points of this group")
+    parser.add_argument("--disk", default=None, help="folder on a device, for the files whose cache is dropped")
     asked = parser.parse_args()
-    chosen = [point for point in points(asked.seed) if asked.format in (None, point[0])][asked.skip : asked.points]
     print_machine()
-    errors, covered, alike = [], [], []
-    with memory_and_ray() as root:
-        taught = {form: learned(form, root) for form in dict.fromkeys(point[0] for point in chosen)}
+    groups = asked.group or [*GROUPS]
+    hard: list[Outcome] = []
+    easy: list[Outcome] = []
+    discarded = 0
+    taught: dict[str, tuple[Scenario, float]] = {}
+    with memory_and_ray() as memory, tempfile.TemporaryDirectory(prefix="rayio-bench-", dir=asked.disk) as disk:
+        roots = {group: disk if GROUPS[group][1] else memory for group in groups}
+        for group in groups:
+            taught[group] = learned(group, roots[group], asked.tries)
         print()
         print_head(
-            "format", "workers", "ranks", "batch", "sample", "compute", "evaluation", "checkpoint", "made (s)",
-            "predicted (s)", "error", "interval (s)", "speed",
+            "group", "workers", "ranks", "batch", "sample", "compute", "step made", "predicted", "error", "trivial",
+            "interval", "width", "speed",
         )  # fmt: skip
-        for form, workers, ranks, batch, sample, compute, evaluated, saved in chosen:
-            wanted = scenario(form, workers, ranks, batch, sample, compute, evaluated, saved)
-            rayio.generate(build(wanted), root=root)
-            calibrated, fixed = taught[form]
-            make = partial(rayio.run, build(wanted), root=root)
-            done, now = at_a_speed(make, fixed, SPEED_WITHIN, TRIES)
-            made = statistics.median(seconds_of_epochs(done))
-            said, least, most = predicted(calibrated, wanted, root)
-            shutil.rmtree(Path(root, wanted["dataset"]["path"]))  # in memory: all of them together would fill it
-            errors.append(said / made - 1)
-            covered.append(least <= made <= most)
-            alike.append(abs(now / fixed - 1) <= SPEED_WITHIN)
+        for point in itertools.islice(points(asked.seed, groups), asked.most):
+            if len(hard) >= asked.count:
+                break
+            scenario, fixed = taught[point.group]
+            try:
+                found, speed = outcome(point, scenario, fixed, roots[point.group], asked.tries)
+            except RayioError as error:
+                print(f"{point}: {error}", flush=True)
+                continue
+            moved = abs(speed - 1) > SPEED_WITHIN
+            discarded += moved
+            if not moved:
+                (hard if found.is_hard else easy).append(found)
+            trivial = found.trivial / found.made - 1
             print_row(
-                form, workers, ranks, batch, f"{sample} KB", f"{compute} ms", "yes" if evaluated else "",
-                "yes" if saved else "", f"{made:.3f}", f"{said:.3f}", f"{100 * errors[-1]:+.1f} %",
-                f"{least:.3f} to {most:.3f}{'' if covered[-1] else ' **missed**'}", f"{fixed / now:.2f}",
+                point.group, point.workers, point.ranks, point.batch, f"{point.sample_kb} kB", f"{point.compute_ms} ms",
+                f"{1000 * found.made:.2f} ms", f"{1000 * found.predicted:.2f} ms", f"{100 * found.error:+.1f} %",
+                f"{100 * trivial:+.0f} %",
+                f"{1000 * found.least:.2f} to {1000 * found.most:.2f}{'' if found.is_covered else ' **missed**'}",
+                f"{100 * found.width:.0f} %",
+                f"{1 / speed:.2f}{' discarded' if moved else '' if found.is_hard else ' easy'}",
             )  # fmt: skip
-    print()
-    print_errors("all points", np.abs(errors), np.array(covered))
-    at_speed = np.array(alike)
-    print_errors(
-        f"those at the speed of the calibrated runs, within {100 * SPEED_WITHIN:.0f} %",
-        np.abs(errors)[at_speed], np.array(covered)[at_speed],
-    )  # fmt: skip
+    print(f"\n{discarded} points discarded: the machine was at another speed")
+    print_errors("points that count", hard)
+    print_errors("easy points", easy)
 
 
-def print_errors(which: str, size: NDArray[np.float64], covered: NDArray[np.bool_]) -> None:
+def print_errors(which: str, found: list[Outcome]) -> None:
     """Print what the goals are about."""
-    if not len(size):
+    if not found:
         print(f"{which}: none")
         return
-    found = dict(zip(GOALS, np.quantile(size, [0.5, 0.95]).tolist(), strict=True))
-    said = ", ".join(f"{name} {100 * found[name]:.1f} % (goal {100 * goal:.0f} %)" for name, goal in GOALS.items())
+    size = np.abs([one.error for one in found])
+    trivial = np.abs([one.trivial / one.made - 1 for one in found])
+    covered, width = sum(one.is_covered for one in found), statistics.median(one.width for one in found)
     print(
-        f"{which}, {len(size)}: error of an epoch's time: {said}; the interval has {covered.sum()} (goal: nine in ten)"
+        f"{which}, {len(found)}: median error {100 * np.median(size):.1f} % (goal 5 %), 95th percentile "
+        f"{100 * np.quantile(size, 0.95):.1f} % (goal 15 %); {covered} in their interval (goal 85 %), of median width "
+        f"{100 * width:.0f} % (goal 15 %); mean error {size.mean() / trivial.mean():.2f} of the trivial predictor's "
+        f"{100 * trivial.mean():.0f} % (goal 0.33)"
     )
 
 

@@ -37,8 +37,8 @@ from machine import fixed_work, print_machine
 from side import in_turn, memory_alone, memory_and_ray, on_torch, print_head, print_row
 
 import rayio
-from rayio.predict.calibrate import CONTENTION, calibrate
-from rayio.predict.processors import SLICE
+from rayio.predict.calibrate import calibrate
+from rayio.predict.processors import CONTENTION, SLICE
 from rayio.scenario.load import build
 from rayio.scenario.named_costs import TORCH
 

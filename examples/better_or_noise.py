@@ -1,8 +1,6 @@
-"""Is a deeper prefetch better, or is it noise? Runs with several seeds, and the interval of the difference."""
+"""Is a deeper prefetch better, or is it noise? Runs with several seeds, compared in pairs."""
 
 from __future__ import annotations
-
-from statistics import mean, stdev
 
 import rayio
 
@@ -10,8 +8,8 @@ import rayio
 SEEDS = range(6)
 
 
-def utilisation(prefetch: int, seed: int) -> float:
-    """Return the AU of one run, 0 to 1."""
+def run(prefetch: int, seed: int) -> rayio.Run:
+    """Return one run on the virtual clock."""
     wanted = {
         "dataset.path": "model://small",
         "loader.prefetch_factor": prefetch,
@@ -21,19 +19,18 @@ def utilisation(prefetch: int, seed: int) -> float:
         "train.epochs": 8,
         "seed": seed,
     }
-    return rayio.simulate("unet3d-small", wanted, out=f"runs/noise-{prefetch}-{seed}").au or 0.0
+    return rayio.simulate("unet3d-small", wanted, out=f"runs/noise-{prefetch}-{seed}")
 
 
 def main() -> None:
-    """Print the AU of each run, the mean difference, and whether it exceeds its 95 % interval."""
-    differences = []
-    for seed in SEEDS:
-        shallow, deep = utilisation(1, seed), utilisation(4, seed)
-        differences.append(deep - shallow)
-        print(f"seed {seed}: AU {100 * shallow:.1f} % with 1, {100 * deep:.1f} % with 4 batches ahead")
-    half = 2.571 * stdev(differences) / len(differences) ** 0.5  # Student's t, 95 %, 5 degrees of freedom
-    print(f"difference {100 * mean(differences):+.1f} ± {100 * half:.1f} points")
-    print("it is real" if abs(mean(differences)) > half else "it may be noise")
+    """Print the verdict, and the mean of the metrics that matter in both groups."""
+    runs = [run(prefetch, seed) for prefetch in (1, 4) for seed in SEEDS]
+    comparison = rayio.compare(*runs, out="better_or_noise.html")
+    print(comparison.verdicts[0].sentence)
+    for row in comparison.metrics:
+        if row.name in comparison.main_metrics:
+            values = [None if group is None else group.mean for group in row.groups]
+            print(f"{row.name}: {values[0]:.4g} with 1, {values[1]:.4g} with 4 batches ahead")
 
 
 if __name__ == "__main__":

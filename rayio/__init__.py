@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rayio import errors
     from rayio.session import Run, generate, run, simulate
     from rayio.session.compared import compare
+    from rayio.session.questions import calibrate, explain
     from rayio.study.sizing.advise import advise
     from rayio.study.sizing.capacity import capacity
     from rayio.study.sweeps.sweeping import sweep
@@ -26,9 +27,11 @@ __all__ = [
     "Sweep",
     "__version__",
     "advise",
+    "calibrate",
     "capacity",
     "compare",
     "errors",
+    "explain",
     "generate",
     "run",
     "simulate",
@@ -38,7 +41,9 @@ __all__ = [
 #: Modules of the public names that are not in ``rayio.session``.
 _ELSEWHERE = {
     "advise": "rayio.study.sizing.advise",
+    "calibrate": "rayio.session.questions",
     "capacity": "rayio.study.sizing.capacity",
+    "explain": "rayio.session.questions",
     "compare": "rayio.session.compared",
     "sweep": "rayio.study.sweeps.sweeping",
     "Sweep": "rayio.study.sweeps.swept",

@@ -11,9 +11,21 @@ class RayioError(Exception):
     #: Retries before this error, until the trace has them.
     retried: object = None
 
+    def _render_traceback_(self) -> list[str]:
+        """Return what a notebook shows: the line, without the way through rayio's code."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class ScenarioError(RayioError):
     """An invalid scenario: a key, a value, a unit, or values that contradict each other."""
+
+    #: Problems that the message leaves out, a line each, in the order of the file.
+    listed: tuple[str, ...] = ()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Every problem of the scenario, a line each, in the order of the file."""
+        return self.listed or (str(self),)
 
 
 class ContradictionError(ScenarioError):

@@ -42,6 +42,8 @@ class Registry(Mapping[str, T], Generic[T]):
         needs: tuple[str, ...] = (),
         makes: bool = False,
     ) -> None:
+        if built := [name for name in later if name in entries]:
+            raise ValueError(f"{group} {built[0]!r} is built: remove it from later")
         self.group = group
         self.title = title or group
         self.later = later

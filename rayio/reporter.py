@@ -14,6 +14,12 @@ class Reporter:
     def say(self, text: str) -> None:
         """Show a line."""
 
+    def warn(self, text: str) -> None:
+        """Show a warning."""
+
+    def failed(self, text: str) -> None:
+        """Show what a command that did not end well has left behind."""
+
     def live(self, text: str, share: float | None = None) -> None:
         """Show progress in place of the progress before; ``share`` is the part done, 0 to 1."""
 

@@ -223,15 +223,19 @@ def format_rate(value: float) -> str:
     return RATE.human(value, ("PiB/s", "TiB/s", "GiB/s", "MiB/s", "KiB/s", "B/s"))
 
 
+#: What stands for a number that is not known.
+UNKNOWN = "unknown"
+
+
 def format_share(share: float | None, digits: int = 1) -> str:
     """Return a fraction as text in percent; "unknown" for None.
 
     >>> format_share(0.3453), format_share(None)
     ('34.5 %', 'unknown')
     """
-    return "unknown" if share is None else f"{100 * share:.{digits}f} %"
+    return UNKNOWN if share is None else f"{100 * share:.{digits}f} %"
 
 
 def format_number(value: float | None) -> str:
     """Return a number as text with one decimal, or none from 100,000 on; "unknown" for None."""
-    return "unknown" if value is None else f"{value:,.1f}" if value < 1e5 else f"{value:,.0f}"
+    return UNKNOWN if value is None else f"{value:,.1f}" if value < 1e5 else f"{value:,.0f}"

@@ -8,12 +8,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rayio.analyze import metrics
 from rayio.analyze.access import Accesses
+from rayio.analyze.arrays import RunInSlices
 from rayio.analyze.passes import summed
+from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import timeline
 from rayio.place import batch_id
 from rayio.records.metric_names import HEADLINE
 from rayio.records.run_result import Percentiles, RunResult, Seconds, Shares
+from rayio.report.text.remarks import noted, sentences
 from rayio.trace.recorder import Recorder
 from rayio.trace.slices import Slices
 from rayio.trace.span import FOREIGN_LANE, schema
@@ -73,7 +77,7 @@ def with_foreign(spans: pa.Table) -> pa.Table:
 def access_of(spans: pa.Table) -> dict[str, Any]:
     """How storage was used, from spans in any order."""
     accesses = summed(spans, Accesses(Slices.of(spans), timeline(spans)[0]))
-    return {**accesses.result().as_json(), "notes": [*accesses.notes]}
+    return {**accesses.result().as_json(), "notes": [*sentences(accesses.remarks)]}
 
 
 def result(**known: Any) -> RunResult:
@@ -81,3 +85,8 @@ def result(**known: Any) -> RunResult:
     tables: dict[str, Any] = {"time": Seconds(), "share": Shares(), "percentiles": Percentiles(), "notes": ()}
     numbers: dict[str, Any] = dict.fromkeys(HEADLINE)
     return RunResult(**(numbers | tables | known))
+
+
+def measure(run: RunInSlices, shape: RunShape) -> RunResult:
+    """Give the result of a run, with its notes in words."""
+    return noted(metrics.measure(run, shape))

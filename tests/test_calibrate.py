@@ -423,7 +423,7 @@ def test_a_run_on_ray_teaches_what_its_messages_cost(home: Path) -> None:
 
 def calibrated(out: str) -> Scenario:
     """Learn from a run."""
-    assert main_exits(["calibrate", out, "--out", "calibrated.yaml"]) == 0
+    assert main_exits(["calibrate", out, "--no-busy-run", "--out", "calibrated.yaml"]) == 0
     return load("calibrated.yaml")
 
 

@@ -114,7 +114,7 @@ def test_a_large_cause_whose_removal_saves_little_is_a_contradiction(
 ) -> None:
     run = simulate(planted({"first_byte": "20 ms"}), root=tmp_path)
     agreed = explain(run.path)
-    assert "contradictions" not in agreed.as_json(), "without reads the run is as much shorter as they took"
+    assert not agreed.doubts, "without reads the run is as much shorter as they took"
     share = next(row.share for row in agreed.verdict.table if row.cause == "read")
     assert share is not None
     assert share > 0.5
@@ -131,12 +131,13 @@ def test_a_large_cause_whose_removal_saves_little_is_a_contradiction(
         lambda base, command: [without_effect(change.name, change) for change in offered(base, command)],
     )
     found = explain(run.path)
-    assert found.contradictions is not None
-    (of_read,) = found.contradictions
-    assert (of_read.cause, of_read.share, of_read.change) == ("read", share, "read = 0")
-    assert of_read.time_saved == pytest.approx(0, abs=1e-9)
+    (of_read,) = found.doubts
+    assert (of_read.code, of_read.names) == ("contradiction", {"cause": "read", "change": "read = 0"})
+    assert of_read.numbers == {"share": share, "time_saved": pytest.approx(0, abs=1e-9)}
+    assert found.verdict.cause == "read"
+    assert (found.prediction, found.withheld) == (None, ("contradiction",)), "more workers would read no less"
     said = f"`read` takes {100 * share:.0f} % of step time, but with read = 0 the simulated run is only 0.0 % shorter"
-    assert found.notes[-1].startswith(said)
+    assert of_read.sentence.startswith(said)
 
 
 def test_formats_tried_are_those_of_the_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import yaml
 
 import rayio
 from rayio import cli
+from rayio.cli.grouped import GROUPS
 from rayio.errors import StorageError
 from rayio.records.derived import EACH_RANK
 from rayio.scenario.load import build, load, packaged
@@ -202,6 +205,86 @@ def test_every_command_has_help_with_an_example(command: Rayio) -> None:
         assert f"  {name}" in listed
 
 
+#: Every command by its words; none is that of the application.
+COMMANDS = [(), ("import",), ("import", "dlio-results")] + [
+    (info.name or info.callback.__name__,) for info in cli.application().registered_commands if info.callback
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "columns"), [*((words, 80) for words in COMMANDS), (("run",), 110), (("run",), 60)], ids=str
+)
+def test_no_help_is_wider_than_a_terminal_and_none_of_it_is_cut_off(
+    command: Rayio, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code, out, err = command(*words, "--help")
+    assert (code, err) == (0, "")
+    assert [line for line in out.splitlines() if len(line) > columns] == []
+    assert "…" not in out
+    assert not re.findall(r"<(?:str|int|float|bool|Path|list)\b.*>", out), "types of Python's"
+    assert "--verbose" in out
+    assert "--quiet" in out
+
+
+def test_help_lists_every_command_once_in_a_group_with_its_whole_description(
+    command: Rayio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out = command("--help")[1]
+    listing = out[out.index("Run a scenario:") :]
+    heads = [line for line in listing.splitlines() if line and not line.startswith(" ")]
+    assert heads == [f"{title}:" for title in GROUPS.values()]
+    for words in COMMANDS:
+        if len(words) == 1:
+            (line,) = [line for line in listing.splitlines() if line.startswith(f"  {words[0]} ")]
+            about = command(*words, "--help")[1].split("\n\n")[1]
+            assert " ".join(line.split()[1:]) == " ".join(about.split())
+            assert line.endswith((".", "?"))
+
+
+@pytest.mark.parametrize("name", ["run", "simulate", "generate", "sweep", "capacity", "advise"])
+def test_a_root_that_does_not_exist_is_refused_and_not_made(command: Rayio, name: str, tmp_path: Path) -> None:
+    missing = tmp_path / "typo" / "data"
+    code, out, err = command(name, "unet3d-small", "--root", str(missing))
+    assert (code, out) == (2, "")
+    assert f"{missing} does not exist; make it (mkdir -p {missing}), or correct it" in err
+    assert not missing.parent.exists()
+    (tmp_path / "file").write_text("")
+    assert f"{tmp_path / 'file'} is not a folder" in command(name, "unet3d-small", "--root", str(tmp_path / "file"))[2]
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 130)])
+def test_on_a_terminal_a_root_that_does_not_exist_is_asked_about(tmp_path: Path, answer: str, code: int) -> None:
+    missing = tmp_path / "new"
+    ours, theirs = pty.openpty()
+    os.write(ours, f"{answer}\n".encode())
+    done = subprocess.run(
+        [sys.executable, "-m", "rayio", "simulate", "unet3d-small", "train.epochs=1", "--root", str(missing)],
+        stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, text=True, check=False,
+    )  # fmt: skip
+    asked = os.read(ours, 65536).decode()
+    os.close(ours)
+    os.close(theirs)
+    assert f"--root {missing} does not exist. Make it?" in asked
+    assert done.returncode == code
+    assert missing.is_dir() is (answer == "y")
+
+
+def test_verbose_and_quiet_may_stand_before_or_after_the_command(command: Rayio, tmp_path: Path) -> None:
+    simulate = ("simulate", "unet3d-small", "train.epochs=1", "--out")
+    plain = command(*simulate, "plain")
+    assert "rayio: report: " in plain[2]
+    for number, quiet in enumerate((("-q", *simulate, "q0"), (*simulate, "q1", "-q"), (*simulate, "q2", "--quiet"))):
+        code, out, err = command(*quiet)
+        assert (code, err) == (0, "")
+        assert out == plain[1].replace("/plain", f"/q{number}")
+    assert re.search(r"rayio: +\d+\.\d s  report: ", command(*simulate, "v", "-v")[2])
+    assert "rayio: report: " in command(*simulate, "again")[2], "options are of one command"
+    assert "Traceback" in command("-v", "validate", "nowhere.yaml")[2]
+    assert "Traceback" not in command("validate", "nowhere.yaml")[2]
+
+
 def test_version_and_a_bare_command(command: Rayio) -> None:
     assert command("--version") == (0, f"rayio {rayio.__version__}\n", "")
     code, out, err = command()
@@ -298,14 +381,3 @@ def test_a_reader_of_our_output_may_leave_early() -> None:
     )
     os.close(outlet)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_help_lists_every_command_in_a_whole_line_of_80_columns(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    with pytest.raises(SystemExit):
-        cli.main(["--help"])
-    commands = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
-    assert len(commands) > 20
-    assert [line for line in commands if "..." in line or len(line) > 80] == []

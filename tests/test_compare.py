@@ -301,6 +301,13 @@ def test_runs_without_repeats_get_a_verdict_that_names_what_is_missing() -> None
     assert (verdict.outcome, verdict.noise_percent) == ("unknown", None)
 
 
+def test_a_large_difference_is_a_factor() -> None:
+    (verdict,) = compare(sides(RATES, [4.2 * rate for rate in RATES])).verdicts
+    assert verdict.percent == pytest.approx(320)
+    assert verdict.sentence.startswith("B is 4.2 ± 0.")
+    assert verdict.sentence.endswith(" times as fast as A; more than noise (5 pairs of equal seeds).")
+
+
 def test_repeats_of_one_scenario_are_no_difference_and_show_their_spread() -> None:
     comparison = compare([seeded(f"r{n}", n, rate) for n, rate in enumerate(RATES)])
     (verdict,) = comparison.verdicts

@@ -22,7 +22,7 @@ from rayio.data.formats.chunks import Hdf5Options
 from rayio.data.formats.encoded import Encoded
 from rayio.data.formats.parquet_options import ParquetOptions
 from rayio.data.formats.sample import fill
-from rayio.data.formats.tfrecord import masked_crc
+from rayio.data.formats.tfrecord import TfRecordOptions, masked_crc
 from rayio.data.generate import prepare
 from rayio.data.layout import Batch, Layout
 from rayio.errors import DataError, StorageError
@@ -48,6 +48,8 @@ CASES["parquet-7-columns"] = (
     "parquet",
     replace(CASES["parquet-7"][1], options=ParquetOptions(row_group=3, columns=4)),
 )
+CASES["hdf5-7-datasets"] = ("hdf5", replace(CASES["hdf5-7"][1], options=Hdf5Options(datasets=3)))
+CASES["tfrecord-7-gzip"] = ("tfrecord", replace(CASES["tfrecord-7"][1], options=TfRecordOptions(compression="gzip")))
 #: Where readers look first and last; anywhere else the samples are.
 EDGES = st.one_of(st.integers(0, 460), st.integers(-500, -1), st.integers(0, 10**6))
 
@@ -158,6 +160,8 @@ def flipped_in_a_sample(case: str, data: st.DataObject) -> None:
     layout, content = CASES[case][1], content_of(case, 1)
     samples = data.draw(batches(case))
     wanted = _bytes_of(case, next(sample for sample in samples if sample // layout.samples_per_file == 1))
+    if wanted not in content and case.endswith("gzip"):  # not compressible, so it is stored, in pieces
+        wanted = wanted[40:300]
     if wanted not in content:  # parquet has a sample's id and its other bytes in different places
         wanted = wanted[16:80]
     place = content.index(wanted) + data.draw(st.integers(0, len(wanted) - 1))
@@ -220,7 +224,7 @@ def made_up(case: str, data: st.DataObject) -> None:
     for place, put in data.draw(st.lists(st.tuples(DESCRIBED.get(form, EDGES), EDITS), min_size=1, max_size=4)):
         begin = place % (len(content) - len(put))
         content[begin : begin + len(put)] = put
-    if form in SEALS:
+    if form in SEALS and not case.endswith("gzip"):
         SEALS[form](content)
     outcome(case, {1: bytes(content)}, data.draw(batches(case)))
 
@@ -228,7 +232,7 @@ def made_up(case: str, data: st.DataObject) -> None:
 def test_the_seals_are_the_libraries_own() -> None:
     for case, (form, _) in CASES.items():
         content = bytearray(content_of(case, 1))
-        if form in SEALS:
+        if form in SEALS and not case.endswith("gzip"):
             SEALS[form](content)
         assert bytes(content) == content_of(case, 1), case
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import struct
+import zlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayio.data.formats import FORMATS
-from rayio.data.formats.tfrecord import READ_BYTES, _around, _starts, decode, masked_crc
+from rayio.data.formats.tfrecord import READ_BYTES, TfRecordOptions, _around, _starts, decode, masked_crc
 from rayio.data.layout import Layout
 from rayio.errors import DataError
+from rayio.schema.choice import NO_OPTIONS
 from rayio.schema.distribution import Constant
 from rayio.storage.stores.counted import Traffic
 from rayio.storage.stores.posix import PosixFile
@@ -164,3 +168,58 @@ def test_no_changed_byte_of_a_record_is_harmless() -> None:
         changed[place] ^= 1
         with pytest.raises(DataError, match=r"sample 0 .*expected (a record|CRC)"):
             FORM.read(lambda path, c=bytes(changed): io.BytesIO(c), layout, batch, np.zeros(20, np.uint8))
+
+
+ZIPPED = TfRecordOptions(compression="gzip")
+
+
+@pytest.mark.parametrize("compressibility", [1.0, 2.0, 7.0, 16.0])
+@pytest.mark.parametrize(("rows", "size"), [(3, 16), (70, 300), (3, 20_000), (2, 1_500_000)])
+def test_gzip_unpacks_our_gzip_files_to_our_plain_ones(rows: int, size: int, compressibility: float) -> None:
+    layout = Layout(2, rows, Constant(value=size), 5, ".tfrecord", ZIPPED, compressibility)
+    content, plain = written(layout, 1), written(replace(layout, options=NO_OPTIONS), 1)
+    assert gzip.decompress(content) == plain
+    assert len(content) == FORM.file_bytes(layout, np.array([1]))[0]
+    if size > 1_000_000:  # the bound is near
+        assert len(content) == pytest.approx(len(plain) / compressibility, rel=0.08)
+        assert len(zlib.compress(plain)) < len(content)
+    batch = layout.whole_file(1)
+    planned = FORM.requests(layout, batch)
+    assert (planned.num_opens, planned.nbytes.tolist()) == (1, [len(content)])
+
+
+def test_a_gzip_stream_of_another_program_is_read() -> None:
+    layout = Layout(2, 5, Constant(value=3000), 5, ".tfrecord", ZIPPED)
+    plain = written(replace(layout, options=NO_OPTIONS), 1)
+    batch = layout.whole_file(1, 2, 4)
+    out = np.zeros(batch.total_bytes, np.uint8)
+    for content in (gzip.compress(plain), gzip.compress(plain[:4000]) + gzip.compress(plain[4000:])):
+        content += gzip.compress(b"") * 50  # a shorter file would be a truncated one
+        read = FORM.read(lambda path, found=content: io.BytesIO(found), layout, batch, out)
+        assert read.tolist() == [7, 8]
+
+
+def ended(file: bytes, num_bytes: int) -> bytes:
+    """Give a stream of only so many of a file's bytes, in a file that is long enough."""
+    return gzip.compress(gzip.decompress(file)[:num_bytes]) + gzip.compress(b"") * 900
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda file: file[:200], "expected a file of 15505 bytes, found 200: the file is truncated"),
+        (lambda file: b"BZh9" + file[4:], "expected a gzip stream of records, found none"),
+        (lambda file: gzip.compress(bytes(10**8)), "expected a record with a payload of 3030 bytes, found one of 0"),
+        (
+            lambda file: gzip.compress(gzip.decompress(file)[:7000]) + gzip.compress(b"") * 900,
+            "at byte 6092 of the gzip stream, found 908",
+        ),
+        (lambda file: b"", "found 0: the file is truncated"),
+    ],
+)
+def test_a_damaged_gzip_file_and_one_that_inflates_without_end_are_told(change: Any, reason: str) -> None:
+    layout = Layout(2, 5, Constant(value=3000), 5, ".tfrecord", ZIPPED)
+    content, batch = change(written(layout, 0)), layout.whole_file(0, 2, 3)
+    with pytest.raises(DataError, match=r"000000000.tfrecord: sample 2 \(row 2\): expected .*found") as told:
+        FORM.read(lambda path: io.BytesIO(content), layout, batch, np.zeros(batch.total_bytes, np.uint8))
+    assert reason in str(told.value)

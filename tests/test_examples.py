@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 ANSWERS = {
     "keep_busy": r"nvme keeps 1 of them busy\n(.*\n)*s3 keeps none of them busy",
     "how_many_workers": r"8 workers with prefetch_factor 2 are enough",
-    "better_or_noise": r"difference \+4\.\d ± 0\.\d points\nit is real",
+    "better_or_noise": r"B is 10\.\d % ± \d\.\d % faster than A; more than noise \(6 pairs",
     "slowest_steps": r"(.*\n){7}.*\napart from compute, they spent most time in (data_wait|sync|checkpoint)",
 }
 

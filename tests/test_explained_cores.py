@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_processors import BUSY, TRUTH, busy, recorded, seconds_per_step
+from planted import TRUTH, busy, recorded, seconds_per_step
+from test_processors import BUSY
 
 from rayio.analyze.stalls import attribute
 from rayio.predict.counterfactual import counterfactuals, ready

@@ -263,7 +263,10 @@ def test_about_as_many_samples_are_hit_as_asked_for() -> None:
         ("soon", "storage.faults=soon"),
         ({"stalls": [{"rate": 2, "seconds": 1}]}, "rate=2: must be a number above 0, and at most 1"),
         ({"stalls": [{"rate": 0.1}]}, "seconds: is required and missing"),
-        ({"stalls": [{"seconds": 1}]}, "each needs rate (a share of samples) or at (a time of the run), and not both"),
+        (
+            {"stalls": [{"seconds": 1}]},
+            "stalls[0]={seconds: 1}: needs rate (a share of samples) or at (a time of the run), and not both",
+        ),
         ({"stalls": [{"rate": 0.1, "at": 1, "seconds": 1}]}, "and not both"),
         ({"stalls": 3}, "storage.faults.stalls=3: must be a list of mappings with rate, at, seconds"),
         ({"errors": [{"kind": "ENOENT", "rate": 0.1}]}, "kind=ENOENT: must be EIO, ESTALE, ETIMEDOUT, 500 or 503"),

@@ -60,6 +60,9 @@ class Heard(Reporter):
     def say(self, text: str) -> None:
         self.said.append(text)
 
+    def warn(self, text: str) -> None:
+        self.say(f"warning: {text}")
+
 
 def run(root: Path, overrides: dict[str, Any], out: str = "run", reporter: Reporter | None = None) -> rayio.Run:
     return rayio.run(

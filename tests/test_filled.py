@@ -8,19 +8,23 @@ from typing import Any
 
 import pytest
 
-from rayio.analyze.filled import TOO_SHORT, enough, note_of
+from rayio.analyze.filled import enough
+from rayio.analyze.gate import SHORT_RUN
 from rayio.cli import main
 from rayio.records.run_result import RunResult
 from rayio.report.explain import explain
+from rayio.report.text.doubts import TITLES
+from rayio.report.text.explanation import text
+from rayio.report.text.sweep import conclusions
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
 from rayio.session import run, simulate
 from rayio.session.conclude import in_memory
-from rayio.study.sweeps.sweep_tables import conclusions
 from rayio.study.sweeps.sweeping import sweep
 from scenarios import scenario
 
+TOO_SHORT = TITLES[SHORT_RUN]
 RANKS, BATCH, SIZE, COMPUTE = 2, 2, 1 << 20, 0.05
 #: Bytes per second that all ranks ask for.
 DEMAND = RANKS * BATCH * SIZE / COMPUTE
@@ -37,9 +41,13 @@ def planted(gives: float, *, steps: int = 30, **more: Any) -> Scenario:
 
 
 def told(result: RunResult) -> str:
-    note = note_of(result.notes)
-    assert note is not None, result.notes
-    return note
+    sentence = note_of(result)
+    assert sentence is not None, result.doubts
+    return sentence
+
+
+def note_of(result: RunResult) -> str | None:
+    return next((doubt.sentence for doubt in result.doubts or () if doubt.code == SHORT_RUN), None)
 
 
 def number(pattern: str, note: str) -> float:
@@ -64,7 +72,7 @@ def test_the_run_that_is_asked_for_is_steady(which: int) -> None:
     note = told(in_memory(planted(0.5)))
     steps, epochs = int(number(r"epochs of (\d+) steps", note)), int(number(r"train.epochs=(\d+)", note))
     longer = in_memory(planted(0.5, **({"train__epochs": epochs} if which else {"steps": steps})))
-    assert note_of(longer.notes) is None
+    assert note_of(longer) is None
     assert longer.au == pytest.approx(0.5, rel=0.05)
 
 
@@ -86,12 +94,12 @@ def test_readers_that_are_too_slow_are_told_as_storage_is() -> None:
 )
 def test_nothing_is_said_where_nothing_is_wrong(keys: dict[str, Any]) -> None:
     result = in_memory(planted(**keys))
-    assert note_of(result.notes) is None, result.notes
+    assert note_of(result) is None, result.doubts
 
 
 @pytest.mark.parametrize("name", ["unet3d-small", "unet3d-h100", "unet3d-a100", "unet3d-v100", "s3-autoscaled"])
 def test_nothing_is_said_of_scenarios_that_are_packaged(name: str) -> None:
-    assert note_of(in_memory(load(name)).notes) is None
+    assert note_of(in_memory(load(name))) is None
 
 
 def test_the_same_is_said_on_a_clock_that_ticks(tmp_path: Path) -> None:
@@ -112,23 +120,24 @@ def test_explain_and_the_report_say_it_beside_a_target_that_is_met(tmp_path: Pat
     assert made.result.exit_code == 0
     found = explain(made.path, simulate=False)
     assert found.sentence.startswith("No bottleneck worth removing")
-    assert f"{TOO_SHORT}: see the note." in found.sentence
-    assert told(made.result) in found.notes
+    assert told(made.result) in [doubt.sentence for doubt in found.doubts]
+    assert f"  warning: {TOO_SHORT}" in text(found)
     with pytest.raises(SystemExit, match=r"^0$"):
         main(["report", str(made.path)])
     page = (tmp_path / "run" / "report.html").read_text()
     assert re.search(rf'✓ target met[^<]*</span><span class="badge missed">{TOO_SHORT}', page)
-    bound = explain(simulate(planted(0.5, steps=40), out=tmp_path / "bound").path, simulate=False)
-    assert f"{TOO_SHORT}: see the note." in bound.sentence
+    bound = explain(simulate(planted(0.5, steps=40), out=tmp_path / "bound").path)
+    assert bound.prediction is None
+    assert bound.sentence.endswith("No prediction: run too short.")
 
 
 def test_a_sweep_says_it_once(tmp_path: Path) -> None:
     keys = {"loader.num_workers": [1, 8], "loader.prefetch_factor": [1, 4]}
     (tmp_path / "short.yaml").write_text(to_yaml(planted(0.5)))
     found = sweep(tmp_path / "short.yaml", keys, out=tmp_path / "sweep")
-    lines = [line for line in conclusions(found) if line.startswith("note: ")]
+    lines = [line for line in conclusions(found.table) if line.startswith("warning: ")]
     assert len(lines) == 1
-    assert re.match(rf"note: 2 points, num_workers=8, prefetch_factor=4 the most: {TOO_SHORT}: ", lines[0])
+    assert re.match(rf"warning: 2 points, num_workers=8, prefetch_factor=4 the most: {TOO_SHORT}: ", lines[0])
 
 
 def test_what_searches_take_stays_below() -> None:

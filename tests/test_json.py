@@ -14,8 +14,8 @@ import typer
 from collectors import http
 from exports import told
 
-from rayio.cli import application, terminal
-from rayio.cli.scenarios import Described
+from rayio.cli import application
+from rayio.cli.scenarios import DESCRIBED
 from rayio.records.answers import SCHEMAS, answer_schema
 from rayio.records.record import Json
 from rayio.scenario.load import load, packaged
@@ -53,7 +53,7 @@ def test_every_command_that_prints_numbers_has_json() -> None:
 
 
 def test_the_command_names_the_schemas_that_there_are() -> None:
-    assert [str(name) for name in Described] == ["scenario", *SCHEMAS]
+    assert [*DESCRIBED] == ["scenario", *SCHEMAS]
 
 
 def test_every_schema_is_valid_and_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,15 +175,3 @@ print_json({"au": 1})
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert json.loads(done.stdout) == {"au": 1}
     assert {*done.stderr.splitlines()} == {"a library", "a library in C", "a child"}
-
-
-@pytest.mark.parametrize(
-    ("gone", "before", "share", "said"),
-    [(30.0, 0.0, 0.25, "1:30"), (10.0, 0.5, 0.75, "0:10"), (3600.0, 0.0, 0.5, "1:00:00"), (60.0, 0.0, 1.0, "0:00")],
-)
-def test_the_time_that_is_left_is_that_of_the_same_pace(gone: float, before: float, share: float, said: str) -> None:
-    assert terminal.left(gone, before, share) == f" · about {said} left"
-
-
-def test_nothing_is_said_of_the_time_left_before_anything_is_known() -> None:
-    assert terminal.left(0.5, 0.0, 0.9) == terminal.left(9.0, 0.3, 0.3) == terminal.left(9.0, 0.0, 0.0) == ""

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from handmade import Trace
+from handmade import Trace, measure
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rayio.analyze.arrays import RunArrays
-from rayio.analyze.metrics import measure
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import PHASES, timeline
 from rayio.records.hosts import Fetched

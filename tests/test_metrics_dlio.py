@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from handmade import Trace
+from handmade import Trace, measure
 
 from rayio.analyze.arrays import RunArrays
-from rayio.analyze.metrics import measure
 from rayio.analyze.shape import RunShape
 
 

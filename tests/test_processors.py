@@ -13,23 +13,22 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from planted import TRUTH, busy, recorded, seconds_per_step
 
-from rayio.analyze.arrays import RunArrays
-from rayio.analyze.metrics import measure
-from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import texts
 from rayio.engines.virtual.clock import VirtualKernel
 from rayio.errors import RunError, ScenarioError, StorageError
 from rayio.machine.cpu_time import cpu_seconds_of
-from rayio.model.cpu_account import ReadCpu
+from rayio.model.cpu_account import StageCpu
 from rayio.model.processors import Cores, Process, SlicedCores
 from rayio.predict.calibrate import Calibration, calibrate, learn
 from rayio.predict.learnable import Learnable
 from rayio.predict.processors import SeenCpu, learn_cpu
+from rayio.records.calibrated import Note, OneSize
+from rayio.report.text.calibration import worded
 from rayio.scenario import checks
 from rayio.scenario.costs import CpuCosts
 from rayio.scenario.load import load
-from rayio.scenario.model import Scenario
 from rayio.session import run
 from scenarios import scenario, simulated
 
@@ -110,12 +109,6 @@ BUSY: dict[str, Any] = {
         "cpu": {"sample": "5 ms", "queue": "4 ms", "rank": "2 ms"},
     },
 }  # fmt: skip
-
-
-def seconds_per_step(wanted: Scenario) -> float:
-    """The wall time of a step."""
-    found = measure(RunArrays.of_spans(simulated(wanted).spans), RunShape.of(wanted))
-    return 1 / float(found["samples_per_second"]) * wanted.loader.batch_size * wanted.cluster.world_size
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3])
@@ -239,7 +232,7 @@ def told(batch_bytes: float, batches: int = 100, **changed: Any) -> dict[str, An
     return {"cpu_seconds": {"roles": roles, "nodes": batches * 1e-3, "reads": reads} | changed}
 
 
-def learned_from(*sizes: float) -> tuple[CpuCosts, list[str]]:
+def learned_from(*sizes: float) -> tuple[CpuCosts, list[Note]]:
     seen = [SeenCpu.of(told(size), f"run-{size:g}") for size in sizes]
     return learn_cpu([one for one in seen if one is not None], "npz")
 
@@ -262,7 +255,8 @@ def test_runs_of_one_size_do_not_and_say_so() -> None:
     assert found.sample * 4 == pytest.approx(4e-3 + 2e-3)
     assert found.rank == pytest.approx(1e-3 + 1e-3)
     assert len(notes) == 1
-    assert "samples of another size" in notes[0]
+    assert notes == [OneSize(4e6)]
+    assert "samples of another size" in worded(notes[0])
 
 
 @pytest.mark.parametrize(
@@ -273,7 +267,7 @@ def test_a_run_that_says_nothing_teaches_nothing(info: dict[str, Any]) -> None:
 
 
 def test_reads_are_summed_up_as_they_were() -> None:
-    one, other = ReadCpu(), ReadCpu()
+    one, other = StageCpu(), StageCpu()
     one.add(4, 1000, 0.5)
     other.add(2, 3000, 0.25)
     other.join(one)
@@ -292,47 +286,6 @@ def test_the_kernel_says_what_a_process_has_worked() -> None:
     assert after is not None
     assert after - before == pytest.approx(0.3, abs=0.1)
     assert cpu_seconds_of(1 << 30) is None
-
-
-#: What is to be found again: the costs of a run whose two ranks keep both cores of their node busy.
-TRUTH: dict[str, Any] = {
-    "lease": "2 ms", "put": "3 ms", "take": "6 ms", "step": "300 us",
-    "cpu": {
-        "slice": "4 ms", "contention": 1.2, "step": "300 us", "format": "npz", "sample": "1 ms",
-        "bandwidth": "2 GB/s", "queue": "2 ms", "rank": "1 ms",
-    },
-}  # fmt: skip
-
-
-def busy(size: str, workers: int, ranks: int) -> dict[str, Any]:
-    return {
-        "dataset__path": "data", "dataset__num_files": 160 * ranks, "dataset__sample_bytes": size,
-        "cluster__ranks_per_node": ranks,
-        "loader__batch_size": 4, "loader__num_workers": workers, "loader__payload": "real", "train__epochs": 3,
-        "train__compute": "8 ms", "storage__model": {"first_byte": "200 us", "connection_bandwidth": "2 GB/s",
-                                                     "bandwidth": "100 GB/s"},
-    }  # fmt: skip
-
-
-def recorded(wanted: Scenario) -> Learnable:
-    """A simulated run as if it had been one on Ray: what its processes would have said of their CPU time is known."""
-    spans = simulated(wanted).spans
-    batches = int((texts(spans, "name", ("data_wait",)) == 0).sum())
-    cpu, nbytes = wanted.charges.cpu, wanted.dataset.sample_bytes.expected * 4
-    read = cpu.parsing(4, round(nbytes))
-    reads = {
-        "batches": batches, "samples": 4.0 * batches, "bytes": nbytes * batches, "seconds": read * batches,
-        "samples_samples": 16.0 * batches, "samples_bytes": 4 * nbytes * batches, "bytes_bytes": nbytes**2 * batches,
-        "samples_seconds": 4 * read * batches, "bytes_seconds": nbytes * read * batches,
-    }  # fmt: skip
-    roles = {"reader": read + wanted.charges.put, "queue": cpu.queue, "rank": cpu.rank + cpu.step}
-    said = {
-        "roles": {role: each * batches for role, each in roles.items()},
-        "nodes": 0.0,
-        "reads": reads,
-    }
-    info = {"engine": "ray", "rayio": "0", "modelled_storage": False, "payload": "real", "cpus": 2, "cpu_seconds": said}
-    return Learnable("run", wanted, info, spans)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

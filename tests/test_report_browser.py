@@ -101,22 +101,29 @@ def look(tmp_path: Path) -> Callable[[rayio.Run], Seen]:
 
     def looked(run: rayio.Run) -> Seen:
         report(run.path)
-        (run.path / "around.html").write_text(AROUND, encoding="utf-8")
-        done = subprocess.run(
-            [CHROMIUM or "", "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-             "--disable-component-update", "--no-first-run", f"--user-data-dir={tmp_path / 'profile'}",
-             "--allow-file-access-from-files", "--enable-logging=stderr", "--window-size=1500,1000",
-             "--virtual-time-budget=20000", "--dump-dom", (run.path / "around.html").absolute().as_uri()],
-            capture_output=True, text=True, timeout=180, check=True, env={**os.environ, "HOME": str(tmp_path)},
-        )  # fmt: skip
-        assert "CONSOLE" not in done.stderr, done.stderr
-        text = re.findall(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
-        assert text, done.stdout[:2000] + done.stderr
-        assert text[0], "the page was never looked at to the end: " + done.stderr
-        found: Seen = json.loads(unescape(text[0]))
-        return found
+        return seen_in(run.path, tmp_path)
 
     return looked
+
+
+def seen_in(folder: Path, home: Path) -> Seen:
+    """Open the page ``report.html`` of a folder in the browser, at two widths, and say what was seen."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here")
+    (folder / "around.html").write_text(AROUND, encoding="utf-8")
+    done = subprocess.run(
+        [CHROMIUM or "", "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+         "--disable-component-update", "--no-first-run", f"--user-data-dir={home / 'profile'}",
+         "--allow-file-access-from-files", "--enable-logging=stderr", "--window-size=1500,1000",
+         "--virtual-time-budget=20000", "--dump-dom", (folder / "around.html").absolute().as_uri()],
+        capture_output=True, text=True, timeout=180, check=True, env={**os.environ, "HOME": str(home)},
+    )  # fmt: skip
+    assert "CONSOLE" not in done.stderr, done.stderr
+    text = re.findall(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert text, done.stdout[:2000] + done.stderr
+    assert text[0], "the page was never looked at to the end: " + done.stderr
+    found: Seen = json.loads(unescape(text[0]))
+    return found
 
 
 def holds(seen: Seen) -> None:

@@ -64,7 +64,7 @@ def test_where_a_rank_has_no_step_in_the_window_shares_are_of_all_time_and_still
     assert found.steps == 1
     assert found.au == pytest.approx(490 / 500)
     assert 490 / 500 + sum(row.share or 0 for row in found.table) == pytest.approx(1)
-    assert any(note.startswith("a rank has no step that counts") for note in judged.notes)
+    assert any(remark.code == "rank_without_steps" for remark in judged.remarks)
 
 
 def test_a_wait_is_cut_at_its_batchs_stage_boundaries() -> None:

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from handmade import Trace, result
+from pages import Page
 
+import rayio
 from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import measure
 from rayio.analyze.shape import RunShape
 from rayio.records.run_result import Books, RunResult
+from rayio.report.build import report
 from rayio.report.text.summary import check_expectations, summary
 from rayio.scenario.expect import Condition
 
@@ -44,7 +48,6 @@ unet3d-small, measured on the ray engine: 24 steps of 2 ranks together, 1.70 s
   AU                    95.0 %  min 95.0 %, max 95.0 % over ranks; measured over 11 steps per rank, 1.10 s
   within               ± 0.0 %  in 95 of 100 cases, from these steps of 1 epoch
   throughput   140.0 samples/s
-  read           unknown MiB/s
   data loading           4.0 %  of step time, exposed: prefetching did not hide it
   overhead              1.00 %  of step time (rayio's own)
   goodput               67.1 %  of wall time was compute that counts
@@ -96,7 +99,7 @@ def test_an_uneven_ledger_is_shouted_with_its_first_differences() -> None:
 
 def test_a_run_that_broke_off_before_any_span_has_a_summary() -> None:
     text = summary(measure(RunArrays.of_spans(Trace().spans), RunShape(2, 7, 1, 1, 12)))
-    assert "AU                   unknown" in text
+    assert "AU              not measured" in text
     assert "note: 2 of 2 ranks recorded nothing" in text
     assert "as DLIO" not in text
 
@@ -140,3 +143,16 @@ def test_an_evaluation_has_a_line_of_its_own_and_a_part_of_the_time() -> None:
     assert "evaluation            70.0 %  AU of evaluation, min 70.0 %, max 70.0 % over ranks; 12 of 10 ms each" in text
     assert "  evaluate          120 ms    10.0 %  evaluating\n" in text
     assert "evaluat" not in summary(a_result())
+
+
+def test_a_run_without_a_measured_step_says_so_once_and_lists_nothing_unknown(tmp_path: Path) -> None:
+    run = rayio.simulate("unet3d-small", {"train.epochs": 1, "train.steps": 1}, out=tmp_path / "run")
+    assert run.au is None
+    assert [line for line in run.summary().splitlines() if line.startswith("  AU ")] == [
+        "  AU              not measured  no step after the warm-up was completed by every rank"
+    ]
+    assert "unknown" not in run.summary()
+    assert "no step measured" in repr(run)
+    words = " ".join(Page(Path(report(run.path)).read_text()).words.split())
+    assert "AU not measured" in words
+    assert not re.findall(r"(?:AU|throughput|read|overhead|sync) unknown", words)

@@ -29,14 +29,17 @@ from rayio.engines.loaders import pytorch
 from rayio.engines.loaders.reading import Reading
 from rayio.engines.ray.placement import actors
 from rayio.errors import DataError, RunError, ScenarioError
+from rayio.model.cpu_account import CpuAccount, ProcessCpu, StageCpu
 from rayio.model.kernel import WallKernel
 from rayio.model.plan import Plan
 from rayio.model.planning import plan_of
 from rayio.model.wiring import Wiring
 from rayio.place import Where
+from rayio.predict.calibrate import calibrate
 from rayio.report.explain import explain
 from rayio.reporter import Reporter
 from rayio.scenario.checks import contradictions, idle
+from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
 from rayio.session import Run
@@ -543,3 +546,44 @@ def test_on_ray_a_killed_worker_ends_the_run_in_one_line(tmp_path: Path) -> None
     assert "\n" not in str(caught.value)
     assert Run.open(tmp_path / "killed").result["exit_code"] == 2
     assert have_gone(killer.workers)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_the_cpu_time_of_its_workers_is_counted_once(tmp_path: Path, num_workers: int) -> None:
+    decode = {"kind": "checksum", "passes": 3}
+    queue, plan = opened(
+        tmp_path, "fork", train__epochs=1, dataset__num_files=12, loader__num_workers=num_workers,
+        loader__decode=decode,
+    )  # fmt: skip
+
+    async def batches() -> int:
+        try:
+            return sum([(await queue.get(Where(0, 0, step))).nbytes for step in range(plan.steps_of(0)[0])])
+        finally:
+            await queue.close()
+
+    nbytes, number = asyncio.run(batches()), plan.steps_of(0)[0]
+    assert len(queue.worked) == max(1, num_workers)
+    account = CpuAccount.of([ProcessCpu("rank", 5.0, 6.0, "", None, StageCpu(), StageCpu(), (*queue.worked.values(),))])
+    assert (account.reads.batches, account.reads.bytes) == (number, nbytes)
+    assert (account.decodes.batches, account.decodes.bytes) == (number, nbytes)
+    if num_workers:
+        assert account.by_role["reader"] >= account.reads.seconds + account.decodes.seconds > 0
+        assert account.by_role["rank"] == 5.0
+    else:
+        assert account.by_role == {"rank": 5.0}, "its time is in that of its rank"
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.filterwarnings("default")
+def test_a_calibrated_run_on_ray_predicts_with_an_interval(home: Path) -> None:
+    wanted = with_torch(
+        loader__multiprocessing_context="forkserver", loader__persistent_workers=True, cluster__ranks_per_node=1,
+        loader__decode={"kind": "checksum"}, train__compute="20 ms",
+    )  # fmt: skip
+    done = rayio.run(wanted, root=home)
+    found = calibrate(done.path).scenario
+    assert isinstance(found.loader.decode, Work)
+    assert found.loader.decode.rate is not None
+    assert rayio.simulate(found, root=home).result.between is not None

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from handmade import Trace
+from handmade import Trace, measure
 
 from rayio.analyze.arrays import RunArrays
-from rayio.analyze.metrics import measure
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import attribute
 from rayio.analyze.verdict import judge

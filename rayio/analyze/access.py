@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rayio.analyze.intervals import Lookup, Occupied
 from rayio.analyze.part import Part
 from rayio.analyze.timeline import Ints, Lives, integers, is_text, nearest_rank, texts
+from rayio.records.doubts import Remark, remark
 from rayio.records.explained import Access, Bandwidth, FileAccess, Moved, Operation, RankAccess
 from rayio.storage.base import OPEN, READ
 from rayio.trace.arrow import plain
@@ -35,8 +36,6 @@ SIZES: dict[str, int] = {
 
 #: Files and ranks listed one by one.
 LISTED = 64
-
-_NEEDS_IO = "opens, files, offsets and the sizes of single requests need trace.level=io"
 
 
 class Accesses:
@@ -78,9 +77,9 @@ class Accesses:
         return access if self._files is None else self._files.added_to(access)
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """Return a sentence for each thing that the spans do not record."""
-        return (_NEEDS_IO,) if self._files is None else (*self._files.notes,)
+    def remarks(self) -> tuple[Remark, ...]:
+        """Return a remark for each thing that the spans do not record."""
+        return (remark("needs_io_level"),) if self._files is None else (*self._files.remarks,)
 
 
 def _evaluated(slices: Slices) -> Ints:
@@ -262,7 +261,7 @@ class _Files:
         self.epochs = epochs
         #: Requests by their size, of each operation that moves bytes and occurred.
         self.sizes: dict[str, Ints] = {}
-        self.notes: list[str] = []
+        self.remarks: list[Remark] = []
         self.names: list[str] = []
         #: By file and operation; training's files come first, then evaluations' files of the same names.
         self.number, self.moved = (np.zeros((0, len(OPERATIONS)), np.int64) for _ in range(2))
@@ -276,7 +275,7 @@ class _Files:
                 self.sizes[what] = self.sizes.get(what, 0) + _by_size(requests.nbytes[mine])
         missing = [column for column in ("file", "offset") if column not in spans.column_names]
         if missing:
-            self.notes = [f"spans have no {' and no '.join(missing)}: nothing is known of files"]
+            self.remarks = [remark("no_files_in_spans", missing=" and no ".join(missing))]
             return
         files, names = _numbered(spans, "file", requests.chosen)
         self.names = names
@@ -294,7 +293,7 @@ class _Files:
     def add(self, others: _Files) -> None:
         for what, sizes in others.sizes.items():
             self.sizes[what] = self.sizes.get(what, 0) + sizes
-        self.notes, self.names = others.notes, others.names
+        self.remarks, self.names = others.remarks, others.names
         if len(others.number):
             if not len(self.number):
                 self.number, self.moved = (np.zeros_like(others.number) for _ in range(2))
@@ -324,7 +323,7 @@ class _Files:
             if what in self.sizes
         }
         access = replace(access, sizes=sizes)
-        if self.notes:
+        if self.remarks:
             return access
         names = [*self.names, *(f"{name} (evaluation)" if name else "" for name in self.names)]
         is_named = np.array([bool(name) for name in names], np.bool_)

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
 
 import yaml
 
+from rayio.analyze import gate
 from rayio.analyze.student import t_quantile
 from rayio.records.comparison import (
     FASTER,
+    IN_DOUBT,
     NO_DIFFERENCE,
     NO_METRIC,
     REPEATS,
@@ -33,6 +35,7 @@ from rayio.records.comparison import (
     Spread,
     Verdict,
 )
+from rayio.records.doubts import Doubt
 from rayio.records.metric_names import METRICS, lookup
 from rayio.records.origin import kind_of
 from rayio.records.run_result import RunResult
@@ -119,13 +122,20 @@ def compare(runs: Sequence[Compared]) -> Comparison:
     names = [name for name in METRICS if any(lookup(run.result, name) is not None for run in runs)]
     rows = tuple(_metric(name, sides) for name in names)
     spreads = tuple(repeats([run.result for run in runs])) if is_one else None
+    verdicts = tuple(_of_repeats(spreads) if spreads is not None else _verdicts(rows, len(sides)))
+    doubts: list[tuple[Doubt, ...]] = []
+    if spreads is None:
+        doubts = [_doubts(sides[0], *pair) for pair in zip(sides[1:], verdicts, strict=True)]
+        pairs = zip(verdicts, doubts, strict=True)
+        verdicts = tuple(replace(each, outcome=IN_DOUBT) if some else each for each, some in pairs)
     return Comparison(
-        verdicts=tuple(_of_repeats(spreads) if spreads is not None else _verdicts(rows, len(sides))),
+        verdicts=verdicts,
         groups=tuple(map(_group, sides)),
         differing_keys=tuple(_differing([side[0] for side in sides])),
         main_metrics=tuple([name for name in MAIN if name in names][:MOST_MAIN]),
         metrics=rows,
         notes=(),
+        doubts=tuple({doubt.code: doubt for some in doubts for doubt in some}.values()),
         repeats=spreads,
     )
 
@@ -264,6 +274,16 @@ def _verdicts(rows: Sequence[MetricRow], number: int) -> Iterator[Verdict]:
             noise_percent=difference.noise_percent,
             pairs=difference.pairs,
         )
+
+
+def _doubts(first: Side, other: Side, verdict: Verdict) -> tuple[Doubt, ...]:
+    """Return the doubts about a verdict; none where it says nothing of the difference."""
+    if verdict.percent is None:
+        return ()
+    a, b = ([run.result for run in side] for side in (first, other))
+    speed = gate.speed_of_runs([run.info for run in (*first, *other)])
+    doubts = gate.of_comparison(a, b, verdict.percent, verdict.noise_percent)
+    return doubts if speed is None else (*doubts, speed)
 
 
 def _of_repeats(spreads: Sequence[Repeated]) -> Iterator[Verdict]:

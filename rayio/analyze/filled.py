@@ -10,10 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from rayio.analyze.arrays import RunInSlices, Timed
+from rayio.analyze.gate import short_run
 from rayio.analyze.intervals import BEFORE, Occupied
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import Ints
 from rayio.analyze.window import Window
+from rayio.records.doubts import Doubt
 
 #: Least steps per rank and epoch of a simulated point of a search, also as a multiple of the prefetch window, whose
 #: filling and draining would show; and the most that a long window asks for.
@@ -23,40 +25,42 @@ SIMULATED_STEPS, WINDOWS, MOST_STEPS = 100, 25, 1000
 #: made them by as much. :data:`WINDOWS` of it stay below.
 SHOWS = 0.05
 
-#: How the note begins; a badge of the report repeats it.
-TOO_SHORT = "Run too short"
-
 
 def enough(window: int) -> int:
     """Return the steps per rank and epoch from which on a prefetch window of so many batches does not show."""
     return max(SIMULATED_STEPS, min(WINDOWS * window, MOST_STEPS))
 
 
-def short_of(steps: int, wanted: int) -> list[str]:
-    """Return a note if ``train.steps`` leaves fewer steps than a steady state needs."""
-    if steps >= wanted:
-        return []
-    return [f"train.steps={steps} is too short: the initial prefetch shows; use {wanted}"]
+def of_filling(
+    run: RunInSlices,
+    window: Window | None,
+    shape: RunShape,
+    counted: int,
+    au: float | None,
+    change: str | None = None,
+) -> Doubt | None:
+    """Return the doubt if the initial prefetch inflates AU; ``counted`` are the steps of the rank with the fewest.
 
-
-def of_filling(run: RunInSlices, window: Window | None, shape: RunShape, counted: int, au: float | None) -> list[str]:
-    """Return a note if the initial prefetch inflates AU; ``counted`` are the steps of the rank with the fewest.
-
+    ``change`` is that of a replayed run.
     A long prefetch window alone is not enough: storage that keeps up refills it. So the rate at which a rank took
     batches is compared with the rate at which its workers read them, see :func:`_supplied`.
     """
     prefetched = min(shape.prefetched, shape.steps_per_epoch)
     if window is None or not window.is_whole or au is None or prefetched <= SHOWS * counted:
-        return []
+        return None
     took, given = counted / window.seconds, _supplied(run, shape)
     if given is None or took <= (1 + SHOWS) * given:
-        return []
+        return None
     of_epochs, steps = -(-WINDOWS * prefetched // shape.steps_per_epoch), WINDOWS * shape.prefetched
-    return [
-        f"{TOO_SHORT}: the initial prefetch inflates AU. Readers sustain {given:.3g} of {took:.3g} batches/s, "
-        f"AU {au * given / took:.2f}; use train.epochs={of_epochs}, or epochs of {steps} steps (dataset.num_files, "
-        "train.steps)"
-    ]
+    return short_run(
+        given=given,
+        took=took,
+        au=au * given / took,
+        epochs=of_epochs,
+        steps=steps,
+        prefetched=prefetched,
+        change=change,
+    )
 
 
 def _supplied(run: RunInSlices, shape: RunShape) -> float | None:
@@ -93,8 +97,3 @@ def _of_training(work: Timed, shape: RunShape) -> Timed:
 def _union(start: Ints, end: Ints) -> int:
     joined = Occupied.union(np.zeros(len(start), np.int64), start, end)
     return int((joined.end - joined.start).sum())
-
-
-def note_of(notes: tuple[str, ...]) -> str | None:
-    """Return the note about a short run, if there is one."""
-    return next((note for note in notes if note.startswith(TOO_SHORT)), None)

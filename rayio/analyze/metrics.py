@@ -1,7 +1,7 @@
 """Arrays -> numbers: the split of a run's time, AU, throughput.
 
 Counts and sums are whole nanoseconds until the last division. An unknown number (a run that broke off, too few steps)
-is None, and a note gives the reason.
+is None, and a remark gives the reason.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, StepsInSlices, nearest_rank
 from rayio.analyze.window import FEWEST_STEPS, Window, filling, find_window, interval, settled
 from rayio.imports.dlio_formulas import dlio
+from rayio.records.doubts import Remark, remark
 from rayio.records.metric_names import SPLIT
 from rayio.records.run_result import Number, Percentiles, Rank, RunResult, Seconds, Shares, Statistics
 from rayio.trace.order import sums_by
@@ -46,11 +47,11 @@ def measure(run: RunInSlices, shape: RunShape) -> RunResult:
     completed ones. ``evaluation`` is None when there was none.
     """
     lives, ranks = run.lives, len(run.lives.rank)
-    window, notes = find_window(lives, run.steps, shape)
-    au_dlio, au_dlio_stdev, rate_dlio, rate_dlio_stdev = _dlio(lives, run.steps, shape, notes)
+    window, remarks = find_window(lives, run.steps, shape)
+    au_dlio, au_dlio_stdev, rate_dlio, rate_dlio_stdev = _dlio(lives, run.steps, shape, remarks)
     sums = _Sums(run, window, shape)
     by_rank_au = sums.au
-    au, lowest, highest, fewest = _utilisation(by_rank_au, sums, window, notes)
+    au, lowest, highest, fewest = _utilisation(by_rank_au, sums, window, remarks)
     samples_per_second, mib_per_second = _rates(run, window, shape)
     wall, total = int(lives.end.max() - lives.begin.min()) if ranks else 0, int((lives.end - lives.begin).sum())
     begins = sums.first_start[sums.number > 0]
@@ -58,12 +59,12 @@ def measure(run: RunInSlices, shape: RunShape) -> RunResult:
     part = {name: share(spent) for name, spent in sums.spent.items()}
     likely = interval(run.steps, window, shape, au)
     waits = int(sums.spent["data_wait"].sum())
-    notes += filling(waits, sums.at_first, int(sums.lasted.sum()))
-    notes += of_filling(run, window, shape, fewest or 0, au)
+    remarks += filling(waits, sums.at_first, int(sums.lasted.sum()))
+    short = of_filling(run, window, shape, fewest or 0, au)
     if ranks > LISTED_RANKS:
-        notes.append(f"{LISTED_RANKS} of {ranks} ranks are listed one by one in result.json")
+        remarks.append(remark("ranks_listed", listed=LISTED_RANKS, ranks=ranks))
     for rank in lives.rank[lives.split["other"] < 0][:1]:
-        notes.append(f"spans of rank {rank} overlap on lane 0: its split is wrong, which is a defect of rayio")
+        remarks.append(remark("spans_overlap", rank=int(rank)))
     return RunResult(
         au=au,
         au_min=lowest,
@@ -95,7 +96,9 @@ def measure(run: RunInSlices, shape: RunShape) -> RunResult:
         evaluation=evaluation(run, shape.epochs),
         percentiles=_percentiles(run, window, shape),
         ranks=_ranks(lives, by_rank_au, sums.number),
-        notes=tuple(notes),
+        notes=(),
+        remarks=tuple(remarks),
+        doubts=() if short is None else (short,),
     )
 
 
@@ -135,17 +138,16 @@ class _Sums:
 
 
 def _utilisation(
-    au: NDArray[np.float64], sums: _Sums, window: Window | None, notes: list[str]
+    au: NDArray[np.float64], sums: _Sums, window: Window | None, remarks: list[Remark]
 ) -> tuple[Number, Number, Number, int | None]:
     """Return AU (mean, min and max over ranks) and the steps in the window of the rank with the fewest."""
     known = au[~np.isnan(au)]
     fewest = int(sums.inside.min(initial=int(sums.number.sum())))
     if window is not None:
         if len(known) < len(au):
-            notes.append(f"{len(au) - len(known)} of {len(au)} ranks have no whole step in the window, so no AU")
+            remarks.append(remark("ranks_without_au", missing=len(au) - len(known), ranks=len(au)))
         if fewest < FEWEST_STEPS:
-            enough = f"a verdict takes {FEWEST_STEPS}"
-            notes.append(f"only {fewest} whole steps per rank in the window: the numbers are rough, {enough}")
+            remarks.append(remark("few_steps", steps=fewest, enough=FEWEST_STEPS))
     if len(known) < len(au) or not len(au):  # a mean over some ranks would look like one over all
         return None, None, None, fewest if window else None
     return float(known.mean()), float(known.min()), float(known.max()), fewest if window else None
@@ -188,18 +190,17 @@ def shares(total: Ints) -> Callable[[Ints], float | None]:
 
 
 def _dlio(
-    lives: Lives, steps: StepsInSlices, shape: RunShape, notes: list[str]
+    lives: Lives, steps: StepsInSlices, shape: RunShape, remarks: list[Remark]
 ) -> tuple[Number, Number, Number, Number]:
     """Return DLIO's AU in percent and samples/s: each the mean and (population) deviation over epochs."""
     of_ranks = shape.steps(np.arange(shape.world_size))
     by_epoch = dlio(steps, batch_size=shape.batch_size, steps_of=of_ranks[lives.rank], planned=int(of_ranks.sum()))
     au, rate = by_epoch.au_percent, by_epoch.samples_per_second
     if not len(au):
-        notes.append("no au_dlio: it needs a whole epoch of at least 3 steps")
+        remarks.append(remark("no_au_dlio"))
         return None, None, None, None
     if not rate.any():
-        what = "its formula leaves out 2 steps of each block between checkpoints or evaluations"
-        notes.append(f"0 samples/s as DLIO: {what}, and no block has more")
+        remarks.append(remark("no_samples_as_dlio"))
     return float(au.mean()), float(au.std()), float(rate.mean()), float(rate.std())
 
 

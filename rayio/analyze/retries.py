@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pyarrow.compute as pc
 
 from rayio.analyze.delays import attribute_of
 from rayio.analyze.intervals import Occupied
@@ -42,9 +41,9 @@ def retried(spans: pa.Table | Slices) -> Retried | None:
         return None
     took, attributes = 0, Counter[str]()
     for part in slices.parts("name", "duration_ns", "attributes"):
-        again = part.filter(pc.equal(part["name"], "retry"))
-        took += int(integers(again, "duration_ns").sum())
-        attributes.update(again["attributes"].to_pylist())
+        again = np.flatnonzero(is_text(part, "name", "retry"))
+        took += int(integers(part, "duration_ns", again).sum())
+        attributes.update(part["attributes"].take(again).to_pylist())
     refused = Counter[str]()
     for text, times in attributes.items():
         if why := refusal(text):

@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING, Any
 from rayio.analyze.metrics import LISTED_RANKS
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import integers
+from rayio.records.doubts import remark
 from rayio.records.metric_names import HEADLINE
 from rayio.records.run_result import Percentiles, Rank, RunResult, Seconds, Shares
 from rayio.trace.slices import Slices
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-NOTE = (
-    "trace.level is none: no step was recorded, so AU, shares and percentiles are unknown; "
-    "samples/s counts the whole run, start-up included"
-)
 
 
 def measure_lives(spans: pa.Table | Slices, shape: RunShape, steps_of_rank: list[int], samples: int) -> RunResult:
@@ -31,9 +27,9 @@ def measure_lives(spans: pa.Table | Slices, shape: RunShape, steps_of_rank: list
     end = begin + integers(table, "duration_ns")
     wall = int(end.max() - begin.min()) / 1e9 if len(table) else 0.0
     lives = dict(zip(rank.tolist(), ((end - begin) / 1e9).tolist(), strict=True))
-    notes = [NOTE]
+    remarks = [remark("no_steps_recorded")]
     if missing := shape.world_size - len(lives):
-        notes.append(f"{missing} of {shape.world_size} ranks did not live to their end: the run broke off")
+        remarks.append(remark("ranks_ended_early", missing=missing, ranks=shape.world_size))
     known: dict[str, float | None] = {
         "samples_per_second": samples / wall if wall else None,
         "wall_seconds": wall,
@@ -50,5 +46,6 @@ def measure_lives(spans: pa.Table | Slices, shape: RunShape, steps_of_rank: list
             Rank(rank=place, au=None, steps=number, wall=lives.get(place))
             for place, number in enumerate(steps_of_rank[:LISTED_RANKS])
         ),
-        notes=tuple(notes),
+        notes=(),
+        remarks=tuple(remarks),
     )

@@ -12,6 +12,7 @@ from rayio.analyze.stages import OF_LOADER, STAGES, UNSAID
 from rayio.analyze.stalls import CAUSES, Attribution, Charged, causes_with, slowest_pauses, to_the_end
 from rayio.analyze.timeline import Ints
 from rayio.analyze.window import FEWEST_STEPS, MOST, Noted, Window, filling, find_window, first_step_share
+from rayio.records.doubts import Remark, remark
 from rayio.records.explained import LossRow, Verdict
 from rayio.trace.order import sums_by
 
@@ -42,10 +43,10 @@ def bound_of(cause: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdict on a run, with notes and numbers that a replay needs."""
+    """The verdict on a run, with remarks and numbers that a replay needs."""
 
     verdict: Verdict
-    notes: tuple[str, ...]
+    remarks: tuple[Remark, ...]
     samples_per_second: float | None
     #: The largest cause of the bottleneck, however few steps there are; compute where there is no bottleneck.
     largest: str
@@ -57,17 +58,17 @@ def judge(charged: Charged, shape: RunShape, target_au: float | None = None, mea
     """Return the verdict on the whole steps in the window: the table of losses, the AU that it leaves, the bottleneck.
 
     Shares are means over ranks, as AU is, so that AU and the shares sum to 1. Without a window every completed step
-    counts, and a note says that. All numbers are None when no step was completed. Losses of :data:`BINDS` at most are
+    counts, and a remark says that. All numbers are None when no step was completed. Losses of :data:`BINDS` at most are
     no bottleneck, unless they keep a run from its ``target_au``. ``measured`` is the window, where known.
     """
-    window, notes = measured or find_window(charged.lives, charged.steps, shape)
+    window, noted = measured or find_window(charged.lives, charged.steps, shape)
     total = _Sums(charged, window, shape)
     if not total.steps and charged.steps.number:
-        notes = [*notes, f"all {charged.steps.number} completed steps are counted, warm-up too"]
+        noted = [*noted, remark("all_steps_count", steps=charged.steps.number)]
         total = _Sums(charged, window, shape, all_count=True)
-    notes = [*notes]
+    remarks = [*noted]
     if charged.steps.number and not total.counted.all():
-        notes.append("a rank has no step that counts: shares are those of all ranks together, not means over ranks")
+        remarks.append(remark("rank_without_steps"))
     table = _table(total)
     share = shares(total.lasted)
     lost = [(row.cause, row.share) for row in table if row.share]
@@ -86,7 +87,7 @@ def judge(charged: Charged, shape: RunShape, target_au: float | None = None, mea
     if bound == "input" and sum(part for _, part in of_loader) > MOST * bounds[top]:
         bound, causes = "loader", of_loader
     waits, lasted = int(total.waited.sum()), int(total.lasted.sum())
-    notes += filling(waits, total.at_first, lasted) if bound not in OF_DATA else []
+    remarks += filling(waits, total.at_first, lasted) if bound not in OF_DATA else []
     cause = max(causes, key=lambda each: each[1])[0] if is_bound else None
     is_enough = window is not None and fewest >= FEWEST_STEPS
     verdict = Verdict(
@@ -108,7 +109,7 @@ def judge(charged: Charged, shape: RunShape, target_au: float | None = None, mea
         table=table,
     )
     rate = total.samples / window.seconds if window else None
-    return Judged(verdict, (*notes,), rate, cause or "compute", tolerated)
+    return Judged(verdict, (*remarks,), rate, cause or "compute", tolerated)
 
 
 def _table(total: _Sums) -> tuple[LossRow, ...]:

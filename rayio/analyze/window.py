@@ -13,6 +13,7 @@ from rayio.analyze.rounds import Rounds
 from rayio.analyze.shape import RunShape
 from rayio.analyze.student import t_quantile
 from rayio.analyze.timeline import Ints, Lives, Steps, StepsInSlices
+from rayio.records.doubts import Remark, remark
 
 #: Fewer steps of a rank in the window give no verdict and no interval.
 FEWEST_STEPS = 10
@@ -61,13 +62,13 @@ class Interval(NamedTuple):
     high: float
 
 
-#: A window, and the notes on it.
-Noted = tuple[Window | None, list[str]]
+#: A window, and the remarks on it.
+Noted = tuple[Window | None, list[Remark]]
 
 
 def find_window(lives: Lives, steps: StepsInSlices, shape: RunShape) -> Noted:
-    """Return the window; None with a note when a rank was never warm or no step is between the two ends."""
-    notes = []
+    """Return the window; None with a remark when a rank was never warm or no step is between the two ends."""
+    remarks = []
     ranks = len(lives.rank)
     number, warm, last, over = (np.zeros(ranks, np.int64) for _ in range(4))
     for some in steps.by_slice():
@@ -79,18 +80,18 @@ def find_window(lives: Lives, steps: StepsInSlices, shape: RunShape) -> Noted:
         warm[life] = some.computed[is_warm] if shape.warmup_steps else some.start[first]
         last[life], over[life] = (some.epoch[final] << 32) | some.step[final], some.end[final]
     if missing := shape.world_size - ranks:
-        notes.append(f"{missing} of {shape.world_size} ranks recorded nothing")
+        remarks.append(remark("ranks_missing", missing=missing, ranks=shape.world_size))
     planned = shape.epochs * shape.steps(lives.rank)
     if short := int((number < planned).sum()):
         most = shape.epochs * shape.steps_per_epoch
-        notes.append(f"{short} of {shape.world_size} ranks did not finish their {most} steps: the run broke off")
+        remarks.append(remark("ranks_unfinished", short=short, ranks=shape.world_size, steps=most))
     if missing or not ranks or (number <= shape.warmup_steps).any():
-        notes.append(f"no window: a rank has no step after its {shape.warmup_steps} warm-up steps")
-        return None, notes
+        remarks.append(remark("no_warm_step", warmup=shape.warmup_steps))
+        return None, remarks
     shared = last.max() if not short else last.min()
     if warm.max() >= over.min():
-        notes.append("no window: a rank was done before another was warm")
-        return None, notes
+        remarks.append(remark("done_before_warm"))
+        return None, remarks
     begins, ends = [], []
     for some in steps.by_slice():
         inside = (some.start >= warm.max()) & ((some.epoch << 32) | some.step <= shared)
@@ -100,9 +101,9 @@ def find_window(lives: Lives, steps: StepsInSlices, shape: RunShape) -> Noted:
             begins.append(int(some.start[inside].min()))
             ends.append(int(some.end[inside].max()))
     if not begins:
-        notes.append("no window: no step that all ranks share begins after every rank is warm")
-        return None, notes
-    return Window(min(begins), max(ends), not short), notes
+        remarks.append(remark("no_shared_step"))
+        return None, remarks
+    return Window(min(begins), max(ends), not short), remarks
 
 
 def _edges(steps: Steps) -> tuple[Ints, Ints]:
@@ -162,16 +163,15 @@ def interval(steps: StepsInSlices, window: Window | None, shape: RunShape, au: f
     return Interval(max(au - half, 0.0), min(au + half, 1.0))
 
 
-def filling(waits: int, at_first: int, lasted: int) -> list[str]:
-    """Return a note if most of the waiting in the window is for the first batch of an epoch, and is long enough.
+def filling(waits: int, at_first: int, lasted: int) -> list[Remark]:
+    """Return a remark if most of the waiting in the window is for the first batch of an epoch, and is long enough.
 
     All are ns of the steps in the window: their waits, those of the first steps of epochs, and their length.
     """
     share = first_step_share(waits, at_first)
     if share is None or share <= MOST or waits < WORTH_A_WORD * lasted:
         return []
-    where = "at the first step of an epoch: prefetching starts anew there"
-    return [f"{100 * share:.0f} % of the exposed data loading is {where}"]
+    return [remark("waits_at_first_steps", percent=100 * share)]
 
 
 def first_step_share(waits: int, at_first: int) -> float | None:

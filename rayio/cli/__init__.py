@@ -29,7 +29,9 @@ from rayio.cli import (
     top,
     why,
 )
+from rayio.cli.grouped import Grouped
 from rayio.cli.streams import open_streams
+from rayio.cli.terminal import detail
 from rayio.errors import RayioError
 from rayio.signals import INTERRUPTED, interruptible, leave
 from rayio.storage.address import not_utf8
@@ -61,6 +63,7 @@ def application() -> typer.Typer:
     """Return the application with all commands."""
     app = typer.Typer(
         name="rayio",
+        cls=Grouped,
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -69,15 +72,15 @@ def application() -> typer.Typer:
     )
     app.callback()(_options)
     runs.add_to(app)
-    results.add_to(app)
-    predictions.add_to(app)
     sweeps.add_to(app)
-    sizing.add_to(app)
     why.add_to(app)
+    results.add_to(app)
+    sizing.add_to(app)
+    predictions.add_to(app)
+    top.add_to(app)
     export.add_to(app)
     scenarios.add_to(app)
     jobs.add_to(app)
-    top.add_to(app)
     kubernetes.add_to(app)
     completion.add_to(app)
     return app
@@ -91,6 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     open_streams()
     interruptible()
+    detail.restart()
     leave(_exit_code(arguments))
 
 
@@ -114,6 +118,8 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
             _say("interrupted")
         return code if isinstance(code, int) else 0
     except RayioError as error:
+        if detail.is_verbose:
+            traceback.print_exception(error)
         _say(str(error))
         return error.exit_code
     except _UsageError as error:
@@ -156,6 +162,8 @@ def _our_fault(error: Exception) -> int:
         traceback.print_exception(error, file=log)
     from rayio.registry import fault_of
 
+    if detail.is_verbose:
+        traceback.print_exception(error)
     _say(f"{fault_of(error)}: {type(error).__name__}: {error}; the traceback is in {log.name}")
     return 1
 

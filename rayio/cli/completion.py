@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from rayio.cli.grouped import TOOLS
+
 #: Environment variable with the line up to the cursor, set by a shell that asks for candidates.
 VARIABLE = "_RAYIO_COMPLETE"
 
@@ -115,7 +117,7 @@ def answer(app: typer.Typer, line: str) -> str:
 
 def add_to(app: typer.Typer) -> None:
     """Register these commands."""
-    app.command()(completion)
+    app.command(rich_help_panel=TOOLS)(completion)
 
 
 def scenarios(incomplete: str) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ import typer
 
 from rayio.cli.arguments import AsJson, RunPath
 from rayio.cli.file_options import local_file
+from rayio.cli.grouped import LOOK
 from rayio.cli.output import only_json, print_json
 from rayio.cli.terminal import Terminal
 
@@ -219,5 +220,5 @@ def _pace(number: int, began: float) -> str:
 
 def add_to(app: typer.Typer) -> None:
     """Register these commands."""
-    app.command()(export)
-    app.command()(view)
+    app.command(rich_help_panel=LOOK)(export)
+    app.command(rich_help_panel=LOOK)(view)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rayio.cli.arguments import AsJson, Overrides, Root, Source
+from rayio.cli.arguments import AsJson, Overrides, Source
 from rayio.cli.fitting import columns, fit
+from rayio.cli.grouped import CLUSTERS
 from rayio.cli.output import only_json, print_json
 from rayio.cli.terminal import Terminal
 
@@ -104,7 +105,7 @@ def _print_end(ended: Ended, as_json: bool) -> None:
 
 def status(
     job: Annotated[
-        str | None, typer.Argument(help="A job's id.", show_default="all jobs of rayio", metavar="[JOB]")
+        str | None, typer.Argument(help="A job's id.", show_default="all jobs of rayio", metavar="JOB")
     ] = None,
     address: Dashboard = None,
     everything: Annotated[bool, typer.Option("--all", help="List jobs that rayio did not submit, too.")] = False,
@@ -162,7 +163,9 @@ def doctor(
             show_default="check only this machine",
         ),
     ] = None,
-    root: Root = None,
+    root: Annotated[
+        str | None, typer.Option(help="Folder or address to try, on this machine or each node.", metavar="DIR")
+    ] = None,
     pip: Pip = False,
     installed: Installed = False,
     as_json: AsJson = False,
@@ -202,8 +205,10 @@ def doctor(
 
 def add_to(app: typer.Typer) -> None:
     """Register these commands."""
-    for command in (submit, status, stop, doctor):
-        app.command()(command)
+    app.command(rich_help_panel=CLUSTERS)(submit)
+    app.command(rich_help_panel=CLUSTERS)(status)
+    app.command(rich_help_panel=CLUSTERS)(stop)
+    app.command(rich_help_panel=CLUSTERS)(doctor)
 
 
 def dashboard(address: str | None) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from rayio.cli.arguments import Overrides, Source
+from rayio.cli.grouped import CLUSTERS
 from rayio.cli.terminal import Terminal
 
 
@@ -64,10 +65,10 @@ def k8s(
         service_account=service_account,
     )  # fmt: skip
     for warning in job.warnings:
-        Terminal().say(f"warning: {warning}")
+        Terminal().warn(warning)
     print(to_yaml(documents(job)), end="")
 
 
 def add_to(app: typer.Typer) -> None:
     """Register these commands."""
-    app.command()(k8s)
+    app.command(rich_help_panel=CLUSTERS)(k8s)

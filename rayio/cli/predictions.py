@@ -11,6 +11,7 @@ import typer
 from rayio.cli import completion
 from rayio.cli.arguments import AsJson
 from rayio.cli.file_options import Force, check_replaced, local_file
+from rayio.cli.grouped import ASK
 from rayio.cli.output import only_json, print_json
 from rayio.cli.terminal import Terminal
 
@@ -25,7 +26,7 @@ def calibrate(
     others: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RUN]...",
+            metavar="RUN",
             help="Short runs with other sample sizes, to fit the time for each byte.",
             autocompletion=completion.runs,
         ),
@@ -39,6 +40,13 @@ def calibrate(
             parser=local_file,
         ),
     ] = None,
+    busy_run: Annotated[
+        bool,
+        typer.Option(
+            "--busy-run/--no-busy-run",
+            help="Also make a short run without compute for each RUN on Ray, and probe this machine's processors.",
+        ),
+    ] = True,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -48,19 +56,19 @@ def calibrate(
 
     Example:  rayio calibrate runs/four runs/small --out four.yaml && rayio simulate four.yaml loader.num_workers=8
     """
-    from rayio.predict.calibrate import MARK, calibrate
+    from rayio.predict.calibrate import MARK
+    from rayio.session.busy_runs import calibrated
 
     if out is not None:
         check_replaced(out, MARK, "calibrate", force=force)
     with only_json(as_json):
-        learned = calibrate(path, *(others or ()), reporter=Terminal())
+        learned = calibrated(path, *(others or ()), busy=busy_run, reporter=Terminal())
+    for doubt in learned.doubts:
+        print(f"rayio: warning: {doubt.sentence}", file=sys.stderr)
     if as_json:
-        import yaml
-
         if out is not None:
             learned.write(out)
-        scenario = yaml.safe_load(learned.to_yaml())
-        print_json({"file": None if out is None else str(out), "notes": [*learned.notes], "scenario": scenario})
+        print_json(learned.as_json(out))
         return
     if out is None:
         print(learned.to_yaml(), end="")
@@ -73,4 +81,4 @@ def calibrate(
 
 def add_to(app: typer.Typer) -> None:
     """Register these commands."""
-    app.command()(calibrate)
+    app.command(rich_help_panel=ASK)(calibrate)

@@ -16,6 +16,7 @@ from rayio.cli.arguments import AsJson, RunPath, RunPaths
 from rayio.cli.file_options import Force, check_replaced, local_file
 from rayio.cli.fitting import columns, fit
 from rayio.cli.fitting import shown as shown_columns
+from rayio.cli.grouped import ASK, LOOK, TOOLS
 from rayio.cli.output import only_json, print_json
 from rayio.errors import QueryError
 
@@ -179,9 +180,9 @@ def dlio_results(
 
 def add_to(app: typer.Typer) -> None:
     """Register these commands."""
-    app.command()(compare)
-    app.command()(query)
+    app.command(rich_help_panel=ASK)(compare)
+    app.command(rich_help_panel=LOOK)(query)
     text = "Import results of other benchmarks as runs.\n\nExample:  rayio import dlio-results results/unet3d/run_1"
     imports = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=text)
     imports.command("dlio-results")(dlio_results)
-    app.add_typer(imports, name="import")
+    app.add_typer(imports, name="import", rich_help_panel=TOOLS)

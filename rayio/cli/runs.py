@@ -14,6 +14,7 @@ from rayio.cli.arguments import Address, AsJson, Overrides, Root, RunPath, Sourc
 from rayio.cli.export import Grpc, Otlp, collector
 from rayio.cli.file_options import Force, check_replaced
 from rayio.cli.fitting import columns, fit
+from rayio.cli.grouped import LOOK, RUN
 from rayio.cli.output import only_json, print_json
 from rayio.cli.terminal import Terminal
 
@@ -257,8 +258,10 @@ def report(
 
 def add_to(app: typer.Typer) -> None:
     """Register these commands."""
-    for command in (run, simulate, generate, report):
-        app.command()(command)
+    app.command(rich_help_panel=RUN)(run)
+    app.command(rich_help_panel=RUN)(simulate)
+    app.command(rich_help_panel=RUN)(generate)
+    app.command(rich_help_panel=LOOK)(report)
 
 
 def _traced(overrides: list[str] | None, trace: str | None) -> list[str]:

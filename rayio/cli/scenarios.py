@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from enum import StrEnum
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rayio.cli import completion
 from rayio.cli.arguments import AsJson, Overrides, Source
+from rayio.cli.grouped import TOOLS
 from rayio.cli.output import print_json
-from rayio.errors import RayioError
+from rayio.errors import RayioError, ScenarioError
 from rayio.units import format_bytes, format_rate, format_seconds
 
 if TYPE_CHECKING:
     from rayio.scenario.model import Scenario
 
+#: The most problems of a scenario that validate lists.
+MOST_PROBLEMS = 20
 #: Formats of derived numbers by suffix; others are counts.
 _FORMATS = {"_bytes": format_bytes, "_seconds": format_seconds, "_demand": format_rate}
 
@@ -28,7 +32,10 @@ def validate(source: Source, overrides: Overrides = None, as_json: AsJson = Fals
     from rayio.scenario import apart, checks, derive
     from rayio.scenario.load import load
 
-    scenario = load(source, overrides or ())
+    try:
+        scenario = load(source, overrides or ())
+    except ScenarioError as error:
+        raise _listed(error) from None
     apart.refuse_files(scenario)
     if scenario.dataset.is_modelled:  # a run then needs all that a simulation needs
         checks.check_simulated(scenario)
@@ -69,6 +76,17 @@ def validate(source: Source, overrides: Overrides = None, as_json: AsJson = Fals
         print(f"note: {text}")
     for text in checks.not_simulated(scenario):
         print(f"note: rayio simulate cannot run this: {text}")
+
+
+def _listed(error: ScenarioError) -> ScenarioError | typer.Exit:
+    """Print the problems of a scenario, a line each, if there are several; return how the command ends."""
+    if len(error.problems) < 2:
+        return error
+    for line in error.problems[:MOST_PROBLEMS]:
+        print(f"rayio: {' '.join(line.split())}", file=sys.stderr)
+    if (more := len(error.problems) - MOST_PROBLEMS) > 0:
+        print(f"rayio: … and {more} more", file=sys.stderr)
+    return typer.Exit(error.exit_code)
 
 
 def _steps(scenario: Scenario) -> tuple[int, int]:
@@ -147,19 +165,21 @@ def scenarios(as_json: AsJson = False) -> None:
 
 
 #: Names of schemas; :data:`rayio.records.answers.SCHEMAS` has the same, but is slow to import.
-_DESCRIBED = (
+DESCRIBED = (
     "scenario", "result", "explain", "compare", "run", "repeats", "sweep", "validate", "show", "scenarios", "generate",
     "calibrate", "capacity", "advise", "export", "status", "doctor", "top", "query",
 )  # fmt: skip
 
-Described = StrEnum("Described", {name.upper(): name for name in _DESCRIBED})  # type: ignore[misc]
-
 
 def schema(
     of: Annotated[
-        Described,
-        typer.Argument(help="scenario, result (of result.json), or a command (of its --json output)."),
-    ] = Described("scenario"),
+        str,
+        typer.Argument(
+            help=f"scenario, result (of result.json), or the command of a --json output: {', '.join(DESCRIBED[2:])}.",
+            metavar="NAME",
+            autocompletion=completion.among(*DESCRIBED),
+        ),
+    ] = "scenario",
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the schema of scenario or result as a page in Markdown.")
     ] = False,
@@ -173,6 +193,8 @@ def schema(
     from rayio.records.answers import answer_schema
     from rayio.scenario.write import json_schema
 
+    if of not in DESCRIBED:
+        raise typer.BadParameter(f"{of!r} is none of {', '.join(DESCRIBED)}")
     if markdown:
         from rayio.records import reference as results
         from rayio.scenario import reference as scenarios
@@ -186,5 +208,7 @@ def schema(
 
 def add_to(app: typer.Typer) -> None:
     """Register these commands."""
-    for command in (validate, show, scenarios, schema):
-        app.command()(command)
+    app.command(rich_help_panel=TOOLS)(validate)
+    app.command(rich_help_panel=TOOLS)(show)
+    app.command(rich_help_panel=TOOLS)(scenarios)
+    app.command(rich_help_panel=TOOLS)(schema)

@@ -9,6 +9,7 @@ import typer
 
 from rayio.cli import completion
 from rayio.cli.arguments import Address, AsJson, Overrides, Root, Source
+from rayio.cli.grouped import ASK
 from rayio.cli.output import only_json, print_json
 from rayio.cli.terminal import Terminal
 from rayio.signals import INTERRUPTED
@@ -157,5 +158,5 @@ def advise(
 
 def add_to(app: typer.Typer) -> None:
     """Register these commands."""
-    app.command()(capacity)
-    app.command()(advise)
+    app.command(rich_help_panel=ASK)(capacity)
+    app.command(rich_help_panel=ASK)(advise)

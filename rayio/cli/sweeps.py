@@ -11,6 +11,7 @@ import typer
 from rayio.cli import completion
 from rayio.cli.arguments import Address, AsJson, Root, Source
 from rayio.cli.file_options import local_file
+from rayio.cli.grouped import RUN
 from rayio.cli.output import only_json, print_json
 from rayio.cli.terminal import Terminal
 
@@ -21,7 +22,7 @@ def sweep(
         list[str] | None,
         typer.Argument(
             help="Dotted keys: section.key=value,value is varied, section.key=value is fixed.",
-            metavar="[KEY=VALUE,...]...",
+            metavar="KEY=VALUE,...",
             autocompletion=completion.overrides,
         ),
     ] = None,
@@ -60,8 +61,8 @@ def sweep(
 
     Example:  rayio sweep unet3d-h100 loader.num_workers=1,2,4,8 loader.prefetch_factor=2,4
     """
+    from rayio.report.text.sweep import text
     from rayio.study.sweeps.answer import answer
-    from rayio.study.sweeps.sweep_tables import text
     from rayio.study.sweeps.sweeping import sweep as run_points
 
     if address is not None and engine != "ray":
@@ -77,7 +78,7 @@ def sweep(
         print_json(answer(swept))
         raise typer.Exit(swept.exit_code)
     if swept.rows:
-        print(text(swept, shutil.get_terminal_size((100, 40)).columns))
+        print(text(swept.table, shutil.get_terminal_size((100, 40)).columns))
     print(f"\n  {swept.path}: sweep.html, sweep.csv, sweep.parquet")
     if swept.exit_code:
         raise typer.Exit(swept.exit_code)
@@ -85,4 +86,4 @@ def sweep(
 
 def add_to(app: typer.Typer) -> None:
     """Register these commands."""
-    app.command()(sweep)
+    app.command(rich_help_panel=RUN)(sweep)

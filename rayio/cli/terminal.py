@@ -6,8 +6,10 @@ import json
 import os
 import sys
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rayio.cli.remaining import Remaining, words
 from rayio.reporter import Reporter
 from rayio.units import format_bytes
 
@@ -20,8 +22,26 @@ if TYPE_CHECKING:
 
 #: Seconds between two progress lines when the output is not a terminal.
 PLAIN_SECONDS = 5.0
-#: Seconds before the remaining time is estimated.
-FIRST_SECONDS = 1.0
+#: Columns of the turning sign before the progress on a terminal.
+SPINNER = 2
+
+
+@dataclass
+class Detail:
+    """How much a command tells besides its results: the options -v and -q, of this process."""
+
+    is_verbose: bool = False
+    is_quiet: bool = False
+    #: Start of the command.
+    began: float = field(default_factory=time.monotonic)
+
+    def restart(self) -> None:
+        """Begin a command: neither option is given yet."""
+        self.is_verbose = self.is_quiet = False
+        self.began = time.monotonic()
+
+
+detail = Detail()
 
 
 class Terminal(Reporter):
@@ -32,35 +52,49 @@ class Terminal(Reporter):
         self._status: Status | None = None
         self._printed = self._began = time.monotonic()
         self._looked = -PLAIN_SECONDS
-        #: Start of the current part of the command, and the share done by then.
-        self._since: tuple[float, float] | None = None
+        self._remaining = Remaining()
         #: Datasets that are finished.
         self.datasets: list[GeneratedDataset] = []
 
     def say(self, text: str) -> None:
-        """Print a line."""
+        """Print a message, but not with -q."""
+        if not detail.is_quiet:
+            self._print(text)
+
+    def warn(self, text: str) -> None:
+        """Print a warning."""
+        self._print(f"warning: {text}")
+
+    def failed(self, text: str) -> None:
+        """Print where the records of a failed command are."""
+        self._print(text)
+
+    def _print(self, text: str) -> None:
         self.done()
-        print(f"rayio: {text}", file=sys.stderr, flush=True)
+        since = f"{time.monotonic() - detail.began:6.1f} s  " if detail.is_verbose else ""
+        print(f"rayio: {since}{text}", file=sys.stderr, flush=True)
 
     def live(self, text: str, share: float | None = None) -> None:
         """Show progress, with an estimate of the remaining time."""
         now = time.monotonic()
-        if share is not None:
-            if self._since is None or share < self._since[1]:
-                self._since = now, share
-            text += left(now - self._since[0], self._since[1], share)
+        left = None if share is None else self._remaining.at(now, share)
+        if detail.is_quiet:
+            return
         if not sys.stderr.isatty():
             if now - self._printed >= PLAIN_SECONDS:
                 self._printed = now
-                print(f"rayio: {now - self._began:.0f} s  {text}", file=sys.stderr, flush=True)
+                line = fitted(text, left, None)
+                print(f"rayio: {now - self._began:.0f} s  {line}", file=sys.stderr, flush=True)
             return
-        if self._status is None:
+        from rich.text import Text
+
+        if self._status is None or self._console is None:
             from rich.console import Console
 
             self._console = Console(stderr=True)
-            self._status = self._console.status(text)
+            self._status = self._console.status("")
             self._status.start()
-        self._status.update(text)
+        self._status.update(Text(fitted(text, left, self._console.width - SPINNER), no_wrap=True))
 
     def progress(self, live: Live) -> None:
         """Print a run's progress every 5 s, for ``rayio top`` of its job."""
@@ -96,22 +130,27 @@ class Terminal(Reporter):
 
     def done(self) -> None:
         """Remove the changing line; the next part is timed from its start."""
-        self._since = None
+        self._remaining.restart()
         if self._status is not None:
             self._status.stop()
             self._status = None
 
 
-def left(gone: float, before: float, share: float) -> str:
-    """Return text on the remaining time, at the pace of the last ``gone`` seconds.
+def fitted(text: str, seconds: float | None, width: int | None) -> str:
+    """Return a line of progress, with the remaining time if it is known, in at most ``width`` characters.
 
-    ``before`` is the share done before them, ``share`` the share done now (0 to 1).
+    The last parts of the text are left out first, then the remaining time.
 
-    >>> left(30.0, 0.0, 0.25), left(30.0, 0.5, 0.75), left(0.2, 0.0, 0.25), left(9.0, 0.3, 0.3)
-    (' · about 1:30 left', ' · about 0:30 left', '', '')
+    >>> fitted("3/9 runs · AU 0.9 · 3 MiB/s", 90, 38)
+    '3/9 runs · AU 0.9 · about 1:30 left'
     """
-    if gone < FIRST_SECONDS or not before < share <= 1:
-        return ""
-    minutes, seconds = divmod(round(gone / (share - before) * (1 - share)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f" · about {hours}:{minutes:02d}:{seconds:02d} left" if hours else f" · about {minutes}:{seconds:02d} left"
+    left = [] if seconds is None else [words(seconds)]
+    parts = text.split(" · ")
+    if width is None:
+        return " · ".join([*parts, *left])
+    while len(parts) > 1 and len(" · ".join([*parts, *left])) > width:
+        parts.pop()
+    for shown in ([*parts, *left], parts):
+        if len(line := " · ".join(shown)) <= width:
+            return line
+    return f"{parts[0][: max(width - 1, 0)]}…"

@@ -17,6 +17,7 @@ import typer
 from rayio.cli import completion
 from rayio.cli.arguments import AsJson
 from rayio.cli.fitting import columns, fit
+from rayio.cli.grouped import LOOK
 from rayio.cli.jobs import VARIABLES, Dashboard, dashboard
 from rayio.cli.output import only_json, print_json
 
@@ -61,7 +62,7 @@ def top(
 
 def add_to(app: typer.Typer) -> None:
     """Register this command."""
-    app.command()(top)
+    app.command(rich_help_panel=LOOK)(top)
 
 
 def _looking(what: str, address: str | None) -> tuple[Callable[[], Live], float]:

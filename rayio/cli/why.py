@@ -9,6 +9,7 @@ import typer
 
 from rayio.cli.arguments import RunPath
 from rayio.cli.fitting import columns, fit
+from rayio.cli.grouped import ASK
 from rayio.cli.output import only_json
 from rayio.cli.terminal import Terminal
 
@@ -37,4 +38,4 @@ def explain(
 
 def add_to(app: typer.Typer) -> None:
     """Register these commands."""
-    app.command()(explain)
+    app.command(rich_help_panel=ASK)(explain)

@@ -119,7 +119,8 @@ class Workers:
             nbytes = sum(b.nbytes for b in batches)
             put = self.costs.put + taken(nbytes, copied)
             if self.cpu is not None and env.cores is not None:
-                await env.compute("put", env.cores, put, at)
+                work = self.costs.put_work(nbytes)
+                await env.compute("put", env.cores, work, at, slept=put - work)
             elif put or self.costs.take:
                 await env.sleep("put", put, at)
         finally:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,7 +20,7 @@ from rayio.model.plan import Plan
 from rayio.model.prefetch import PrefetchQueue
 from rayio.model.queue_levels import levels_of
 from rayio.model.standing import Vigil, silence
-from rayio.model.wiring import check_loader, files_of
+from rayio.model.wiring import check_loader, files_of, stalls_of
 from rayio.reporter import SILENT
 from rayio.signals import cancelling, hold
 from rayio.trace.recorder import Recorder
@@ -46,7 +46,7 @@ def run(
     """
     from rayio.trace.otel.provider import Target, capture  # here, because simulations have no other libraries
 
-    vigil = Vigil(plan.cluster.stall_deadline, say)
+    vigil = Vigil(plan.cluster.stall_deadline, say, stalls_of(plan))
 
     async def main() -> None:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
@@ -89,10 +89,27 @@ def run(
             await kernel.cancel()
 
     try:
-        asyncio.run(main())
+        with _beside_a_running_loop():
+            asyncio.run(main())
     except asyncio.CancelledError:  # by a signal only
         raise KeyboardInterrupt from None
     return vigil.notes
+
+
+@contextmanager
+def _beside_a_running_loop() -> Iterator[None]:
+    """Allow another loop in a thread whose loop is running, such as a notebook's, which stands still meanwhile."""
+    try:
+        outer = asyncio.get_running_loop()
+    except RuntimeError:  # there is none
+        yield
+        return
+    asyncio._set_running_loop(None)
+    try:
+        yield
+    finally:
+        asyncio.set_event_loop(outer)
+        asyncio._set_running_loop(outer)
 
 
 def _unless_interrupted(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

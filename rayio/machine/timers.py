@@ -7,6 +7,7 @@ After its timer, a thread needs 30 to 80 us to get on an idle processor, more in
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import sys
 import threading
 import time
@@ -24,6 +25,26 @@ def sleep(seconds: float) -> None:
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, LEAST_SLACK_NS, 0, 0, 0)  # without permission: no change
     time.sleep(seconds)  # noqa: TID251 - the only sleep on the wall clock
+
+
+#: Bytes that are hashed at a time: Python's lock is released meanwhile.
+BURNT = bytes(1 << 16)
+#: Compute ends after so many times its CPU seconds of wall time, and this many seconds more.
+MOST_TIMES, MOST_MORE = 20.0, 1.0
+
+
+def burn(seconds: float) -> float:
+    """Use ``seconds`` of this thread's CPU time, without Python's lock, and return those used.
+
+    It ends early where the machine is so busy that it would take many times as long.
+
+    >>> burn(0.002) >= 0.002
+    True
+    """
+    begin, latest = time.thread_time(), time.monotonic() + MOST_TIMES * seconds + MOST_MORE
+    while (used := time.thread_time() - begin) < seconds and time.monotonic() < latest:
+        hashlib.sha256(BURNT)
+    return used
 
 
 #: The longest spin, and its change after a late and after a punctual wake-up. The target is nine of ten punctual,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 
 from rayio.machine.cpu_time import cpu_seconds_of
@@ -13,8 +14,8 @@ from rayio.machine.timers import Punctual
 
 
 @dataclass(slots=True)
-class ReadCpu:
-    """CPU seconds of reads with their samples and bytes: sums for a least-squares line."""
+class StageCpu:
+    """CPU seconds of reads, or of decoding, with samples and bytes: sums for a least-squares line."""
 
     batches: int = 0
     samples: float = 0.0
@@ -27,7 +28,7 @@ class ReadCpu:
     bytes_seconds: float = 0.0
 
     def add(self, num_samples: int, nbytes: int, seconds: float) -> None:
-        """Add a batch: its samples, their bytes, and the CPU seconds of reading them."""
+        """Add a batch: its samples, their bytes, and the CPU seconds that they took."""
         samples, size = float(num_samples), float(nbytes)
         self.batches += 1
         self.samples += samples
@@ -39,7 +40,7 @@ class ReadCpu:
         self.samples_seconds += samples * seconds
         self.bytes_seconds += size * seconds
 
-    def join(self, other: ReadCpu) -> None:
+    def join(self, other: StageCpu) -> None:
         """Add the sums of another one."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -53,23 +54,33 @@ class ProcessCpu(NamedTuple):
     wall_seconds: float
     node: str
     node_seconds: float | None
-    reads: ReadCpu
+    reads: StageCpu
+    decodes: StageCpu
+    #: Other processes that this one speaks for.
+    children: tuple[ProcessCpu, ...] = ()
 
 
 class Stopwatch:
     """A measurement of this process's CPU time from its first work on.
 
-    With a node's name it includes the parent's, on Ray the node's raylet. The spinning of a ``punctual`` role is
-    excluded.
+    With a node's name it includes the parent's, on Ray the node's raylet. The spinning of a ``punctual`` role and
+    ``burnt`` compute are excluded; ``children`` returns other processes that this one speaks for.
     """
 
     def __init__(
-        self, role: str, node: str = "", reads: ReadCpu | None = None, punctual: Punctual | None = None
+        self,
+        role: str,
+        node: str = "",
+        reads: StageCpu | None = None,
+        decodes: StageCpu | None = None,
+        punctual: Punctual | None = None,
+        burnt: Callable[[], float] = lambda: 0.0,
+        children: Callable[[], Iterable[ProcessCpu]] = tuple,
     ) -> None:
         self.role = role
-        self._punctual = punctual
+        self._punctual, self._burnt, self._children = punctual, burnt, children
         self.node = node
-        self.reads = reads or ReadCpu()
+        self.reads, self.decodes = reads or StageCpu(), decodes or StageCpu()
         self._since: tuple[float, float, float | None] | None = None
 
     def begin(self) -> None:
@@ -78,7 +89,7 @@ class Stopwatch:
             self._since = self._now()
 
     def _now(self) -> tuple[float, float, float | None]:
-        awake = 0.0 if self._punctual is None else self._punctual.awake_ns / 1e9
+        awake = self._burnt() + (0.0 if self._punctual is None else self._punctual.awake_ns / 1e9)
         return time.process_time() - awake, time.monotonic(), cpu_seconds_of(os.getppid()) if self.node else None
 
     def read(self) -> ProcessCpu | None:
@@ -87,28 +98,33 @@ class Stopwatch:
             return None
         (seconds, wall, parent), (seconds0, wall0, parent0) = self._now(), self._since
         of_parent = None if parent is None or parent0 is None else parent - parent0
-        return ProcessCpu(self.role, seconds - seconds0, wall - wall0, self.node, of_parent, self.reads)
+        return ProcessCpu(
+            self.role, seconds - seconds0, wall - wall0, self.node, of_parent, self.reads, self.decodes,
+            tuple(self._children()),
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
 class CpuAccount:
-    """The CPU seconds of a run by role, of Ray's processes on its nodes, and of its reads."""
+    """The CPU seconds of a run by role, of Ray's processes on its nodes, of its reads and of decoding."""
 
     by_role: dict[str, float] = field(default_factory=dict)
     by_node: dict[str, float] = field(default_factory=dict)
     wall_seconds: float = 0.0
-    reads: ReadCpu = field(default_factory=ReadCpu)
+    reads: StageCpu = field(default_factory=StageCpu)
+    decodes: StageCpu = field(default_factory=StageCpu)
 
     @classmethod
     def of(cls, processes: Iterable[ProcessCpu]) -> CpuAccount:
         """Return the sum over processes."""
         account = cls()
-        for process in processes:
+        for process in chain.from_iterable((each, *each.children) for each in processes):
             account.by_role[process.role] = account.by_role.get(process.role, 0.0) + process.seconds
             if process.node_seconds is not None:  # every process of a node reports it: the largest one counts
                 account.by_node[process.node] = max(account.by_node.get(process.node, 0.0), process.node_seconds)
             account.wall_seconds = max(account.wall_seconds, process.wall_seconds)
             account.reads.join(process.reads)
+            account.decodes.join(process.decodes)
         return account
 
     def as_json(self) -> dict[str, Any]:
@@ -118,4 +134,5 @@ class CpuAccount:
             "roles": dict(sorted(self.by_role.items())),
             "nodes": sum(self.by_node.values()),
             "reads": asdict(self.reads),
+            "decodes": asdict(self.decodes),
         }

@@ -62,7 +62,7 @@ class Outcome:
         hosts = [sighting.host for sighting in self.before]
         self.info["hosts"] = [host.as_json() for host in hosts]
         for text in warnings(plan, site.root, hosts):
-            site.reporter.say(f"warning: {text}")
+            site.reporter.warn(text)
             self.notes.append(text)
 
     @classmethod

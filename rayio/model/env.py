@@ -104,6 +104,8 @@ class Env:
         #: The CPU work in it (s), and this role's process; None without one.
         self.late_work = 0.0
         self.process: Process | None = None
+        #: True if a rank's compute is work on a processor, not a sleep.
+        self.computes_on_core = False
         #: Modelled cores of this role's work, or None.
         self.cores: Cores | None = None
         #: Ways of a reader's batches to its rank on another node.
@@ -156,13 +158,21 @@ class Env:
             self.span("overshoot", end, woken, at, lane=lane)
         return end
 
-    async def compute(self, name: str, cores: Cores, seconds: float, at: Where, *, lane: int = 0) -> None:
-        """Emulate work of ``seconds`` of CPU, which takes longer if other work shares the cores."""
+    async def compute(
+        self, name: str, cores: Cores, seconds: float, at: Where, *, lane: int = 0, slept: float = 0.0
+    ) -> None:
+        """Emulate work of ``seconds`` of CPU, which takes longer if other work shares the cores; then sleep."""
         start = self.kernel.now()
         before, self.doing = self.doing, (name, start, at, None)
         await cores.work(seconds)
+        if slept > 0:
+            await self.kernel.sleep_until(self.kernel.now() + round(slept * 1e9))
         self.doing = before
         self.span(name, start, self.kernel.now(), at, lane=lane)
+
+    async def burn(self, seconds: float) -> None:
+        """Use ``seconds`` of CPU: of modelled cores, or of the kernel's."""
+        await (self.kernel.burn(seconds) if self.cores is None else self.cores.work(seconds))
 
     async def work(self, name: str, function: Callable[[], int], at: Where, *, lane: int = 0) -> None:
         """Call ``function`` in a thread; the span has the bytes that it returns."""
@@ -281,14 +291,20 @@ class Env:
     async def compute_and_synchronise(self, seconds: float, sync_seconds: float, at: Where) -> None:
         """Compute for ``seconds``, then meet the other ranks and spend ``sync_seconds`` together (the all-reduce).
 
-        The barrier receives this rank's deadline before the compute begins. ``sync`` runs from this rank's deadline to
-        the latest one plus the all-reduce; the excess of messages and sleeps is the emulator's overhead, in a separate
-        span.
+        The barrier receives this rank's deadline before the compute begins; on a core, where that is unknown, at its
+        end. ``sync`` runs from this rank's deadline to the latest one plus the all-reduce; the excess of messages and
+        sleeps is the emulator's overhead, in a separate span.
         """
         start = self.kernel.now()
         mine = start + round(seconds * 1e9)
-        if self.barrier is None:
+        if self.computes_on_core:
+            await self.burn(seconds)
+            mine = self.kernel.now()
+        elif self.barrier is None:
             await self.sleep("compute", seconds, at)
+            return
+        if self.barrier is None:
+            self.span("compute", start, mine, at)
             return
         self.doing = ("compute", start, at, mine)
         end = max(await self.barrier.announce(at, mine), mine) + round(sync_seconds * 1e9)

@@ -10,6 +10,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 from rayio.machine import timers
@@ -63,6 +64,9 @@ class Kernel(Protocol):
     async def threaded(self, function: Callable[[], T]) -> T:
         """Run a blocking function without stopping the other roles."""
 
+    async def burn(self, seconds: float) -> None:
+        """Use ``seconds`` of CPU without stopping the other roles."""
+
 
 class WallKernel:
     """A kernel on asyncio's running loop and the wall clock.
@@ -81,6 +85,8 @@ class WallKernel:
         #: None unless alone and punctual.
         self.punctual = timers.Punctual() if alone and punctual else None
         self.threads = threads
+        #: CPU seconds used by :meth:`burn`.
+        self.burnt_seconds = 0.0
         self.pool = Threads(max(1, threads), "rayio-io")
         #: Set when this kernel's threads are no longer awaited: their waits end.
         self.ending = threading.Event()
@@ -131,6 +137,10 @@ class WallKernel:
         if not self.threads:
             return function()
         return await asyncio.get_running_loop().run_in_executor(self.pool, function)
+
+    async def burn(self, seconds: float) -> None:
+        """Use ``seconds`` of CPU in a thread."""
+        self.burnt_seconds += await self.threaded(partial(timers.burn, seconds))
 
     async def cancel(self) -> None:
         """Cancel running tasks, and end the threads."""

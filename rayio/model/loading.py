@@ -19,7 +19,7 @@ from rayio.data.formats import Format
 from rayio.data.formats.reads import place_of
 from rayio.data.layout import Batch
 from rayio.data.sampler import Block, Sampler, sample_digest
-from rayio.model.cpu_account import ReadCpu
+from rayio.model.cpu_account import StageCpu
 from rayio.model.phases import Phased
 from rayio.model.queue import Delivery
 from rayio.place import Where
@@ -110,7 +110,7 @@ class Loading:
         itemised: bool = False,
         cached: bool = False,
         named: Phased[str] | None = None,
-        rate: float | None = None,
+        modelled_work: Work | None = None,
         decoding: Work | None = None,
         gap: Phased[int] | None = None,
         ahead: bool = False,
@@ -122,9 +122,11 @@ class Loading:
         self.seed = seed
         self.decode = decode
         #: Decode time of each sample (s), if all are equal.
-        self.decode_each: float | None = decode.value if isinstance(decode, Constant) and rate is None else None
-        #: Bytes per second of decoding in place of ``decode``, for decode work on modelled storage.
-        self.rate = rate
+        self.decode_each: float | None = (
+            decode.value if isinstance(decode, Constant) and modelled_work is None else None
+        )
+        #: Decode work in place of ``decode`` on modelled storage, where only its time counts.
+        self.modelled_work = modelled_work
         #: Real decode work in place of a sleep.
         self.decoding = decoding
         #: True if bytes travel to the rank, not only their number.
@@ -138,12 +140,12 @@ class Loading:
         self.gap = gap or Phased(0, 0, samplers.first)
         self.ahead = ahead
         self.buffers = Buffers()
-        self.read_cpu = ReadCpu()
+        self.read_cpu, self.decode_cpu = StageCpu(), StageCpu()
 
     @property
     def is_work(self) -> bool:
         """True if decoding is CPU work, not a sleep."""
-        return self.rate is not None
+        return self.modelled_work is not None
 
     def of(self, at: Where, kept: Kept | None = None) -> Load:
         """Return a batch to be read; the reader's state ``kept`` is lost until :meth:`Load.keep`."""
@@ -163,8 +165,8 @@ class Loading:
 
     def decode_seconds(self, at: Where, block: Block, row: int) -> float:
         """Return the sum of a batch's decode times, each drawn at the address of the sample's place in the epoch."""
-        if self.rate is not None:
-            return block.step_bytes[row] / self.rate
+        if self.modelled_work is not None:
+            return self.modelled_work.seconds(block.batch_size, block.step_bytes[row])
         if block.decode_seconds is None:
             steps = at.step - row + np.arange(len(block.samples), dtype=np.int64)
             index = steps[:, np.newaxis] * self.samplers.of(at.epoch).batch_size + np.arange(block.batch_size)
@@ -208,8 +210,7 @@ class Load:
     def batch(self) -> Batch:
         """The samples."""
         rank, epoch, step, _ = self.at
-        block, row = self.block, self.row
-        return Batch(epoch, rank, step, block.samples[row], block.files[row], block.index[row], block.nbytes[row])
+        return self.sampler.batch_of(self.block, self.row, epoch, rank, step)
 
     @property
     def requests(self) -> Requests:
@@ -329,11 +330,15 @@ class Load:
     def decode(self, loaded: Loaded) -> int:
         """Decode the batch for real; return the bytes of output."""
         assert self.loading.decoding is not None
+        began = time.thread_time_ns()
         try:
-            return self.loading.decoding(loaded[0], self.block.nbytes[self.row])
+            nbytes = self.loading.decoding(loaded[0], self.block.nbytes[self.row])
         except UndecodableError as error:
             place = place_of(self.files.layout, self.batch, error.number)
             raise place.error(f"cannot be decoded: {error.reason}") from error
+        seconds = (time.thread_time_ns() - began) / 1e9
+        self.loading.decode_cpu.add(self.block.batch_size, self.block.step_bytes[self.row], seconds)
+        return nbytes
 
     def delivery(self, loaded: Loaded | None, worker: int, moved: Moved | None = None, skipped: int = 0) -> Delivery:
         """Return the delivery of a read batch with the source of its bytes; the digest includes ``skipped`` samples.

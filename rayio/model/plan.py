@@ -80,6 +80,8 @@ class Plan:
     held_seconds: float = 0.0
     #: The value of ``loader.max_bytes_in_flight: auto`` per node on this engine; None is no bound.
     auto_bytes_in_flight: int | None = None
+    #: True if the compute of ranks is work on processors, not a sleep.
+    computes_on_core: bool = False
     #: Layers between readers and storage, the innermost first.
     layers: tuple[Layer, ...] = ()
     #: How close ranges of a file are one request, in bytes, because the modelled system is an object store.
@@ -255,7 +257,7 @@ class Plan:
             itemised=self.trace.is_itemised or any(layer.needs_places for layer in self.layers),
             cached=self.is_divided,
             named=self._named if any(layer.needs_files for layer in self.layers) else None,
-            rate=work.rate if work is not None and self.modelled else None,
+            modelled_work=work if self.modelled else None,
             decoding=None if self.modelled else work,
             gap=self.gap(root),
             ahead=self.loader.io_depth > 1,
@@ -270,7 +272,9 @@ class Plan:
         if self.modelled:
             return
         loader, access = self.loader, ACCESSES[self.loader.file_access]
-        files = Files(self.form, self.layout, loader.file_access_options)
+        streams = self._sampler.streams
+        buffer = streams.buffer if streams is not None and streams.shuffle == "buffer" else 0
+        files = Files(self.form, self.layout, loader.file_access_options, buffer)
         each, setting = access.memory(files), access.setting(files)
         for line in too_much(setting, each, self.cluster, loader.num_workers, free, "free on this machine"):
             raise ScenarioError(line)

@@ -70,6 +70,7 @@ def plan_of(
         costs=_charged(scenario),
         held_seconds=_held(scenario),
         auto_bytes_in_flight=auto_bytes_in_flight,
+        computes_on_core=train.compute_cores > 0,
         layers=layers_of(scenario, modelled=modelled),
         modelled_gap=modelled_gap(scenario) if modelled else 0,
     )
@@ -174,6 +175,6 @@ def storage_of(scenario: Scenario) -> StorageParameters:
         requests_per_second=capped and capped / parts,
         opens_per_second=preset.opens_per_second and preset.opens_per_second / parts,
         scope=preset.scope,
-        joined_within=preset.gap,
+        gap=preset.gap,
         servers=scenario.storage.servers,
     )

@@ -97,7 +97,13 @@ async def evaluate(env: Env, training: Training, tally: Tally, epoch: int, at: W
         batch = await env.take(here, "eval_data_wait", lane=1)
         tally.add(batch, evaluating=True)
         batch.done()
-        await env.sleep("eval_compute", phase.compute_seconds(here), here, lane=1)
+        seconds = phase.compute_seconds(here)
+        if env.computes_on_core:
+            started = env.kernel.now()
+            await env.burn(seconds)
+            env.span("eval_compute", started, env.kernel.now(), here, lane=1)
+        else:
+            await env.sleep("eval_compute", seconds, here, lane=1)
     env.span("evaluate", begun, env.kernel.now(), at)
 
 

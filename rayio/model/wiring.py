@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from rayio.errors import ScenarioError
 from rayio.kinds import LOADERS
 from rayio.model import roles
-from rayio.model.cpu_account import ReadCpu
+from rayio.model.cpu_account import ProcessCpu, StageCpu
 from rayio.model.env import BarrierPort, Env, QueuePort, WriterPort
 from rayio.model.kernel import Coro, Kernel, WallKernel
 from rayio.model.ledger import Tally
@@ -90,11 +90,13 @@ def check_loader(plan: Plan) -> None:
                 f"storage.{shared[0]}: the workers of loader.kind={plan.loader.kind} cannot share its state; use "
                 "loader.kind=actors, or simulate"
             )
-    if not plan.modelled and plan.loader.io_depth > 1 and plan.loading().of(Where(0, 0, 0)).requests.places is None:
-        raise ScenarioError(
-            f"loader.io_depth={plan.loader.io_depth}: format {plan.format} plans no offsets, so its requests cannot be "
-            "in flight together; use loader.io_depth=1, or simulate"
-        )
+    if not plan.modelled and plan.loader.io_depth > 1:
+        planned = plan.loading().of(Where(0, 0, 0)).requests
+        if len(planned.nbytes) and planned.places is None:
+            raise ScenarioError(
+                f"loader.io_depth={plan.loader.io_depth}: format {plan.format} plans no offsets, so its requests "
+                "cannot be in flight together; use loader.io_depth=1, or simulate"
+            )
 
 
 def loader_of(plan: Plan) -> LoaderKind:
@@ -158,7 +160,9 @@ class Wiring:
         self.watched: list[Callable[[], Iterable[Standing]]] = []
         self._readers: list[Env] = []
         self.queues: list[PrefetchQueue] = []
-        self.read_cpu = ReadCpu()
+        self.read_cpu, self.decode_cpu = StageCpu(), StageCpu()
+        #: Functions that return the CPU time of processes that a loader started.
+        self.worked: list[Callable[[], Iterable[ProcessCpu]]] = []
         #: Processes of ranks on modelled cores.
         self._processes: dict[int, Process] = {}
         #: Modelled systems by device; and with their layers, by node, folder and whether it is a dataset.
@@ -171,7 +175,7 @@ class Wiring:
     def loading(self) -> Loading:
         """The batches of this process's ranks."""
         loading = self.plan.loading(self.num_ranks, self.root)
-        loading.read_cpu = self.read_cpu
+        loading.read_cpu, loading.decode_cpu = self.read_cpu, self.decode_cpu
         return loading
 
     def reader(self, rank: int, worker: int, node: int | None = None) -> Env:
@@ -218,6 +222,7 @@ class Wiring:
         env = self._env("rank", str(rank), self.plan.node_of_rank(rank))
         env.writers = ports.writers(rank)
         env.late_ns = self.late_ns
+        env.computes_on_core = self.plan.computes_on_core
         if self.cores is not None and self.plan.costs.cpu.step:
             env.process, env.late_work = self.process(rank), self.plan.costs.cpu.step
         if isinstance(self.kernel, WallKernel):  # the virtual clock adds costs instead
@@ -319,3 +324,8 @@ class Wiring:
         if env.is_watched:
             self.watched.append(env.standing)
         return env
+
+
+def stalls_of(plan: Plan) -> list[str]:
+    """Return the stalls that a plan's layers add on purpose, in words."""
+    return [layer.stalls for layer in plan.layers if layer.stalls]

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.analyze.arrays import RunArrays
+from rayio.analyze.filled import SHOWS, of_filling
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stages import STAGES
 from rayio.analyze.stalls import attribute
 from rayio.analyze.verdict import Judged, judge
-from rayio.engines.virtual import simulation
+from rayio.analyze.window import find_window
 from rayio.model.planning import plan_of
 from rayio.predict.processors import Worked
 from rayio.predict.replay import Measured, Replay
+from rayio.records.doubts import Doubt
 from rayio.scenario.model import Costs, Scenario, StorageParameters
 
 #: Processors that are busy for this part of their time are full.
@@ -30,6 +33,8 @@ class Outcome:
     lasted: float
     #: The largest cause of loss, or compute.
     next: str
+    #: The doubt about its AU, if the initial prefetch inflates it.
+    doubt: Doubt | None = None
 
     @property
     def au(self) -> float | None:
@@ -75,14 +80,24 @@ class Base:
         """Return True if the CPU time of batches and the number of cores are known."""
         return Worked.planned(self.scenario.model_copy(update={"costs": self.costs})) is not None
 
-    def simulate(self, replay: Replay) -> Outcome:
-        """Return the outcome of a scenario on the virtual engine, with the replay's times."""
+    def simulate(self, replay: Replay, change: str | None = None) -> Outcome:
+        """Return the outcome of a scenario on the virtual engine, with the replay's times.
+
+        ``change`` is the name of the one that it tries, for the doubt whether its AU is that of the initial prefetch.
+        """
+        from rayio.engines.virtual import simulation  # an explanation without replays needs no engine
+
         plan = plan_of(replay.scenario, True, self.bytes_in_flight, replay.times)
-        charged = attribute(simulation.spans_of(plan))
-        judged, steps = judge(charged, RunShape.of(replay.scenario)), charged.steps
+        spans, shape = simulation.spans_of(plan), RunShape.of(replay.scenario)
+        charged = attribute(spans)
+        judged, steps = judge(charged, shape), charged.steps
+        doubt, fewest = None, judged.verdict.steps_per_rank
+        if change is not None and min(shape.prefetched, shape.steps_per_epoch) > SHOWS * fewest:
+            window = find_window(charged.lives, steps, shape)[0]
+            doubt = of_filling(RunArrays.of_spans(spans), window, shape, fewest, judged.verdict.au, change)
         lasted = float(steps.end.max() - steps.start.min()) / 1e9 if steps.number else 0.0
         is_full = judged.largest in STAGES and self._fills_cores(replay, judged.samples_per_second)
-        return Outcome(judged, lasted, "processors" if is_full else judged.largest)
+        return Outcome(judged, lasted, "processors" if is_full else judged.largest, doubt)
 
     def _fills_cores(self, replay: Replay, samples_per_second: float | None) -> bool:
         worked = Worked.planned(replay.scenario, is_decoded=replay.times.decode is None)

@@ -5,67 +5,88 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import numpy as np
+import yaml
 
 from rayio.analyze.arrays import concatenated
 from rayio.analyze.shape import RunShape
-from rayio.analyze.timeline import Steps
-from rayio.engines.virtual import simulation
 from rayio.errors import RunError, StorageError
 from rayio.files import replacing
-from rayio.model.plan import Plan
-from rayio.model.planning import plan_of, storage_of
+from rayio.model.planning import plan_of
 from rayio.place import batch_parts
-from rayio.predict import observe, saving, storage
-from rayio.predict.costs import FEW, costs, typical, waited
-from rayio.predict.learnable import Learnable, differ, learnable
-from rayio.predict.processors import SeenCpu, cores_of_run, learn_cpu, scheduled
-from rayio.predict.replay import UNLIMITED, cut
-from rayio.predict.settle import NEAR, Apparent, Free, beside_batches, settle
+from rayio.predict import decoding, observe, saving, storage
+from rayio.predict.costs import typical
+from rayio.predict.decoding import Decoded
+from rayio.predict.freed import BUSY, as_full, freed
+from rayio.predict.learnable import Learnable, differ, fixed_work, learnable, speeds
+from rayio.predict.processors import UNKNOWN, Processors, SeenCpu, cores_of_run, learn_cpu, scheduled
+from rayio.predict.replay import UNLIMITED
+from rayio.predict.run_costs import apparent, costs_of_run, step_seconds, warm_since
 from rayio.predict.shown import Shown, reads_of
+from rayio.records.calibrated import Calibrated, DecodeFitted, LayerDelays, NoBusyRun, Note, StorageFitted, Usage
+from rayio.records.doubts import Doubt
 from rayio.reporter import SILENT, Reporter
-from rayio.scenario.costs import CpuCosts, taken
-from rayio.scenario.decode import Work
-from rayio.scenario.model import Costs, Scenario, StorageParameters
+from rayio.scenario.costs import MOST_FACTOR, CpuCosts, taken
+from rayio.scenario.model import Scenario, StorageParameters
 from rayio.scenario.write import to_yaml
-from rayio.schema.distribution import Constant, Distribution, LogNormal
+from rayio.schema.distribution import Distribution
 from rayio.storage.stores.refusals import unwritten
 from rayio.trace.slices import Slices
-from rayio.units import format_seconds
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Fewer steps than this, per rank and after the warm-up, are too few to learn from.
-MIN_STEPS = 10
-#: The factor on work while all cores are busy, in addition to that in the calibrated runs; the bounds of processor
-#: times as factors; the error of a step's other time as a share. All are from predicted runs (`benchmarks/predict.py`).
-CONTENTION = 1.2
-CPU_BETWEEN, STEP_ERROR = (0.9, 1.5), 0.05
+#: The bounds of processor times as factors, without a busy run: idle processors wake up cold, busy ones share caches.
+CPU_BETWEEN = (0.55, 1.5)
+#: The same with busy runs that did not fill the cores.
+UNFITTED = (0.75, 1.35)
+#: The least error of processor times of a busy run, and of a step's other time, as shares.
+CPU_ERROR, STEP_ERROR = 0.06, 0.05
 #: The first line of a file that a calibration wrote.
 MARK = re.compile(rb"\A# \S+, calibrated from ")
-#: If a smaller part of the cores was at work, some of that work may not have delayed batches.
-BUSY = 0.5
 #: The least time of a read without its parsing, and the pause between two runs (ns).
 LEAST_NS, PAUSE_NS = 1000, 1_000_000_000
-#: Measured decoding replaces the scenario's where it differs by more than this.
-DECODE_DIFFERS = 0.05
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A scenario learned from a run, with notes, a sentence each."""
+    """A scenario learned from a run, with notes."""
 
     scenario: Scenario
-    notes: tuple[str, ...]
+    records: tuple[Note, ...]
+    #: Reasons not to predict with it; without sentences.
+    doubts: tuple[Doubt, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return a sentence for each note."""
+        text = import_module("rayio.report.text.calibration")
+        return tuple(text.worded(note) for note in self.records)
 
     def to_yaml(self) -> str:
         """Return the text of a scenario file, with the notes as comments at its top."""
         return "".join(f"# {' '.join(note.split())}\n" for note in self.notes) + to_yaml(self.scenario)
+
+    def as_json(self, file: str | Path | None = None) -> dict[str, Any]:
+        """Return the output of ``rayio calibrate --json``; ``file`` is the written one."""
+        scenario = yaml.safe_load(to_yaml(self.scenario))
+        doubts = [doubt.as_json() for doubt in self.doubts]
+        path = None if file is None else str(file)
+        return {"file": path, "notes": [*self.notes], "doubts": doubts, "scenario": scenario}
+
+    def __str__(self) -> str:
+        return self.to_yaml()
+
+    def _repr_html_(self) -> str:
+        """Return the doubts, the notes and the file for a notebook."""
+        lines = [*(f"warning: {doubt.sentence}" for doubt in self.doubts), *self.notes]
+        shown: str = import_module("rayio.report.text.notebook").file_html(lines, self.to_yaml())
+        return shown
 
     def write(self, path: Path) -> None:
         """Write the file, whole or not at all; one that is there is replaced.
@@ -83,7 +104,21 @@ class Calibration:
             raise unwritten(error, path, "--out") from None
 
 
-def calibrate(path: str | Path, *others: str | Path, reporter: Reporter = SILENT) -> Calibration:
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Directories of busy runs, one for each calibrated run, and this machine's processors; or why both are missing."""
+
+    full: tuple[str, ...] = ()
+    machine: Processors = UNKNOWN
+    missing: str = ""
+
+
+NO_EVIDENCE = Evidence()
+
+
+def calibrate(
+    path: str | Path, *others: str | Path, evidence: Evidence = NO_EVIDENCE, reporter: Reporter = SILENT
+) -> Calibration:
     """Learn from a run on the Ray or the local engine the costs of its engine and its stages.
 
     ``others`` are runs of the same kind with samples or batches of other sizes: they separate costs per byte, of
@@ -103,7 +138,12 @@ def calibrate(path: str | Path, *others: str | Path, reporter: Reporter = SILENT
         for other in runs[1:]:
             if (apart := differ(first, other)) is not None:
                 raise RunError(f"{other.name} cannot be calibrated together with {first.name}: {apart}")
-        return learn(first.spans, first.scenario, first.info, name=first.name, more=runs[1:], is_cached=first.is_cached)
+        learned = learn(
+            first.spans, first.scenario, first.info, name=first.name, more=runs[1:],
+            full=[learnable(each, reporter) for each in evidence.full], machine=evidence.machine,
+            missing=evidence.missing, is_cached=first.is_cached,
+        )  # fmt: skip
+        return replace(learned, doubts=speeds(runs))
     finally:
         reporter.done()
 
@@ -115,9 +155,15 @@ def learn(
     *,
     name: str = "run",
     more: Sequence[Learnable] = (),
+    full: Sequence[Learnable] = (),
+    machine: Processors = UNKNOWN,
+    missing: str = "",
     is_cached: bool = False,
 ) -> Calibration:
     """Learn from the spans of a run of ``scenario``; ``info`` is its run.json. ``more`` has other runs.
+
+    ``full`` has runs of the same kind whose cores were full: they show CPU times as they are on busy processors.
+    ``machine`` has the probed processors of the runs' machine; ``missing`` says why there are no such runs.
 
     ``is_cached``: the run's bytes came from memory, and not from a device.
 
@@ -126,22 +172,16 @@ def learn(
     """
     plan = plan_of(scenario, modelled=bool(info.get("modelled_storage")))
     run = Shown(spans, plan)
-    warm = _warm(run.steps, RunShape.of(scenario), name)
+    warm = warm_since(run.steps, RunShape.of(scenario), name)
     read = run.reads
-    notes = [
-        f"{scenario.name}, calibrated from {name} ({info.get('engine')} engine, rayio {info.get('rayio')})",
-        "rayio simulate takes this file; change loader.num_workers, loader.prefetch_factor and the like",
-    ]
-    if delaying := [layer.name for layer in plan.layers if layer.causes]:
-        notes.append(
-            f"storage.{delaying[0]}: its delays are in the fitted storage; calibrate a run without it to predict others"
-        )
+    notes: list[Note] = [Calibrated(scenario.name, name, str(info.get("engine")), str(info.get("rayio"))), Usage()]
+    notes += [LayerDelays(layer.name) for layer in plan.layers if layer.causes][:1]
     storing: dict[str, Any] = {}
     loading = _payload(scenario, info)
     all_runs = (Learnable(name, scenario, info, run.slices), *more)
-    seen, cpu = [known for each in all_runs if (known := SeenCpu.of(each.info, each.name)) is not None], CpuCosts()
+    seen, of_full, cpu = _cpu_of(all_runs), _cpu_of(full), CpuCosts()
     if len(seen) == len(all_runs):
-        cpu, of_cpu = learn_cpu(seen, scenario.dataset.format)
+        cpu, of_cpu = learn_cpu(of_full or seen, scenario.dataset.format)
         notes += of_cpu
     if not plan.modelled:
         if not len(read.batch):
@@ -151,28 +191,36 @@ def learn(
         fit = storage.fit(read_of_all, warm, scenario.loader.io_depth, _whole(info, "cpus") or 1)
         fitted = fit.parameters if fit.is_saturated else _carries(fit.parameters, run)
         guessed = "" if fit.is_saturated else "; its bandwidth is a guess"
-        of_storage = _fit_in_words(fit)
         if is_cached and cpu.is_work:  # no device was asked, so none had a limit; processors have
             fitted, guessed = fitted.model_copy(update={"bandwidth": UNLIMITED}), "; its bytes came from memory"
-            of_storage = "its bytes came from memory, so no limit of a device is in it: processors are the limit"
         # The fitted model contains the effects of layers, such as refusals and caches.
         storing |= {key: value for name, _ in scenario.storage.layers for key, value in scenario.storage.defaults(name)}
         storing["model"] = fitted.model_copy(
             update={"provenance": "fitted", "source": f"fitted to the reads of {_whence(info, name)}{guessed}"}
         )
-        loading |= _decode(read, warm, scenario, notes)
-        notes.append(f"storage.model: fitted to the reads of the run; {of_storage}")
-    learned = _costs(run, warm, storing.get("model") or plan.storage, notes)
+        decoded = [Decoded(each.scenario, reads_of(each.spans), 0, SeenCpu.of(each.info, "")) for each in full]
+        decoded = decoded or [Decoded(scenario, read, warm, SeenCpu.of(info, name))]
+        decoded += [Decoded(other.scenario, reads_of(other.spans), 0, SeenCpu.of(other.info, "")) for other in more]
+        if (decode := decoding.learned(decoded)) is not None:
+            loading["decode"] = decode
+            notes.append(_decoding_note(scenario))
+        notes.append(StorageFitted(fit.is_saturated, fit.is_free, is_cached and cpu.is_work))
+    cores = cores_of_run(scenario, info)
+    is_busy = cpu.is_work and seen[0].utilisation(step_seconds(run, warm), cores, scenario) >= BUSY
+    learned = costs_of_run(run, warm, storing.get("model") or plan.storage, notes, is_busy=is_busy)
+    if is_busy:
+        learned = learned.model_copy(update=seen[0].most(learned))
     whence = ", ".join(_whence(each.info, each.name) for each in all_runs)
-    learned = learned.model_copy(update={"source": f"calibrated from {whence}", "cpu": cpu})
+    learned = learned.model_copy(
+        update={"source": f"calibrated from {whence}", "cpu": cpu, "fixed_work": fixed_work(info)}
+    )
     if cpu.is_work:
         # What workers did beyond their reads is in costs.put; any more went on in the background, as the queue's does.
-        beyond = max(0.0, seen[0].put - learned.put - taken(seen[0].batch_bytes, learned.put_bandwidth))
-        cpu = cpu.model_copy(update={"queue": round(cpu.queue + beyond, 9)})
-        cpu = scheduled(cpu, learned.step).model_copy(update={"contention": CONTENTION})
-        least, most = CPU_BETWEEN
-        sure = cpu.model_copy(update={"at_least": least, "at_most": most})
-        learned = learned.model_copy(update={"cpu": sure, "error": STEP_ERROR})
+        put = (of_full or seen)[0].put - taken((of_full or seen)[0].batch_bytes, learned.put_bandwidth)
+        queue, of_put = cpu.queue + max(0.0, put - learned.put), min(max(0.0, put), learned.put)
+        cpu = cpu.model_copy(update={"queue": round(queue, 9), "put": round(of_put, 9) if of_full else None})
+        cpu = scheduled(cpu, learned.step, machine)
+        learned = learned.model_copy(update={"cpu": cpu, "error": STEP_ERROR})
     changed: dict[str, Any] = {
         "storage": scenario.storage.model_copy(update=storing),
         "loader": scenario.loader.model_copy(update=loading),
@@ -180,10 +228,10 @@ def learn(
     }
     taught = scenario.model_copy(update=changed)
     if cpu.is_work:
-        cores = cores_of_run(scenario, info)
         taught = taught.model_copy(update={"cluster": scenario.cluster.model_copy(update={"cores": cores})})
         requests = max(1.0, typical(read.requests[read.start >= warm]))
-        taught = _settled(taught, _apparent(run, learned, warm), requests, cores, plan, notes)
+        taught = freed(taught, apparent(run, learned, warm), requests, cores, plan, notes, is_busy=is_busy)
+        taught = _sure(taught, full, cores, notes, missing)
     if not plan.modelled:
         shown = [run, *(Shown(other.spans, plan_of(other.scenario, modelled=False)) for other in more)]
         costs = saving.learned(taught.charges, shown, storing["model"], notes, is_varied=cpu.is_work)
@@ -191,72 +239,21 @@ def learn(
     return Calibration(taught, tuple(notes))
 
 
-def _settled(scenario: Scenario, seen: Apparent, requests: float, cores: int, plan: Plan, notes: list[str]) -> Scenario:
-    """Return the scenario with costs freed of waits for ``cores``; ``requests`` is the mean number of a read."""
-    shape, model = RunShape.of(scenario), scenario.storage.model
-    latency = model.first_byte if isinstance(model, StorageParameters) else None
-
-    def changed(free: Free) -> Scenario:
-        updated: dict[str, Any] = {"costs": free.costs}
-        if isinstance(model, StorageParameters) and latency is not None and free.storage != start.storage:
-            first_byte = _of_mean(latency, (free.storage or 0.0) / requests)
-            updated["storage"] = scenario.storage.model_copy(
-                update={"model": model.model_copy(update={"first_byte": first_byte})}
-            )
-        return scenario.model_copy(update=updated)
-
-    def live(free: Free) -> Apparent:
-        wanted = changed(free)
-        run = Shown(_simulated(wanted, plan.max_bytes_in_flight), plan)
-        warm = _warm(run.steps, shape, "the simulated run")
-        shown_costs = _costs(run, warm, storage_of(wanted), [])
-        # Spans of asynchronous checkpoints do not contain their extra cost.
-        if scenario.checkpoint is not None and scenario.checkpoint.asynchronous:
-            shown_costs = shown_costs.model_copy(update={"checkpoint": seen.costs.checkpoint})
-        return _apparent(run, shown_costs, warm)
-
-    start = Free(scenario.charges, None if latency is None else latency.expected * requests)
-    settled, shown = settle(start, seen, live)
-    size = scenario.loader.batch_size
-    of_batch = settled.costs.cpu_of_batch(size, size * scenario.dataset.sample_bytes.expected)
-    per_second = shape.world_size / scenario.cluster.all_nodes / seen.step
-    if of_batch * per_second < BUSY * cores:
-        settled, shown = beside_batches(settled, shown, seen, live, per_second)
-    if shown.step > (1 + NEAR) * seen.step:  # its cores were always busy: its CPU times contain the contention
-        cpu = start.costs.cpu.times(max(1 / start.costs.cpu.contention, seen.step / shown.step))
-        settled, shown = settle(Free(start.costs.model_copy(update={"cpu": cpu}), start.storage), seen, live)
-    off = 100 * (shown.step / seen.step - 1)
-    notes.append(
-        f"costs.cpu: simulated back on {cores} cores, a step of the run takes "
-        f"{format_seconds(shown.step)}; it took {format_seconds(seen.step)} ({off:+.1f} %)"
-    )
-    return changed(settled)
+def _cpu_of(runs: Sequence[Learnable]) -> list[SeenCpu]:
+    return [known for each in runs if (known := SeenCpu.of(each.info, each.name)) is not None]
 
 
-def _simulated(scenario: Scenario, bytes_in_flight: int | None) -> pa.Table:
-    if shorter := cut(scenario):
-        scenario = scenario.model_copy(update={"train": scenario.train.model_copy(update=shorter)})
-    return simulation.spans_of(plan_of(scenario, True, bytes_in_flight))
-
-
-def _of_mean(times: Distribution, mean: float) -> Distribution:
-    """Return times of the same relative spread around another mean."""
-    if isinstance(times, LogNormal) and times.expected > 0 and mean > 0:
-        return times.model_copy(update={"median": times.median * mean / times.expected})
-    return Constant(value=round(mean, 9))
-
-
-def _apparent(run: Shown, shown: Costs, warm: int) -> Apparent:
-    steps, read = run.steps, run.reads
-    chosen = read.start >= warm
-    kept = steps.start >= warm
-    whole = steps.end[kept].max() - steps.start[kept].min()
-    ranks = int(steps.life.max(initial=0)) + 1
-    return Apparent(
-        shown,
-        typical((read.end - read.start)[chosen]) / 1e9,
-        float(whole) / 1e9 / max(1, int(kept.sum()) // ranks),
-    )
+def _sure(scenario: Scenario, full: Sequence[Learnable], cores: int, notes: list[Note], missing: str) -> Scenario:
+    """Return the scenario with the contention of full cores, and the bounds of its CPU times."""
+    least, most = CPU_BETWEEN
+    if full:
+        scenario, apart = as_full(scenario, full, cores, notes)
+        least, most = UNFITTED if apart is None else (1 - max(CPU_ERROR, apart), 1 + max(CPU_ERROR, apart))
+        least, most = max(1 / MOST_FACTOR, least), min(MOST_FACTOR, most)
+    else:
+        notes.append(NoBusyRun(missing))
+    cpu = scenario.charges.cpu.model_copy(update={"at_least": round(least, 4), "at_most": round(most, 4)})
+    return scenario.model_copy(update={"costs": scenario.charges.model_copy(update={"cpu": cpu})})
 
 
 def _waiting(read: observe.Reads, scenario: Scenario, cpu: CpuCosts) -> observe.Reads:
@@ -292,13 +289,6 @@ def _carries(guessed: StorageParameters, run: Shown) -> StorageParameters:
     return guessed.model_copy(update={"bandwidth": max(guessed.bandwidth, seen)})
 
 
-def _fit_in_words(fit: storage.Fit) -> str:
-    if not fit.is_saturated:
-        return "the storage was never saturated, so storage.model.bandwidth is a guess"
-    alone = "" if fit.is_free else "; what one connection gives alone was not seen and is a guess"
-    return f"they had the storage saturated, so what all share is known{alone}"
-
-
 def _whole(info: Mapping[str, Any], key: str) -> int | None:
     value = info.get(key)
     return value if isinstance(value, int) and value > 0 else None
@@ -312,57 +302,6 @@ def _payload(scenario: Scenario, info: Mapping[str, Any]) -> dict[str, Any]:
     return {"payload": "real"} | ({"max_bytes_in_flight": bound} if is_auto else {})
 
 
-def _costs(run: Shown, warm: int, model: StorageParameters, notes: list[str]) -> Costs:
-    """Return the costs, and add to ``notes`` those that the run could not show."""
-    plan, seen = run.plan, run.batches
-    loader, has_queue = plan.loader, plan.loader.num_workers > 0
-    backlog = loader.assignment != "dynamic" and loader.prefetch_factor > 1
-    learned = costs(
-        seen, run.steps, warm, payload=plan.payload, backlog=backlog,
-        sync_seconds=plan.sync_seconds if plan.has_barrier else None,
-    )  # fmt: skip
-    if has_queue and (waits := int(waited(seen).sum())) < FEW:
-        notes.append(
-            f"costs.lease and .take: ranks waited for {waits} batches only; a run with fewer workers tells more"
-        )
-    if has_queue and not backlog:
-        notes.append("costs.put: part of costs.take, for no lease ever waits at a reader in this run")
-    if plan.has_barrier and not learned.barrier:
-        notes.append("costs.barrier: hidden behind the compute of this run, so it is left at 0")
-    if run.is_bound:
-        notes.append("costs.lease: the bound on bytes in flight closed the window at times, which may be part of it")
-    return learned.model_copy(update={"checkpoint": saving.beyond_model(run, model)})
-
-
-def _warm(steps: Steps, shape: RunShape, name: str) -> int:
-    """Return when every rank was warm (ns); too few steps after that raise RunError."""
-    number = np.bincount(steps.life, minlength=shape.world_size)
-    fewest = int(number.min(initial=steps.number)) - shape.warmup_steps
-    if fewest < MIN_STEPS or len(number) > shape.world_size:
-        raise RunError(
-            f"{name} has {max(0, fewest)} steps per rank after its {shape.warmup_steps} warm-up steps; "
-            f"calibrating needs at least {MIN_STEPS}: run more steps or epochs"
-        )
-    first = np.cumsum(number) - number
-    warm = steps.end[first + shape.warmup_steps - 1] if shape.warmup_steps else steps.start[first]
-    return int(warm.max())
-
-
-def _decode(read: observe.Reads, warm: int, scenario: Scenario, notes: list[str]) -> dict[str, Any]:
-    """Return a change of ``loader.decode`` where it was work, or where it took another time than in the scenario."""
+def _decoding_note(scenario: Scenario) -> Note:
     decode = scenario.loader.decode
-    rank, epoch, step = batch_parts(read.batch)
-    chosen = (read.decode >= 0) & (read.start >= warm) & (epoch < scenario.train.epochs)
-    size = RunShape.of(scenario).samples(rank[chosen], step[chosen])
-    if not len(size):
-        return {}
-    taken = read.decode[chosen] / 1e9 / size
-    mean = float(read.decode[chosen].sum()) / 1e9 / int(size.sum())
-    deviation = float(((taken - mean) * np.sqrt(size)).std())
-    if isinstance(decode, Work):
-        notes.append(f"loader.decode: measured in place of {decode.kind}")
-    elif abs(mean - decode.expected) <= DECODE_DIFFERS * decode.expected:
-        return {}
-    else:
-        notes.append(f"loader.decode: measured; the scenario said {format_seconds(decode.expected)} a sample")
-    return {"decode": storage.skewed(mean, deviation)}
+    return DecodeFitted(stated=decode.expected) if isinstance(decode, Distribution) else DecodeFitted(decode.kind)

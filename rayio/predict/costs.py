@@ -7,6 +7,7 @@ batch where the batch was ready.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 FEW = 20
 #: Share of the slowest messages that is left out of bytes per second.
 SLOWEST = 0.02
+#: The share of the shortest ends of steps that found a processor free.
+SHORTEST = 0.02
 #: A slope of time over bytes counts when it is so many times its own uncertainty.
 CERTAIN = 4.0
 #: The barrier's answer is hidden where the time for it is so many times what steps take on top.
@@ -37,20 +40,34 @@ def typical(values: NDArray[np.int64] | NDArray[np.float64]) -> float:
     return max(0.0, float(np.median(values) if len(values) < FEW else values.mean()))
 
 
+def shortest(values: NDArray[np.int64] | NDArray[np.float64]) -> float:
+    """Return what the shortest values show; for none 0; never negative."""
+    return max(0.0, float(np.quantile(values, SHORTEST))) if len(values) else 0.0
+
+
 def waited(batches: Batches) -> NDArray[np.bool_]:
     """Return which batches a rank requested before their reader was done: only those show the whole way to the rank."""
     return batches.requested < batches.done
 
 
 def costs(
-    batches: Batches, steps: Steps, warm: int, *, payload: bool, backlog: bool, sync_seconds: float | None
+    batches: Batches,
+    steps: Steps,
+    warm: int,
+    *,
+    payload: bool,
+    backlog: bool,
+    sync_seconds: float | None,
+    is_busy: bool = False,
 ) -> Costs:
     """Return the costs of a run; ``warm`` (ns) is when it had warmed up.
 
     Batches before that count only where none follow. ``payload``: bytes travelled. ``backlog``: leases could wait at
     their readers (without that, ``put`` is part of ``take``). ``sync_seconds`` is how long the ranks stay together
-    after each step; None where they do not meet.
+    after each step; None where they do not meet. ``is_busy``: processors were busy, so most ends of steps wait for one;
+    then the shortest ends show the cost.
     """
+    usual = shortest if is_busy else typical
     way, size = _after(warm, batches, waited(batches), batches.had - batches.done, batches.nbytes)
     slope = _slope(size, way) if payload else 0.0
     way = way - slope * size
@@ -69,9 +86,9 @@ def costs(
     (taken,) = _after(warm, batches, ready, batches.had - batches.requested)
     receive = min(typical(taken), arrival - busy)
 
-    barrier, late = 0.0, typical(_on_top(steps)[steps.start >= warm])
+    barrier, late = 0.0, usual(_on_top(steps)[steps.start >= warm])
     if sync_seconds is not None:
-        barrier, late = _meeting(steps, warm, sync_seconds)
+        barrier, late = _meeting(steps, warm, sync_seconds, usual)
     return Costs(
         lease=_seconds(message),
         put=_seconds(busy),
@@ -114,7 +131,9 @@ def _slope(size: Ints, way: Ints) -> float:
     return slope if slope > CERTAIN * uncertainty else 0.0
 
 
-def _meeting(steps: Steps, warm: int, sync_seconds: float) -> tuple[float, float]:
+def _meeting(
+    steps: Steps, warm: int, sync_seconds: float, usual: Callable[[Ints], float] = typical
+) -> tuple[float, float]:
     """Return the time of the barrier's answer, 0 where the compute hides it, and a step's time on top (ns).
 
     The answer is sent when the last rank has announced itself, at the start of its compute, and is needed when the
@@ -127,10 +146,10 @@ def _meeting(steps: Steps, warm: int, sync_seconds: float) -> tuple[float, float
     np.maximum.at(announced, group, steps.arrived)
     np.maximum.at(due, group, steps.arrived + steps.parts["compute"])
     room = (due - announced)[group] + round(sync_seconds * 1e9)
-    late = typical(top[kept])
+    late = usual(top[kept])
     if typical(room[kept]) >= HIDDEN * late:
         return 0.0, late
-    return typical((room + top)[kept]), 0.0
+    return usual((room + top)[kept]), 0.0
 
 
 def _on_top(steps: Steps) -> Ints:

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rayio.analyze import gate
 from rayio.analyze.stages import OF_LOADER, shown
 from rayio.analyze.stalls import Attribution
 from rayio.analyze.stragglers import slow_ranks
 from rayio.analyze.verdict import BINDS, OF_DATA, Judged, bound_of
+from rayio.analyze.worth import LEAST_TIME, is_worth_proposing
 from rayio.errors import StorageError
 from rayio.model.planning import storage_of
 from rayio.predict.base import Base, Outcome
@@ -17,8 +19,9 @@ from rayio.predict.changes import applied, offered
 from rayio.predict.on_cores import on_cores
 from rayio.predict.processors import Worked
 from rayio.predict.replay import Measured, Replay
+from rayio.records.doubts import Doubt, Remark, remark
 from rayio.records.explained import Change as ChangeRow
-from rayio.records.explained import Contradiction, Prediction, Simulated, Verdict
+from rayio.records.explained import Prediction, Simulated, Verdict
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
 from rayio.scenario.change import Change
@@ -30,14 +33,10 @@ from rayio.trace.slices import Slices
 
 #: Part of the time that a change must save to be worth naming.
 WORTH = 0.01
-#: A replay reproduces a run if its AU is within this of the measured one.
-REPRODUCED = 0.05
 #: Workers are doubled at most this often in search of enough of them.
 DOUBLINGS = 4
 #: Causes whose removal saves this part of what the best one does, or more, count as alike.
 ALIKE = 0.9
-#: A cause of at least this share of step time contradicts its removal if that saves less than this part of the share.
-LARGE, MUCH_LESS = 0.1, 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +47,8 @@ class Tried:
     row: ChangeRow
     #: True if ranks wait for each other in the run, and do not with the change.
     drops_barrier: bool
+    #: The doubt about its AU.
+    doubt: Doubt | None = None
 
     @property
     def saved(self) -> float:
@@ -63,8 +64,8 @@ class Counterfactuals:
     replayed: Replay
     baseline: Outcome
     tried: tuple[Tried, ...]
-    #: Changes with which the simulated run breaks off, a sentence each.
-    broken: tuple[str, ...]
+    #: Changes with which the simulated run breaks off.
+    broken: tuple[Remark, ...]
 
     @property
     def record(self) -> Simulated:
@@ -78,9 +79,15 @@ class Counterfactuals:
             changes=tuple(trial.row for trial in self.tried),
         )
 
-    def reproduces(self, au: float) -> bool:
-        """Return True if the baseline has the measured AU: else changes predict nothing."""
-        return self.baseline.au is None or abs(self.baseline.au - au) <= REPRODUCED
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """The change that is worth making first, and the doubt about its AU."""
+
+    prediction: Prediction
+    doubt: Doubt | None
+    #: True if the change frees resources: it is worth making however little it saves.
+    is_free: bool = False
 
 
 def counterfactuals(base: Base, reporter: Reporter = SILENT) -> Counterfactuals:
@@ -96,13 +103,13 @@ def counterfactuals(base: Base, reporter: Reporter = SILENT) -> Counterfactuals:
     reporter.live("what would help: the run is replayed unchanged")
     baseline = base.simulate(replayed)
     tried: list[Tried] = []
-    broken: list[str] = []
+    broken: list[Remark] = []
 
     def simulate(change: Change) -> None:
         try:
             tried.append(_tried(change, base, replayed, baseline))
         except StorageError as error:
-            broken.append(f"{change.name}: simulated, the run breaks off ({error})")
+            broken.append(remark("change_breaks_off", change=change.name, error=str(error)))
 
     changes = offered(base, "explain")
     first = [change for change in changes if not change.after]
@@ -119,7 +126,7 @@ def counterfactuals(base: Base, reporter: Reporter = SILENT) -> Counterfactuals:
 
 def _tried(change: Change, base: Base, replayed: Replay, before: Outcome) -> Tried:
     changed = applied(change, replayed, base)
-    after = base.simulate(changed)
+    after = base.simulate(changed, change.name)
     drops_barrier = replayed.scenario.train.sync.meets and not changed.scenario.train.sync.meets
     rate = after.judged.samples_per_second
     if drops_barrier and before.lasted and after.lasted:
@@ -135,8 +142,9 @@ def _tried(change: Change, base: Base, replayed: Replay, before: Outcome) -> Tri
         samples_per_second=rate,
         time_saved=after.saves(before),
         then=after.next,
+        is_short=True if after.doubt is not None else None,
     )
-    return Tried(change, row, drops_barrier)
+    return Tried(change, row, drops_barrier, after.doubt)
 
 
 def concluded(judged: Judged, replays: Counterfactuals) -> Verdict:
@@ -180,16 +188,15 @@ def named(judged: Judged, tried: Sequence[Tried]) -> Verdict:
     return replace(verdict, bound=bound, cause=best, bound_share=part, named_by="simulation", ties=alike)
 
 
-def contradictions(verdict: Verdict, tried: Sequence[Tried]) -> tuple[Contradiction, ...]:
-    """Return the large causes whose removal, simulated, saves much less than their share of step time."""
+def contradictions(verdict: Verdict, tried: Sequence[Tried]) -> tuple[Doubt, ...]:
+    """Return the doubts about large causes whose removal, simulated, saves much less than their share of step time."""
     cases = []
     for row in verdict.table:
         removals = [trial for trial in tried if row.cause in trial.change.removes and trial.row.time_saved is not None]
         best = max(removals, key=lambda trial: trial.saved, default=None)
-        share = row.share or 0.0
-        if best is not None and share >= LARGE and best.saved < MUCH_LESS * share:
-            cases.append(Contradiction(cause=row.cause, share=share, change=best.change.name, time_saved=best.saved))
-    return (*cases,)
+        if best is not None:
+            cases.append(gate.contradiction(row.cause, row.share or 0.0, best.change.name, best.saved))
+    return tuple(case for case in cases if case is not None)
 
 
 def _is_processor_bound(verdict: Verdict, tried: Sequence[Tried]) -> bool | None:
@@ -214,13 +221,24 @@ def _is_worth(verdict: Verdict, tolerated: float, tried: Sequence[Tried]) -> boo
     return most > tolerated
 
 
-def prediction(verdict: Verdict, replays: Counterfactuals) -> Prediction | None:
+def prediction(verdict: Verdict, replays: Counterfactuals) -> Foreseen | None:
     """Return the change to make, simulated: enough workers for a run that waits for data, else the first that helps.
 
     A change helps if it saves time: AU counts a slow rank's extra compute as useful. A change that saves less than half
     of the best one is left out. None when no simulated change helps, or nothing is worth removing: the refusals of real
-    storage cannot be simulated.
+    storage cannot be simulated. None also if it hardly helps (see ``rayio/analyze/worth.py``).
     """
+    foreseen = _best(verdict, replays)
+    if foreseen is None or foreseen.is_free:
+        return foreseen
+    row = foreseen.prediction
+    is_data = verdict.bound in OF_DATA
+    if (row.time_saved or 0.0) < LEAST_TIME or (is_data and not is_worth_proposing(replays.baseline.au, row.au)):
+        return None
+    return foreseen
+
+
+def _best(verdict: Verdict, replays: Counterfactuals) -> Foreseen | None:
     base, is_read = replays.base, verdict.cause in ("read", "open", "retry")
     if not verdict.is_worth_removing or (base.is_throttled and is_read):
         return None
@@ -235,7 +253,7 @@ def prediction(verdict: Verdict, replays: Counterfactuals) -> Prediction | None:
     settings = [trial for trial in chosen if trial.change.key is not None]
     most = max((trial.saved for trial in chosen), default=0.0)
     more = _enough_workers(replays) if verdict.bound in OF_DATA and not base.is_throttled else None
-    if more and (more.time_saved or 0.0) >= max((trial.saved for trial in settings), default=0.0):
+    if more and (more.prediction.time_saved or 0.0) >= max((trial.saved for trial in settings), default=0.0):
         return more
     # Changes of a key come before those of storage or code, unless they save little in comparison; a change that frees
     # resources costs nothing.
@@ -246,18 +264,23 @@ def prediction(verdict: Verdict, replays: Counterfactuals) -> Prediction | None:
     return more
 
 
-def _with(trial: Tried) -> Prediction:
-    advice = trial.change.advice if trial.change.key else shown(trial.change.advice)
-    return Prediction(change=f"With {advice}", au=trial.row.au, time_saved=trial.row.time_saved, then=trial.row.then)
+def _with(trial: Tried) -> Foreseen:
+    advice, row = trial.change.advice if trial.change.key else shown(trial.change.advice), trial.row
+    return Foreseen(
+        Prediction(change=f"With {advice}", au=row.au, time_saved=row.time_saved, then=row.then),
+        trial.doubt,
+        is_free=trial.change.effort < 0,
+    )
 
 
-def _enough_workers(replays: Counterfactuals) -> Prediction | None:
+def _enough_workers(replays: Counterfactuals) -> Foreseen | None:
     """Return enough workers: doubled until exposed data loading is no bottleneck, or more of them do not help."""
     base, before, best = replays.base, replays.baseline, None
     for doubling in range(1, DOUBLINGS + 1):
         number = max(1, base.workers * 2**doubling) if base.workers else 2 ** (doubling - 1)
         try:
-            outcome = base.simulate(applied(with_workers("", number), replays.replayed, base))
+            changed = applied(with_workers("", number), replays.replayed, base)
+            outcome = base.simulate(changed, f"{number} worker{'s' * (number != 1)} per rank")
         except StorageError:  # so many ask for more than storage ever serves
             break
         if (outcome.saves(before) or 0.0) < WORTH:
@@ -265,12 +288,15 @@ def _enough_workers(replays: Counterfactuals) -> Prediction | None:
         before = outcome
         is_scaled = isinstance(base.scenario.loader.num_workers, Autoscaled)
         now = f"throughout (now {base.workers} on average)" if is_scaled else f"(now {base.workers})"
-        best = Prediction(
-            change=f"With {number} worker{'s' * (number != 1)} per rank {now}",
-            workers=number,
-            au=outcome.au,
-            time_saved=outcome.saves(replays.baseline),
-            then=outcome.next,
+        best = Foreseen(
+            Prediction(
+                change=f"With {number} worker{'s' * (number != 1)} per rank {now}",
+                workers=number,
+                au=outcome.au,
+                time_saved=outcome.saves(replays.baseline),
+                then=outcome.next,
+            ),
+            outcome.doubt,
         )
         if (outcome.judged.verdict.data_wait_share or 0.0) <= BINDS:
             break

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
+from rayio.analyze import gate
 from rayio.analyze.access import Accesses
-from rayio.analyze.filled import note_of
 from rayio.analyze.passes import Summed, Timelines
 from rayio.analyze.retries import Throttling
 from rayio.analyze.service import Capacities, without_queueing
@@ -17,7 +17,7 @@ from rayio.analyze.shape import RunShape
 from rayio.analyze.sharing import Beside
 from rayio.analyze.stalls import Losses
 from rayio.analyze.stragglers import worst_ranks
-from rayio.analyze.verdict import BINDS, Judged, judge, waits_for_storage
+from rayio.analyze.verdict import BINDS, OF_STORAGE, Judged, judge, waits_for_storage
 from rayio.analyze.window import find_window
 from rayio.errors import RayioError, ScenarioError
 from rayio.kinds import STORAGE_MODELS
@@ -33,7 +33,8 @@ from rayio.predict.counterfactual import (
 from rayio.predict.observe import Trained
 from rayio.predict.processors import Worked
 from rayio.predict.supply import supply
-from rayio.records.explained import Capacity, Explained, Verdict
+from rayio.records.doubts import CAUSE, CHANGES, PREDICTION, SMALL, STORAGE, Doubt, Remark, blocking, remark
+from rayio.records.explained import Capacity, Explained, Prediction, Verdict
 from rayio.records.origin import CHARGED
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
@@ -113,18 +114,19 @@ def explained(
     capacity = _capacity(run)
     throttled = seen.throttling.result(judged.verdict.table)
     is_refused = throttled is not None and (throttled.read_share or 0.0) > BINDS
-    notes = _notes(run, judged, capacity, simulate=simulate)
+    remarks = _remarks(run, judged, capacity, simulate=simulate)
     replays, broken = None, None
-    if simulate and (au := judged.verdict.au) is not None:
+    if simulate and judged.verdict.au is not None:
         replays, broken = _simulated(run, is_refused=is_refused, reporter=reporter)
-    verdict = judged.verdict if replays is None else concluded(judged, replays)
-    predicted = None
-    if replays is not None and au is not None:
-        predicted = prediction(verdict, replays) if replays.reproduces(au) else None
-        notes += _notes_of_simulation(run, replays, verdict, au)
-    notes += [f"The run cannot be simulated: {broken}"] if broken is not None else []
-    notes += seen.accesses.notes if seen.timed.number and not run.directory.info.get("imported") else ()
-    filled = note_of(run.directory.result.notes) if run.directory.result is not None else None
+    advised = _advised(judged, replays, gate.of_result(run.directory.result))
+    verdict = advised.verdict
+    if replays is not None:
+        remarks += _of_simulation(run, replays)
+    remarks += [remark("cannot_be_simulated", error=str(broken))] if broken is not None else []
+    remarks += seen.accesses.remarks if seen.timed.number and not run.directory.info.get("imported") else ()
+    simulated = None if replays is None else replays.record
+    if simulated is not None and blocking(advised.doubts, CHANGES):
+        simulated = replace(simulated, changes=())
     if throttled is not None:
         throttled = replace(throttled, binds=is_refused and waits_for_storage(verdict))
     return Explained(
@@ -134,14 +136,46 @@ def explained(
         verdict=verdict,
         capacity=capacity,
         ranks=(*worst_ranks(seen.timed.lives, seen.timed),),
-        simulated=None if replays is None else replays.record,
-        prediction=predicted,
+        simulated=simulated,
+        prediction=advised.prediction,
         access=seen.accesses.result(),
-        notes=(*notes, *([] if filled is None else [filled])),
+        remarks=(*remarks,),
         throttled=throttled,
         imported=None if run.directory.result is None else run.directory.result.imported,
-        contradictions=(None if replays is None else contradictions(verdict, replays.tried)) or None,
+        doubts=advised.doubts,
+        withheld=advised.withheld,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The verdict and the change to make, past the gate."""
+
+    verdict: Verdict
+    prediction: Prediction | None
+    doubts: tuple[Doubt, ...]
+    #: The codes of the doubts that withhold a prediction.
+    withheld: tuple[str, ...] = ()
+
+
+def _advised(judged: Judged, replays: Counterfactuals | None, doubts: tuple[Doubt, ...]) -> Advice:
+    """Return the advice that no doubt makes invalid; ``doubts`` are those of the run."""
+    if replays is None:
+        return Advice(judged.verdict, None, doubts)
+    if (unlike := gate.not_reproduced(replays.baseline.au, judged.verdict.au)) is not None:
+        return Advice(judged.verdict, None, (*doubts, unlike), (unlike.code,))
+    verdict = concluded(judged, replays)
+    doubts = (*doubts, *contradictions(verdict, replays.tried))
+    if (foreseen := prediction(verdict, replays)) is None:
+        return Advice(verdict, None, doubts)
+    doubts = doubts if foreseen.doubt is None else (*doubts, foreseen.doubt)
+    stops = [*blocking(doubts, PREDICTION)]
+    stops += [doubt for doubt in blocking(doubts, CAUSE) if doubt.names.get("cause") == verdict.cause]
+    stops += blocking(doubts, STORAGE) if verdict.cause in OF_STORAGE else ()
+    saved = foreseen.prediction.time_saved or 0.0
+    stops += [doubt for doubt in blocking(doubts, SMALL) if saved <= doubt.numbers.get("overhead", 0.0)]
+    codes = tuple(dict.fromkeys(doubt.code for doubt in stops))
+    return Advice(verdict, None if stops else foreseen.prediction, doubts, codes)
 
 
 def _judged(run: Subject, target_au: float | None) -> Judged:
@@ -189,56 +223,38 @@ def _simulated(
         return None, error
 
 
-def _notes(run: Subject, judged: Judged, capacity: Capacity, *, simulate: bool) -> list[str]:
-    scenario, timed, notes = run.scenario, run.seen.timed, [*judged.notes]
+def _remarks(run: Subject, judged: Judged, capacity: Capacity, *, simulate: bool) -> list[Remark]:
+    scenario, timed, remarks = run.scenario, run.seen.timed, [*judged.remarks]
     if run.missed < 1 and capacity.storage is not None and capacity.storage.is_short:
-        part = f"{100 * (1 - run.missed):.0f} % of what was read in the whole run"
-        notes.append(f"modelled caches (storage.cache) had {part}: what ranks need of storage is the rest")
+        remarks.append(remark("caches_had", percent=100 * (1 - run.missed)))
     if run.directory.info.get("imported"):
-        notes.append("imported results have no readers: waits cannot be taken apart, nor the run simulated")
+        remarks.append(remark("imported_without_readers"))
         if simulate and scenario.storage.model == UNKNOWN:
-            notes.append(
-                "to predict from it, name its storage: rayio simulate "
-                f"{run.directory.address}/scenario.yaml storage.model=NAME ({', '.join(STORAGE_MODELS)}, or parameters)"
-            )
+            remarks.append(remark("name_its_storage", run=run.directory.address, models=", ".join(STORAGE_MODELS)))
     elif scenario.trace.level == "none":
-        notes = ["trace.level is none: no step was recorded, so nothing can be explained; run with trace.level=batch"]
+        remarks = [remark("nothing_to_explain_untraced")]
     elif not len(timed.slices):
-        notes = [] if run.directory.lost_files else [_spanless(run.directory)]
+        remarks = [] if run.directory.lost_files else [_spanless(run.directory)]
     elif not timed.number:
-        notes.append("no rank completed a step: nothing can be explained")
+        remarks.append(remark("no_step_completed"))
     elif not any(row.stage == "worker" for row in capacity.stages):
-        notes.append(
-            "no spans of readers: waits cannot be taken apart, nor the run simulated; run with trace.level=batch"
-        )
+        remarks.append(remark("no_spans_of_readers"))
     result = run.directory.result
     if result is not None and result.scaling is not None:
-        notes.append(
-            f"workers came and went: capacities count their average number ({result.scaling.mean:.1f}), and "
-            "changes of workers begin from those; in the baseline they come and go"
-        )
-    return notes
+        remarks.append(remark("workers_scaled", mean=result.scaling.mean))
+    return remarks
 
 
-def _notes_of_simulation(run: Subject, replays: Counterfactuals, verdict: Verdict, au: float) -> list[str]:
-    notes, simulated = [*replays.broken], replays.record
+def _of_simulation(run: Subject, replays: Counterfactuals) -> list[Remark]:
+    remarks, simulated = [*replays.broken], replays.record
     if replays.base.is_throttled:
-        notes.append(
-            "storage refused requests as too many: nobody knows what it would give other numbers of workers, so "
-            "none are simulated"
-        )
+        remarks.append(remark("throttled_workers"))
     elif replays.base.modelled is None:
-        notes.append("predictions assume that storage serves more workers as quickly as these")
-    if not replays.reproduces(au):
-        notes.append(
-            f"no exact prediction: the replay gives AU {simulated.au:.2f}, the run had {au:.2f}. Changes count from "
-            "the replay and are as far off; a longer run, or one on a quiet machine, is closer"
-        )
+        remarks.append(remark("storage_assumed_free"))
     if not simulated.is_whole_run:
         is_cached = any(layer.keeps for layer in layers_of(run.scenario, modelled=True))
-        warm = ", before the modelled caches are full" if is_cached else ""
-        notes.append(f"only the first steps of the run are simulated{warm}: {simulated.steps} rank-steps count")
-    return notes
+        remarks.append(remark("first_steps_cached" if is_cached else "first_steps", steps=simulated.steps))
+    return remarks
 
 
 def _target(scenario: Scenario) -> float | None:
@@ -246,11 +262,11 @@ def _target(scenario: Scenario) -> float | None:
     return wanted.value if wanted is not None and wanted.operator in (">=", ">") else None
 
 
-def _spanless(directory: RunDirectory) -> str:
+def _spanless(directory: RunDirectory) -> Remark:
     result = directory.result
     if result and result.trace and (recorded := result.trace.recorded):
-        return f"{recorded} spans were recorded and {directory.address}/spans holds none: nothing can be explained"
-    return "the run has no spans: nothing can be explained; run with trace.level=batch"
+        return remark("spans_lost", recorded=recorded, run=directory.address)
+    return remark("no_spans")
 
 
 def scenario_of(directory: RunDirectory) -> Scenario:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import platform
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rayio.analyze import gate
 from rayio.errors import RunError, StorageError
+from rayio.machine.speed import fixed_work_once
 from rayio.predict.explain import scenario_of
+from rayio.records.doubts import Doubt
 from rayio.reporter import Reporter
 from rayio.scenario.model import Scenario
 from rayio.trace.run_directory import RunDirectory
 from rayio.trace.slices import Slices
+from rayio.units import format_seconds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +49,26 @@ def differ(first: Learnable, other: Learnable) -> str | None:
     for word in ("engine", "modelled_storage", "cpus"):
         if first.info.get(word) != other.info.get(word):
             return f"its {word} is {other.info.get(word)}, not {first.info.get(word)} (run.json)"
+    if (doubt := gate.speed_of_runs([first.info, other.info])) is not None:
+        times = [format_seconds(doubt.numbers[name]) for name in ("before", "after")]
+        return f"fixed work took {times[0]} in one and {times[1]} in the other (run.json), so the machines differ"
     return None
+
+
+def fixed_work(info: Mapping[str, Any]) -> float:
+    """Return the time of fixed work during a run (s); 0 if unknown."""
+    times = gate.fixed_work_of(info)
+    return round(sum(times) / len(times), 6) if times else 0.0
+
+
+def speeds(runs: Sequence[Learnable]) -> tuple[Doubt, ...]:
+    """Return the doubt about the machine's speed: it changed during a run, or since then if it was this machine."""
+    for run in runs:
+        now = fixed_work_once() if run.info.get("host") == platform.node() else None
+        changed = gate.speed_of_run(run.info)
+        if (doubt := changed or gate.speed_of_calibration(fixed_work(run.info) or None, now)) is not None:
+            return (doubt,)
+    return ()
 
 
 def _unreadable(info: Mapping[str, Any]) -> str | None:

@@ -15,17 +15,17 @@ import numpy as np
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import Attribution, attribute
 from rayio.analyze.window import find_window
-from rayio.engines.virtual import simulation
 from rayio.model.planning import plan_of
 from rayio.predict.base import Base
-from rayio.predict.processors import Worked, scheduled
+from rayio.predict.processors import Processors, Worked, scheduled
 from rayio.predict.replay import Measured
 from rayio.predict.settle import Apparent, Free, settle
-from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario
 
 #: Rank-steps of a simulation that costs are adjusted by.
 RANK_STEPS = 1_000
+#: A run's CPU times contain its contention.
+OWN = Processors(contention=1.0)
 #: The least part of a read that is left without its CPU time.
 LEAST = 0.01
 
@@ -34,19 +34,18 @@ def on_cores(base: Base, worked: Worked, charged: Attribution) -> Base:
     """Return a run on Ray with its cores, and its times without the waits for them; ``charged`` are its losses."""
     cluster = base.scenario.cluster.model_copy(update={"cores": worked.cores})
     base = replace(base, scenario=base.scenario.model_copy(update={"cluster": cluster}))
-    measured, work, cpu = base.measured, None, worked.costs.cpu
-    decode = base.scenario.loader.decode
-    batch_bytes, seconds = base.batch_bytes, _mean(measured.decode)
-    if isinstance(decode, Work) and batch_bytes and (busy := min(seconds, worked.costs.put)) > 0:
-        work = decode.model_copy(update={"rate": batch_bytes / busy})
-    costs = measured.costs.model_copy(update={"cpu": scheduled(cpu, measured.costs.step)})
+    measured, cpu = base.measured, worked.costs.cpu
+    batch_bytes = base.batch_bytes
+    costs = measured.costs.model_copy(update={"cpu": scheduled(cpu, measured.costs.step, OWN)})
     whole = _mean(measured.read)
-    measured = replace(measured, costs=costs, work=work)
+    measured = replace(measured, costs=costs, work=worked.decode)
 
     def freed(free: Free) -> Measured:
         """Return the times on free cores: reads take storage's time, in proportion to their measured times."""
         part = 1.0 if free.storage is None or not whole else free.storage / whole
         return replace(measured, costs=free.costs, read=measured.read * part)
+
+    from rayio.engines.virtual import simulation  # an explanation without replays needs no engine
 
     def live(free: Free) -> Apparent:
         replay = freed(free).replayed(base.scenario, modelled=base.modelled, most=RANK_STEPS)

@@ -8,21 +8,23 @@ that of a byte; one run alone does not, and all of it then counts as the batch's
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
+from rayio.records.calibrated import Note, OneSize
 from rayio.records.explained import Stage
 from rayio.scenario.costs import Costs, CpuCosts, taken
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario
-from rayio.units import RATE, format_bytes
+from rayio.units import RATE
 
 #: Batch sizes whose largest is less than this times the smallest do not separate bytes from batches.
 ALIKE = 1.2
-#: How long work keeps a core that other work waits for (s): Linux schedules 250 times a second.
-SLICE = 0.004
+#: Where nobody probed a machine: how long work keeps a core that other work waits for (s; Linux schedules 250 times a
+#: second), and the factor on work while all cores are busy.
+SLICE, CONTENTION = 0.004, 1.2
 #: The part of a step's end that counts as work.
 OF_STEP = 0.5
 FEWEST_BATCHES = 10
@@ -37,6 +39,8 @@ class SeenCpu:
     roles: Mapping[str, float]
     nodes: float
     reads: Mapping[str, float]
+    #: Those of decoding that is work, with its batches; empty without any.
+    decodes: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, info: Mapping[str, Any], name: str) -> SeenCpu | None:
@@ -44,30 +48,47 @@ class SeenCpu:
         recorded = info.get("cpu_seconds")
         if not isinstance(recorded, Mapping):
             return None
-        reads, roles = recorded.get("reads"), recorded.get("roles")
-        if not (isinstance(reads, Mapping) and isinstance(roles, Mapping)):
+        reads, roles, decodes = recorded.get("reads"), recorded.get("roles"), recorded.get("decodes", {})
+        if not (isinstance(reads, Mapping) and isinstance(roles, Mapping) and isinstance(decodes, Mapping)):
             return None
-        if not all(isinstance(number, int | float) for number in (*reads.values(), *roles.values())):
+        numbers = (*reads.values(), *roles.values(), *decodes.values())
+        if not all(isinstance(number, int | float) for number in numbers):
             return None
         if reads.get("batches", 0) < FEWEST_BATCHES:
             return None
-        return cls(name, roles, float(recorded.get("nodes") or 0.0), reads)
+        return cls(name, roles, float(recorded.get("nodes") or 0.0), reads, decodes)
 
     @property
     def of_readers(self) -> float:
         """Return the CPU seconds of the readers, which are the ranks where those read for themselves."""
-        return self.roles.get("reader", self.reads["seconds"])
+        return self.roles.get("reader", self.of_files)
+
+    @property
+    def of_files(self) -> float:
+        """Return the CPU seconds of reading and decoding."""
+        return self.reads["seconds"] + self.decodes.get("seconds", 0.0)
 
     @property
     def of_ranks(self) -> float:
         """Return the CPU seconds of the ranks and their barrier, without reads."""
-        read = 0.0 if "reader" in self.roles else self.reads["seconds"]
+        read = 0.0 if "reader" in self.roles else self.of_files
         return max(0.0, self.roles.get("rank", 0.0) - read) + self.roles.get("barrier", 0.0)
 
     @property
     def put(self) -> float:
-        """CPU seconds of the readers for a batch beyond its read."""
-        return max(0.0, self.of_readers - self.reads["seconds"]) / self.batches
+        """CPU seconds of the readers for a batch beyond reading and decoding it."""
+        return max(0.0, self.of_readers - self.of_files) / self.batches
+
+    def most(self, costs: Costs) -> dict[str, float]:
+        """Return ``costs.put`` and ``costs.step`` of a run with busy processors: at most the work of its processes."""
+        work = {"put": self.put - taken(self.batch_bytes, costs.put_bandwidth), "step": self.of_ranks / self.batches}
+        return {name: round(min(getattr(costs, name), max(0.0, seconds)), 9) for name, seconds in work.items()}
+
+    def utilisation(self, step: float, cores: int, scenario: Scenario) -> float:
+        """Return the share of the cores of a node that worked, with steps of ``step`` seconds."""
+        whole, train = (sum(self.roles.values()) + self.nodes) / self.batches, scenario.train
+        whole += train.compute.expected * train.compute_cores
+        return whole * scenario.cluster.world_size / scenario.cluster.all_nodes / step / cores
 
     @property
     def batches(self) -> float:
@@ -80,14 +101,25 @@ class SeenCpu:
         return self.reads["bytes"] / self.batches
 
 
-def scheduled(cpu: CpuCosts, step: float) -> CpuCosts:
-    """Return the costs on cores that are shared in slices, with part of each ``step``'s time on top (s) as work.
+@dataclass(frozen=True, slots=True)
+class Processors:
+    """The processors of a machine, as probed: its scheduler's time slice (s), and contention (a factor)."""
+
+    slice: float = SLICE
+    contention: float = CONTENTION
+
+
+UNKNOWN = Processors()
+
+
+def scheduled(cpu: CpuCosts, step: float, machine: Processors = UNKNOWN) -> CpuCosts:
+    """Return the costs on the cores of a machine, with part of each ``step``'s time on top (s) as work.
 
     A run records that ends of steps are late, and the CPU time of its ranks, but not which part of that was there. Its
     size matters little: however short, it waits for a core.
     """
     work = round(min(step, cpu.rank) * OF_STEP, 9)
-    return cpu.model_copy(update={"step": work, "rank": round(cpu.rank - work, 9), "slice": SLICE})
+    return cpu.model_copy(update={"step": work, "rank": round(cpu.rank - work, 9), **asdict(machine)})
 
 
 def in_background(cpu: CpuCosts, share: float, per_second: float) -> CpuCosts:
@@ -136,7 +168,7 @@ class Worked:
         cores = scenario.cluster.cores
         costs = Costs(put=seconds.put, cpu=cpu)
         known = cores if isinstance(cores, tuple) else cores_of_run(scenario, info)
-        return cls(known, costs, None) if costs.put or cpu.is_work else None
+        return cls(known, costs, _work_of(scenario, seconds)) if costs.put or cpu.is_work else None
 
     def stage(self, scenario: Scenario, batch_bytes: float | None, delivered: float) -> Stage | None:
         """Return the capacity of the cores of all nodes as a stage; None where a batch takes no time, or nodes come."""
@@ -144,7 +176,8 @@ class Worked:
             return None
         number = sum(self.cores) if isinstance(self.cores, tuple) else self.cores * scenario.cluster.all_nodes
         seconds = self.costs.cpu_of_batch(scenario.loader.batch_size, batch_bytes or 0.0)
-        seconds += 0.0 if self.decode is None else taken(batch_bytes or 0.0, self.decode.rate)
+        size = scenario.loader.batch_size
+        seconds += 0.0 if self.decode is None else self.decode.seconds(size, batch_bytes or 0.0)
         if not seconds:
             return None
         return Stage(
@@ -156,17 +189,22 @@ class Worked:
         )
 
 
-def learn_cpu(seen: Sequence[SeenCpu], form: str) -> tuple[CpuCosts, list[str]]:
+def _work_of(scenario: Scenario, seen: SeenCpu) -> Work | None:
+    """Return decode work with the rate of a run; None if it has none."""
+    decode, seconds = scenario.loader.decode, seen.decodes.get("seconds", 0.0)
+    if not isinstance(decode, Work) or seconds <= 0:
+        return None
+    return decode.model_copy(update={"rate": seen.decodes["bytes"] * decode.work_per_byte / seconds, "per_sample": 0.0})
+
+
+def learn_cpu(seen: Sequence[SeenCpu], form: str) -> tuple[CpuCosts, list[Note]]:
     """Return the CPU time of a batch, and notes on it; ``form`` is the format that was read."""
     sizes = [run.batch_bytes for run in seen]
     differ = max(sizes) >= ALIKE * min(sizes)
-    notes = []
+    notes: list[Note] = []
     if not differ:
-        notes.append(
-            f"costs.cpu: every batch had about {format_bytes(sizes[0])}, so what a byte takes of processors is counted "
-            "as the batch's; name a second short run with samples of another size to tell them apart"
-        )
-    sample, byte = _reads(seen, differ=differ)
+        notes.append(OneSize(sizes[0]))
+    sample, byte = line_of_sums([run.reads for run in seen]) or (_each([run.reads for run in seen], "samples"), 0.0)
     queue, _ = _line(seen, [run.roles.get("queue", 0.0) for run in seen], differ=False)
     rank = _line(seen, [run.of_ranks for run in seen], differ=differ)
     node = _line(seen, [run.nodes + run.roles.get("collector", 0.0) for run in seen], differ=differ)
@@ -188,19 +226,21 @@ def _line(seen: Sequence[SeenCpu], seconds: Sequence[float], *, differ: bool) ->
     return first, second
 
 
-def _reads(seen: Sequence[SeenCpu], *, differ: bool) -> tuple[float, float]:
-    """Return the seconds per sample and per byte that are closest to the reads of all runs, each with equal weight."""
-    varies = differ or any(_varies(run.reads) for run in seen)
-    if not varies:
-        samples, seconds = (sum(run.reads[key] for run in seen) for key in ("samples", "seconds"))
-        return seconds / samples if samples else 0.0, 0.0
+def line_of_sums(runs: Sequence[Mapping[str, float]], scale: float = 1.0) -> tuple[float, float] | None:
+    """Return the seconds per sample and per byte that are closest to all batches; None where sizes are too alike.
+
+    ``runs`` are sums (``StageCpu``), and count alike. A byte is counted ``scale`` times.
+    """
+    sizes = [run["bytes"] / run["batches"] for run in runs]
+    if max(sizes) < ALIKE * min(sizes) and not any(_varies(run) for run in runs):
+        return None
     square, right = np.zeros((2, 2)), np.zeros(2)
-    for run in seen:
-        reads, mean = run.reads, max(run.reads["seconds"] / run.batches, 1e-9)
-        weight = 1 / (run.batches * mean**2)
-        cross = reads["samples_bytes"]
-        square += weight * np.array([[reads["samples_samples"], cross], [cross, reads["bytes_bytes"]]])
-        right += weight * np.array([reads["samples_seconds"], reads["bytes_seconds"]])
+    for sums in runs:
+        mean = max(sums["seconds"] / sums["batches"], 1e-9)
+        weight = 1 / (sums["batches"] * mean**2)
+        cross = sums["samples_bytes"] * scale
+        square += weight * np.array([[sums["samples_samples"], cross], [cross, sums["bytes_bytes"] * scale**2]])
+        right += weight * np.array([sums["samples_seconds"], sums["bytes_seconds"] * scale])
     for kept in ([0, 1], [0], [1]):
         part = square[np.ix_(kept, kept)]
         if np.linalg.cond(part / np.sqrt(np.outer(np.diag(part), np.diag(part)))) > 1e8:
@@ -210,6 +250,11 @@ def _reads(seen: Sequence[SeenCpu], *, differ: bool) -> tuple[float, float]:
             both = dict(zip(kept, solution.tolist(), strict=True))
             return both.get(0, 0.0), both.get(1, 0.0)
     return 0.0, 0.0
+
+
+def _each(runs: Sequence[Mapping[str, float]], what: str) -> float:
+    number, seconds = (sum(run[key] for run in runs) for key in (what, "seconds"))
+    return seconds / number if number else 0.0
 
 
 def _varies(reads: Mapping[str, float]) -> bool:

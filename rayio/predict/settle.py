@@ -7,7 +7,7 @@ few times, until the simulated run shows the real one's times (indirect inferenc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from rayio.predict.processors import in_background
@@ -45,14 +45,14 @@ class Apparent:
 Live = Callable[[Free], Apparent]
 
 
-def settle(free: Free, seen: Apparent, live: Live) -> tuple[Free, Apparent]:
+def settle(free: Free, seen: Apparent, live: Live, known: Collection[str] = ()) -> tuple[Free, Apparent]:
     """Return costs and the time of storage with which the simulated run shows the values ``seen``, and its own values.
 
-    Among all tried costs, those whose steps have the closest length are returned.
+    Among all tried costs, those whose steps have the closest length are returned. Costs that are ``known`` stay.
     """
     tried = [(free, live(free))]
     for _ in range(ROUNDS):
-        moved = _moved(*tried[-1], seen)
+        moved = _moved(*tried[-1], seen, [name for name in MOVED if name not in known])
         if moved is None:
             break
         tried.append((moved, live(moved)))
@@ -62,10 +62,9 @@ def settle(free: Free, seen: Apparent, live: Live) -> tuple[Free, Apparent]:
         if abs(shown.step - seen.step) <= NEAR * seen.step / 4:
             break
         costs = free.costs
-        factor = 1 + BOLD * (seen.step - shown.step) / max(
-            sum(getattr(costs, name) for name in ON_THE_WAY), NEAR_SECONDS
-        )
-        longer = {name: round(getattr(costs, name) * min(2.0, max(0.5, factor)), 9) for name in ON_THE_WAY}
+        way = {name: getattr(costs, name) for name in ON_THE_WAY if name not in known}
+        factor = 1 + BOLD * (seen.step - shown.step) / max(sum(way.values()), NEAR_SECONDS)
+        longer = {name: round(value * min(2.0, max(0.5, factor)), 9) for name, value in way.items()}
         moved = replace(free, costs=costs.model_copy(update=longer))
         tried.append((moved, live(moved)))
     return _closest(tried, seen)
@@ -91,10 +90,10 @@ def _closest(tried: Sequence[tuple[Free, Apparent]], seen: Apparent) -> tuple[Fr
     return min(tried, key=lambda trial: abs(trial[1].step - seen.step))
 
 
-def _moved(free: Free, shown: Apparent, seen: Apparent) -> Free | None:
+def _moved(free: Free, shown: Apparent, seen: Apparent, names: Iterable[str]) -> Free | None:
     costs, storage = free.costs, free.storage
     changed = {}
-    for name in MOVED:
+    for name in names:
         off = BOLD * (getattr(seen.costs, name) - getattr(shown.costs, name))
         if abs(off) > max(NEAR_SECONDS, NEAR * getattr(seen.costs, name)):
             now = max(0.0, getattr(costs, name) + off)

@@ -190,6 +190,11 @@ SCHEMAS: dict[str, Callable[[], Json]] = {
         {
             "file": {"type": ["string", "null"], "description": "the written file; null without --out"},
             "notes": {**_SENTENCES, "description": "fitted values and their runs, a sentence each"},
+            "doubts": {
+                "type": "array",
+                "items": {"type": "object"},
+                "description": "reasons not to predict with it: code, numbers, names, invalidates, sentence",
+            },
         },
     ),
     "capacity": _described(CapacityFound),

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rayio.records.doubts import Doubt
 from rayio.records.record import Record, value
 from rayio.records.run_result import Number
 
 VERSION = 1
 
-#: Outcomes of a verdict: beyond noise, within it, no repeats, no metric that both sides have, and one scenario alone.
+#: Outcomes of a verdict: beyond noise, within it, no repeats, no metric that both sides have, one scenario alone, and
+#: numbers in doubt.
 FASTER, SLOWER, NO_DIFFERENCE = "faster", "slower", "no_difference"
 UNKNOWN, NO_METRIC, REPEATS = "unknown", "no_metric", "repeats"
+IN_DOUBT = "in_doubt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +102,7 @@ class Verdict(Record):
     group: str = value("letter of the group; empty if all runs are repeats of one scenario")
     outcome: str = value(
         "faster or slower (beyond noise), no_difference (within noise), unknown (no repeats), no_metric (a group has "
-        "no throughput), repeats (one scenario alone)"
+        "no throughput), repeats (one scenario alone), in_doubt (see doubts)"
     )
     metric: str | None = value("dotted name of the metric, the throughput if both groups have it")
     percent: Number = value("difference from the first group; the standard deviation of repeats", "percent")
@@ -112,6 +115,8 @@ class Verdict(Record):
 class Comparison(Record):
     """A comparison of groups of runs with the first group: the output of ``rayio compare --json``, version 1."""
 
+    worded_by = "rayio.report.text.comparison:text"
+
     version: int = value("version of this schema", default=VERSION)
     verdicts: tuple[Verdict, ...] = value("a verdict for each group but the first, or one for repeats", default=())
     groups: tuple[Group, ...] = value("groups of repeated runs; if all runs are repeats, a group for each")
@@ -119,4 +124,5 @@ class Comparison(Record):
     main_metrics: tuple[str, ...] = value("names of the metrics that matter most, at most five", default=())
     metrics: tuple[MetricRow, ...] = value("metrics")
     notes: tuple[str, ...] = value("notes on the numbers, a sentence each")
+    doubts: tuple[Doubt, ...] = value("reasons why a verdict is not given", default=())
     repeats: tuple[Repeated, ...] | None = value("spread over all runs, if all are repeats", can_be_absent=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rayio.records.doubts import Doubt, Remark
 from rayio.records.hosts import Fetched
 from rayio.records.origin import Origin
 from rayio.records.record import Record, value
@@ -152,6 +153,10 @@ class Change(Record):
     samples_per_second: Number = value("throughput of the changed replay", "samples/s", default=None)
     time_saved: Number = value("time saved, of the unchanged replay's time", "fraction", default=None)
     then: str = value("the largest remaining cause of loss, or compute")
+    is_short: bool | None = value(
+        "true if the run is too short for this change: its AU and throughput are those of the initial prefetch",
+        can_be_absent=True,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,16 +168,6 @@ class Simulated(Record):
     steps: int = value("counted steps of the unchanged replay, all ranks", "steps")
     is_whole_run: bool = value("true if the whole run is replayed; only the first steps of a long run are")
     changes: tuple[Change, ...] = value("the changes")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contradiction(Record):
-    """A cause with a large share of step time whose simulated removal hardly saves time."""
-
-    cause: str = value("the cause")
-    share: float = value("share of step time", "fraction")
-    change: str = value("the change that removes it and saves most")
-    time_saved: float = value("time saved, of the unchanged replay's time", "fraction")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,6 +279,8 @@ class Throttled(Record):
 class Explained(Record):
     """The explanation of a run: the output of ``rayio explain --json``, version 1."""
 
+    worded_by = "rayio.report.text.explanation:text"
+
     version: int = value("version of this schema", default=VERSION)
     run: str = value("path or address of the run directory")
     scenario: str = value("name of the scenario")
@@ -295,13 +292,12 @@ class Explained(Record):
     simulated: Simulated | None = value("replays with one change each; null without replays")
     prediction: Prediction | None = value("the first change worth making; null if none is")
     access: Access = value("storage access")
-    notes: tuple[str, ...] = value("notes on the numbers, a sentence each")
+    notes: tuple[str, ...] = value("notes on the numbers, a sentence each", default=(), is_required=True)
+    remarks: tuple[Remark, ...] = value("the notes of the analysis, as code and numbers", default=())
     throttled: Throttled | None = value("throttled reads; null without", default=None)
     imported: Imported | None = value("imported results; null for other runs", default=None)
-    contradictions: tuple[Contradiction, ...] | None = value(
-        "causes with a share of at least 10 % whose simulated removal saves less than a quarter of it",
-        can_be_absent=True,
-    )
+    doubts: tuple[Doubt, ...] = value("reasons not to act on some numbers", default=())
+    withheld: tuple[str, ...] = value("codes of the doubts because of which no change is advised", default=())
     fetched: Fetched | None = value(
         "sources of the bytes read, for real storage or modelled storage with storage.cache", can_be_absent=True
     )

@@ -7,9 +7,10 @@ pydantic models, because every command imports them and no user writes them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, field, fields
 from functools import cache
+from importlib import import_module
 from types import NoneType, UnionType
 from typing import Any, Self, cast, get_args, get_origin, get_type_hints
 
@@ -48,6 +49,23 @@ class Record(Mapping[str, Any]):
     """A frozen dataclass that is also a read-only mapping of its JSON: ``run.result["au"]`` is ``run.result.au``."""
 
     __slots__ = ()
+    #: What writes the record as its command prints it: ``package.module:function``; empty without one.
+    worded_by = ""
+
+    def as_text(self) -> str:
+        """Return the record as its command prints it; of a record without a command, its JSON."""
+        return str(_imported(self.worded_by)(self)) if self.worded_by else json.dumps(self.as_json(), indent=2)
+
+    def __str__(self) -> str:
+        return self.as_text() if self.worded_by else repr(self)
+
+    def _repr_html_(self) -> str | None:
+        return str(_imported("rayio.report.text.notebook:html")(self.as_text())) if self.worded_by else None
+
+    def _repr_mimebundle_(self, **_kinds: Any) -> dict[str, str]:
+        """Return what IPython shows in place of the fields, on a page and in a terminal."""
+        html = self._repr_html_()
+        return {} if html is None else {"text/plain": self.as_text(), "text/html": html}
 
     def as_json(self) -> Json:
         """Return the record as plain values for ``json.dumps``, in the order of its fields."""
@@ -74,6 +92,11 @@ class Record(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def _imported(reference: str) -> Callable[..., Any]:
+    module, _, name = reference.partition(":")
+    return cast("Callable[..., Any]", getattr(import_module(module), name))
 
 
 def schema(record: type[Record]) -> Json:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rayio.errors import StorageError
+from rayio.records.doubts import Doubt, Remark
 from rayio.records.hosts import Fetched, Host
 from rayio.records.origin import Origin, of_old
 from rayio.records.record import DamagedRecordError, Record, value
@@ -223,6 +224,8 @@ class Between(Record):
 class RunResult(Record):
     """The result of a run, or of an imported run of another benchmark: ``result.json``, version 2."""
 
+    worded_by = "rayio.report.text.summary:summary"
+
     version: int = value("version of this schema", default=VERSION)
     engine: str = value("ray, local, virtual, or dlio for imported results", default="unknown")
     scenario: str = value("name of the scenario", default="run")
@@ -268,6 +271,12 @@ class RunResult(Record):
     percentiles: Percentiles = value("statistics of durations")
     ranks: tuple[Rank, ...] = value("ranks, at most the first 64", default=())
     notes: tuple[str, ...] = value("notes on the numbers, a sentence each")
+    remarks: tuple[Remark, ...] | None = value(
+        "those of the notes that come from spans, as code and numbers", can_be_absent=True
+    )
+    doubts: tuple[Doubt, ...] | None = value(
+        "reasons not to act on some numbers; null in results of older versions", can_be_absent=True
+    )
     trace: TraceCounts | None = value("counts of spans", can_be_absent=True)
     ledger: Books | None = value("planned and delivered samples", can_be_absent=True)
     fetched: Fetched | None = value(

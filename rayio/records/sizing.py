@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rayio.records.doubts import Doubt
 from rayio.records.record import Record, value
 from rayio.records.run_result import Number
 
@@ -73,6 +74,8 @@ class Bottleneck(Record):
 class CapacityFound(Record):
     """The output of ``capacity``."""
 
+    worded_by = "rayio.report.text.sizing:text"
+
     directory: str = value("folder of the runs, the page and the tables")
     scenario: str = value("name of the scenario")
     engine: str = value("ray, local or virtual")
@@ -84,9 +87,9 @@ class CapacityFound(Record):
     target_au: float = value("target AU", "fraction")
     formula: str = value("formula of AU: au, or au_dlio (with the rules of MLPerf Storage)")
     rules: str | None = value("mlperf with its rules", default=None)
-    setting: int | None = value("largest value of the key that reaches the target; null if 1 does not")
+    setting: int | None = value("largest value of the key that reaches the target; null if 1 does not, or in doubt")
     accelerators: int | None = value("accelerators at that value")
-    is_at_least: bool = value("true if no tried value fails, so that more may hold")
+    is_at_least: bool = value("true if more may hold: no tried value fails, or the one that does is in doubt")
     is_finished: bool = value("true if the search was not interrupted")
     points: tuple[CapacityPoint, ...] = value("points tried, by value")
     binds: str | None = value("the bottleneck at the first value that does not hold, in words")
@@ -95,6 +98,7 @@ class CapacityFound(Record):
     combination: Combination | None = value("more workers with more requests in flight, if tried", default=None)
     is_tried: bool = value("true if changes were simulated", default=False)
     notes: tuple[str, ...] = value("notes on the numbers, a sentence each")
+    doubts: tuple[Doubt, ...] = value("reasons why some of the answer is not given", default=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +146,8 @@ class Checked(Record):
 class Advised(Record):
     """The output of ``advise``."""
 
+    worded_by = "rayio.report.text.advice:text"
+
     directory: str = value("folder of the simulations, the page and the tables")
     scenario: str = value("name of the scenario")
     varied: tuple[str, ...] = value("the varied keys")
@@ -151,10 +157,11 @@ class Advised(Record):
     possible: int = value("possible settings")
     simulations: int = value("simulations made, including repeats with other seeds")
     is_finished: bool = value("true if the search was not interrupted")
-    advice: Setting | None = value("the cheapest setting that reaches the goal; null if none does")
+    advice: Setting | None = value("the cheapest setting that reaches the goal; null if none does, or in doubt")
     tried: tuple[Setting, ...] = value("settings simulated, by price")
     bottleneck: Bottleneck | None = value(
         "bottleneck of the setting that comes nearest, if none reaches the goal", default=None
     )
     check: Checked | None = value("run of the advised setting; null without --check", default=None)
     notes: tuple[str, ...] = value("notes on the numbers, a sentence each")
+    doubts: tuple[Doubt, ...] = value("reasons why some of the answer is not given", default=())

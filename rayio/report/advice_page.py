@@ -74,6 +74,7 @@ def page(advised: Advised) -> str:
         ],
         definitions=DEFINITIONS,
         colour="met" if advice is not None else "missed",
+        doubts=advised.doubts,
     )  # fmt: skip
 
 

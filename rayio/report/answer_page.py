@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from html import escape
 
 from rayio import __version__
-from rayio.report.headline import marked
+from rayio.records.doubts import Doubt
+from rayio.report.headline import marked, warnings
 from rayio.report.page import document
 from rayio.report.sections import section
 
@@ -34,10 +35,11 @@ def answer_page(
     parts: Sequence[str],
     definitions: Mapping[str, tuple[str, str]],
     colour: str = "",
+    doubts: Sequence[Doubt] = (),
 ) -> str:
     """Return a page: ``answer`` is its headline, ``todo`` the remedy, ``typed`` the command for it.
 
-    All are plain text but ``parts``.
+    All are plain text but ``parts``; ``doubts`` stand below the answer.
     """
     shown = " · ".join(escape(fact) for fact in facts if fact)
     shell = f"<pre>{escape(typed)}</pre>" if typed else ""
@@ -48,7 +50,8 @@ def answer_page(
     return document(
         f"{name} {command}",
         f'<header>{eyebrow(command)}<h1>{escape(name)}</h1><p class="facts">{shown}</p>'
-        f"{verdict}{_tiles(tiles)}</header><main>{body}</main><footer>Written by rayio {__version__}</footer>",
+        f"{verdict}{warnings(doubts)}{_tiles(tiles)}</header><main>{body}</main>"
+        f"<footer>Written by rayio {__version__}</footer>",
     )
 
 
@@ -82,4 +85,5 @@ def _listed(definitions: Mapping[str, tuple[str, str]]) -> str:
     rows = "".join(
         f'<dt id="d-{name}">{escape(title)}</dt><dd>{escape(text)}</dd>' for name, (title, text) in definitions.items()
     )
-    return f'<dl class="definitions">{rows}</dl>' if rows else ""
+    summary = f"{len(definitions)} definitions"
+    return f'<details><summary>{summary}</summary><dl class="definitions">{rows}</dl></details>' if rows else ""

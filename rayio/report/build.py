@@ -100,9 +100,9 @@ def attempt(
         is_unread = is_asked and not isinstance(error, UnwrittenError)
         if out is not None or how.get("window") is not None or is_unread:
             raise
-        reporter.say(f"no report: {error}")
+        reporter.failed(f"no report: {error}")
     except Exception as error:
-        reporter.say(f"no report, our fault: {type(error).__name__}: {error}")
+        reporter.failed(f"no report, our fault: {type(error).__name__}: {error}")
     finally:
         reporter.done()
     return None

@@ -71,6 +71,7 @@ def page(comparison: Comparison) -> str:
         ],
         definitions=DEFINITIONS,
         colour={FASTER: "met", SLOWER: "missed"}.get(first.outcome, ""),
+        doubts=comparison.doubts,
     )
 
 
@@ -208,7 +209,7 @@ def _groups(comparison: Comparison) -> str:
         [
             label(number),
             escape(group.kind),
-            escape(", ".join(group.runs)),
+            "<br>".join(map(escape, group.runs)),
             escape(", ".join(str(seed) for seed in group.seeds if seed is not None)),
         ]
         for number, group in enumerate(comparison.groups)

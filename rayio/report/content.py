@@ -7,17 +7,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rayio.analyze.arrays import arrays_of
+from rayio.analyze.gate import of_result
 from rayio.analyze.metrics import measure
 from rayio.analyze.passes import Timelines
 from rayio.analyze.shape import RunShape
 from rayio.analyze.window import Window, find_window
 from rayio.errors import RayioError, ScenarioError
 from rayio.predict.explain import Seen, explained, readers_of, scenario_of
+from rayio.records.doubts import Doubt
 from rayio.records.explained import Explained
 from rayio.records.run_result import RunResult
 from rayio.report import figures, tracks
 from rayio.report.bins import Bins
 from rayio.report.explain import explain, worded
+from rayio.report.text.remarks import noted
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario.model import Scenario
 from rayio.trace.run_directory import RunDirectory
@@ -49,6 +52,11 @@ class Content:
     timeline: tracks.Tracks | None
     #: True if the run was replayed; False when that would have taken long.
     is_simulated: bool
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """Return the doubts about the numbers: those of the explanation contain those of the result."""
+        return of_result(self.result) if self.explanation is None else self.explanation.doubts
 
     @property
     def is_empty(self) -> bool:
@@ -89,7 +97,7 @@ class Content:
         lives = timed.lives
         shape = RunShape.of(scenario) if scenario else _guessed(result, len(lives.rank))
         if result is None and scenario is not None:
-            result = replace(measure(arrays_of(spans), shape), scenario=scenario.name)
+            result = replace(noted(measure(arrays_of(spans), shape)), scenario=scenario.name)
         imported = result.imported if result else None
         if imported and imported.reduced:
             trouble = ["Imported from a summary: it says nothing of single steps, so there is nothing to draw."]

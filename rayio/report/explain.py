@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from rayio.analyze.passes import Timelines
-from rayio.imports.dlio_losses import in_words
 from rayio.predict.explain import Seen, explained, readers_of, scenario_of
 from rayio.records.explained import Access, Capacity, Explained, Verdict
 from rayio.records.origin import MEASURED, PREDICTED, Origin, kind_of
 from rayio.records.run_result import RunResult
-from rayio.report.text.conclusion import contradiction, sentence
+from rayio.report.text.conclusion import sentence
+from rayio.report.text.doubts import worded as doubts_worded
+from rayio.report.text.remarks import sentences
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario.model import Scenario
 from rayio.scenario.origin import origin_of
@@ -61,14 +62,23 @@ def explain(
 def worded(explained_run: Explained) -> Explained:
     """Return an explanation with its sentences, and with the ranks that others waited for most."""
     imported = explained_run.imported
-    contradicting = tuple(map(contradiction, explained_run.contradictions or ()))
-    text = in_words(imported) if imported is not None else sentence(explained_run)
+    text = sentence(explained_run)
+    if imported is not None:
+        from rayio.imports.dlio_losses import in_words  # few results are imported
+
+        text = in_words(imported)
     return replace(
-        explained_run, sentence=text, ranks=explained_run.ranks[:WORST], notes=(*explained_run.notes, *contradicting)
+        explained_run,
+        sentence=text,
+        ranks=explained_run.ranks[:WORST],
+        doubts=doubts_worded(explained_run.doubts),
+        notes=(*sentences(explained_run.remarks), *explained_run.notes),
     )
 
 
 def _as_published(directory: RunDirectory, result: RunResult) -> Explained:
+    from rayio.imports.dlio_losses import in_words
+
     imported = result.imported
     assert imported is not None
     return Explained(

@@ -12,8 +12,15 @@ from rayio.report.content import Content
 from rayio.report.page import document
 from rayio.trace.run_directory import RunDirectory
 
-#: Height of the frame in which a notebook shows them, in pixels; the figures scroll in it.
-FRAME_HEIGHT = 620
+#: Height of the frame in which a notebook shows them, in pixels, until it is fitted to them: for each figure, and for
+#: the rest. Where a notebook runs no scripts, some room is left below.
+FIGURE_HEIGHT, REST_HEIGHT = 330, 60
+#: Fits the frame to its page: as it is loaded, and whenever a part of it is opened or wrapped differently.
+FITTED = (
+    "const page=this.contentDocument,main=page.querySelector('main'),fit=()=>{this.style.height="
+    "main.getBoundingClientRect().bottom+24+'px'};page.documentElement.style.overflow='hidden';fit();"
+    "new ResizeObserver(()=>setTimeout(fit)).observe(main)"
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,9 +45,10 @@ class Figures:
 
     def _repr_html_(self) -> str:
         """Return a frame for a notebook, so that the report's style applies to nothing else."""
+        height = REST_HEIGHT + FIGURE_HEIGHT * self.html.count("<h3>")
         return (
             f'<iframe title="{escape(repr(self), quote=True)}" srcdoc="{escape(self.html, quote=True)}" '
-            f'style="width:100%;height:{FRAME_HEIGHT}px;border:0"></iframe>'
+            f'style="width:100%;height:{height}px;border:0" onload="{FITTED}"></iframe>'
         )
 
 

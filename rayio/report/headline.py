@@ -6,22 +6,25 @@ The numbers are written as the summary writes them, from the same result: one nu
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from html import escape
 
-from rayio.analyze.filled import TOO_SHORT, note_of
 from rayio.analyze.stages import shown
 from rayio.imports.dlio_losses import largest
+from rayio.records.doubts import Doubt
 from rayio.records.explained import Explained
 from rayio.records.metric_names import lookup
 from rayio.records.origin import IMPORTED, storage_words
 from rayio.records.run_result import RunResult
 from rayio.report.content import Content
 from rayio.report.definitions import term
+from rayio.report.text.doubts import title as title_of
+from rayio.report.text.doubts import worded
 from rayio.report.text.summary import fetched_line, fetched_row, format_done, whose_overhead
 from rayio.report.text.terms import seconds
 from rayio.scenario import derive
 from rayio.scenario.expect import Condition
-from rayio.units import format_number, format_seconds, format_share
+from rayio.units import UNKNOWN, format_number, format_seconds, format_share
 
 #: A number: key of result.json (empty without one), term, name, value, unit or remark.
 Number = tuple[str, str, str, str, str]
@@ -30,7 +33,8 @@ Number = tuple[str, str, str, str, str]
 def head(content: Content) -> str:
     """Return the badges, the verdict with its action, and the numbers."""
     large, small = numbers(content)
-    return _badges(content) + _verdict(content.explanation) + _tiles(large, "tiles") + _tiles(small, "tiles small")
+    verdict = _verdict(content.explanation) + warnings(content.doubts)
+    return _badges(content) + verdict + _tiles(large, "tiles") + _tiles(small, "tiles small")
 
 
 def badge(result: RunResult | None, target: Condition | None) -> tuple[str, str]:
@@ -72,8 +76,8 @@ def _badges(content: Content) -> str:
     kind, words = badge(content.result, target)
     broke_off = unfinished(content)
     early = f'<span class="badge missed">{escape(broke_off)}</span>' if broke_off else ""
-    is_short = content.result is not None and note_of(content.result.notes) is not None
-    late = f'<span class="badge missed">{escape(TOO_SHORT)}: see the notes</span>' if is_short else ""
+    titles = dict.fromkeys(map(title_of, content.doubts))
+    late = "".join(f'<span class="badge missed">{escape(text)}</span>' for text in titles)
     return f'<p class="badges">{early}<span class="badge {kind}">{escape(words)}</span>{late}</p>'
 
 
@@ -92,6 +96,12 @@ def _verdict(explained: Explained | None) -> str:
     return f'<div class="verdict{colour}"><p>{marked(sentences[0])}</p>{todo}{more}</div>'
 
 
+def warnings(doubts: Sequence[Doubt]) -> str:
+    """Return doubts with their remedies as a list; nothing without any."""
+    rows = "".join(f"<li>{marked(doubt.sentence)}</li>" for doubt in worded(doubts))
+    return f'<ul class="trouble doubts">{rows}</ul>' if rows else ""
+
+
 def marked(text: str) -> str:
     """Return a text as HTML, with the words between backticks as code."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
@@ -108,12 +118,16 @@ def numbers(content: Content) -> tuple[list[Number], list[Number]]:
         large, small = [_read(result), _au(result), _throughput(result)], []  # measured numbers come first
         large += [lost] if (lost := _lost_most(content.explanation)) else []
     small += _others(result)
-    if result.imported and result.imported.reduced:  # unknown numbers are in the notes, not in tiles
+    if result.imported is None:  # the tile of AU tells that no step was measured
+        large = [row for row in large if row[0] == "au" or lookup(result, row[0]) is not None or row[3] != UNKNOWN]
+    if result.imported is None or result.imported.reduced:  # unknown numbers are in the notes, not in tiles
         small = [row for row in small if lookup(result, row[0]) is not None]
     return large, small
 
 
 def _au(result: RunResult) -> Number:
+    if result.au is None and result.imported is None:
+        return "au", "au", "AU", "not measured", "no step after the warm-up"
     remark = "of step time"
     if result.au is not None and result.au_interval_low is not None and result.au_interval_high is not None:
         off = max(result.au - result.au_interval_low, result.au_interval_high - result.au)

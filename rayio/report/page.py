@@ -59,14 +59,15 @@ def page(content: Content) -> str:
     )
 
 
-def document(name: str, body: str) -> str:
-    """Return a body as a self-contained file, with style and script."""
+def document(name: str, body: str, style: str = "") -> str:
+    """Return a body as a self-contained file, with script and style; ``style`` comes after that of reports."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{NOTHING_OUTSIDE}">'
         '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
-        f"<title>{escape(name)} · rayio</title><style>{colours.style()}{_file('style.css')}</style></head><body>{body}"
+        f"<title>{escape(name)} · rayio</title><style>{colours.style()}{_file('style.css')}{style}</style></head>"
+        f"<body>{body}"
         f'<div id="tip" hidden></div><script>{_file("script.js")}</script></body></html>\n'
     )
 
@@ -119,7 +120,7 @@ def _stages(content: Content) -> str:
     if not explained:
         return ""
     body = tables.capacities(explained.capacity)
-    if explained.simulated and explained.simulated.au is not None:
+    if explained.simulated and explained.simulated.changes:
         body += f"<h3>{term('counterfactual', 'what would change it')}</h3>" + tables.changes(explained.simulated)
     elif body and not content.is_simulated:
         body += '<p class="lead">What would change it takes longer: <code>rayio explain RUN</code> says it.</p>'

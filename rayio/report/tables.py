@@ -157,9 +157,9 @@ def changes(simulated: Simulated) -> str:
 
     rows = [[term("counterfactual", "baseline"), format_share(simulated.au), rate_of(simulated), "", "", ""]]
     rows += [
-        [escape(shown(row.change)), format_share(row.au), rate_of(row),
-         "" if row.time_saved is None else format_share(row.time_saved),
-         "" if row.causal_share is None else format_share(row.causal_share),
+        [escape(shown(row.change)), "too short" if row.is_short else format_share(row.au),
+         "" if row.is_short else rate_of(row), "" if row.time_saved is None else format_share(row.time_saved),
+         "" if row.causal_share is None or row.is_short else format_share(row.causal_share),
          f"<code>{escape(shown(row.then))}</code>"]
         for row in simulated.changes
         if row.au is not None

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from rayio.errors import ScenarioError
 from rayio.scenario import dlio_keys
 from rayio.scenario.model import Scenario
-from rayio.scenario.source import KeyPath, Layer
+from rayio.scenario.source import KeyPath, Layer, step
 from rayio.schema.choice import Choice, Choosing, KindOf
 from rayio.schema.distribution import Of
 from rayio.schema.fields import Section, listed, show, unless_secret
@@ -20,16 +21,32 @@ from rayio.schema.fields import Section, listed, show, unless_secret
 UNKNOWN = "extra_forbidden"
 
 
-def explain(error: ValidationError, data: Mapping[str, Any], layers: Sequence[Layer]) -> str:
-    """Return the line for the first error: unknown keys come before others, which they often cause.
+def explain(error: ValidationError, data: Mapping[str, Any], layers: Sequence[Layer]) -> ScenarioError:
+    """Return the error with a line for each problem; its message is the one to mend first.
 
-    The name of a kind that cannot be used comes before unknown keys, which may be its options. ``data`` was merged from
-    ``layers``; the last one wins.
+    Unknown keys come before other problems, which they often cause. The name of a kind that cannot be used comes before
+    unknown keys, which may be its options. ``data`` was merged from ``layers``; the last one wins.
     """
     details = error.errors(include_url=False)
     unknown = {detail["loc"][:-1] for detail in details if detail["type"] == UNKNOWN}
     details.sort(key=lambda detail: (not _brings(detail, unknown), detail["type"] != UNKNOWN))
-    return line_of(details[0], data, layers) + more(len(details))
+    lines: dict[str, tuple[int, int]] = {}
+    for detail in details:
+        path, _ = _locate(detail["loc"], data)
+        number = layers.index(layer := _last(path, layers))
+        lines.setdefault(line_of(detail, data, layers), (number, layer.line(path)))
+    return one_of(ScenarioError, [*lines], sorted(lines, key=lines.__getitem__))
+
+
+E = TypeVar("E", bound=ScenarioError)
+
+
+def one_of(kind: type[E], lines: Sequence[str], problems: Sequence[str]) -> E:
+    """Return an error whose message is the first line, and says how many there are; ``problems`` lists all."""
+    more = f" ({len(lines) - 1} more; rayio validate lists all)" if len(lines) > 1 else ""
+    error = kind(f"{lines[0]}{more}")
+    error.listed = tuple(problems)
+    return error
 
 
 def _brings(detail: ErrorDetails, unknown: Collection[tuple[int | str, ...]]) -> bool:
@@ -53,11 +70,6 @@ def choices_of(section: str) -> tuple[Choice, ...]:
     return kind.choices if isinstance(kind, type) and issubclass(kind, Choosing) else ()
 
 
-def more(count: int) -> str:
-    """Return the number of errors that are not shown, as text."""
-    return f" (and {count - 1} more)" if count > 1 else ""
-
-
 def line_of(detail: ErrorDetails, data: Mapping[str, Any], layers: Sequence[Layer]) -> str:
     """Return the line for one error of pydantic's."""
     path, sections = _locate(detail["loc"], data)
@@ -68,7 +80,7 @@ def line_of(detail: ErrorDetails, data: Mapping[str, Any], layers: Sequence[Laye
         value = _at(data, path, context.get("value"))
     value = unless_secret(path[-1] if path else None, value)
     where = place(path, layers)
-    name = ".".join(map(show, path))
+    name = dotted(path)
     match detail["type"]:
         case "not_yet":
             return f"{where}: not yet: {name}={context['reason']}"
@@ -85,8 +97,7 @@ def line_of(detail: ErrorDetails, data: Mapping[str, Any], layers: Sequence[Laye
         case "model_type" | "model_attributes_type" | "dict_type":
             if value is None:
                 return f"{where}: {name}=null: give it keys, or leave it out for the defaults"
-            keys = sorted({key for section in _sections_at(path) for key in section.known_keys()})
-            reason = f"must be a mapping with {listed(keys)}" if keys else "must be a mapping"
+            reason = _mapping(_sections_at(path))
         case _:
             reason = "is not allowed here"
     return f"{where}: {name}={show(value)}: {reason}" if path else f"{where}: {reason}"
@@ -96,16 +107,42 @@ def _at(data: Mapping[str, Any], path: KeyPath, otherwise: Any) -> Any:
     """Return the value as the user wrote it."""
     node: Any = data
     for key in path:
-        if not isinstance(node, Mapping) or key not in node:
+        if not (inner := step(node, key)):
             return otherwise
-        node = node[key]
+        node = inner[0]
     return node
 
 
+def _mapping(sections: Sequence[type[Section]]) -> str:
+    """Return the text that a value must be a mapping: with all keys that it needs, or any of those that it may have."""
+    keys = list(dict.fromkeys(key for section in sections for key in section.known_keys()))
+    needed = [
+        key
+        for key in keys
+        if all(key in section.model_fields and section.model_fields[key].is_required() for section in sections)
+    ]
+    if needed:
+        return f"must be a mapping with {' and '.join(filter(None, (', '.join(needed[:-1]), needed[-1])))}"
+    return f"must be a mapping with {listed(sorted(keys))}" if keys else "must be a mapping"
+
+
+def dotted(path: KeyPath) -> str:
+    """Return a key path as text.
+
+    >>> dotted(("storage", "faults", "stalls", "[1]", "rate"))
+    'storage.faults.stalls[1].rate'
+    """
+    return "".join(key if key[:1] == "[" else f".{show(key)}" for key in path).removeprefix(".")
+
+
 def place(path: KeyPath, layers: Sequence[Layer]) -> str:
-    """Return the file and line, or the override, of a value: the last layer with the longest part of its path."""
-    best = max(reversed(layers), key=lambda layer: layer.depth(path))
-    return best.where(path)
+    """Return the file and line, or the override, of a value."""
+    return _last(path, layers).where(path)
+
+
+def _last(path: KeyPath, layers: Sequence[Layer]) -> Layer:
+    """Return the last layer with the longest part of a path."""
+    return max(reversed(layers), key=lambda layer: layer.depth(path))
 
 
 def _locate(loc: tuple[int | str, ...], data: Mapping[str, Any]) -> tuple[KeyPath, list[type[Section]]]:
@@ -113,15 +150,16 @@ def _locate(loc: tuple[int | str, ...], data: Mapping[str, Any]) -> tuple[KeyPat
     path: list[str] = []
     sections: list[type[Section]] = [Scenario]
     node: Any = data
-    for number, key in enumerate(map(str, loc)):
-        is_key = isinstance(node, Mapping) and key in node
+    for number, part in enumerate(loc):
+        key = f"[{part}]" if isinstance(part, int) and isinstance(node, (list, tuple)) else str(part)
+        inner = step(node, key)
         if number == len(loc) - 1:
-            is_written = is_key or not any(key in section.hidden() for section in sections)
+            is_written = inner or not any(key in section.hidden() for section in sections)
             return (*path, key) if is_written else tuple(path), _chosen(sections, node)
-        if is_key:
+        if inner:
             path.append(key)
-            node = node[key]
-            sections = [s for section in sections for s in _fields_sections(section, key)]
+            sections = _inner_sections(sections, key)
+            node = inner[0]
     return tuple(path), sections
 
 
@@ -151,10 +189,15 @@ def _inside(annotation: Any) -> list[type[Section]]:
     return [section for part in get_args(annotation) for section in _inside(part)]
 
 
+def _inner_sections(sections: list[type[Section]], key: str) -> list[type[Section]]:
+    """Return the sections that may stand at a key; an entry of a list has those of the list."""
+    return sections if key[:1] == "[" else [s for section in sections for s in _fields_sections(section, key)]
+
+
 def _sections_at(path: KeyPath) -> list[type[Section]]:
     sections: list[type[Section]] = [Scenario]
     for key in path:
-        sections = [s for section in sections for s in _fields_sections(section, key)]
+        sections = _inner_sections(sections, key)
     return sections
 
 
@@ -167,4 +210,4 @@ def _nearest(path: KeyPath, sections: Sequence[type[Section]]) -> str:
     for name in Scenario.model_fields:
         if any(key in section.known_keys() for section in _fields_sections(Scenario, name)) and [name] != parents:
             return f"did you mean {name}.{key}?"
-    return f"{'.'.join(parents) or 'a scenario'} has {', '.join(keys)}"
+    return f"{dotted(tuple(parents)) or 'a scenario'} has {', '.join(keys)}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from rayio.errors import ScenarioError
 from rayio.kinds import COSTS
@@ -50,7 +50,7 @@ def _factor(least: float, most: float) -> Reads:
 LEAST_SLICE = 1e-4
 #: Keys of ``costs.cpu`` in earlier versions: the values that are still accepted, and what to do about others.
 _REMOVED = {
-    key: ((0, "0 s", None, "none"), f"is removed: {remedy}, or calibrate again")
+    key: ((0, "0 s", None, "none"), f"rayio no longer has this key: {remedy}, or calibrate again")
     for key, remedy in {
         "reader": "costs.put has it",
         "reader_bandwidth": "costs.put_bandwidth has it",
@@ -60,7 +60,7 @@ _REMOVED = {
     }.items()
 }
 #: Keys of ``costs.cpu`` that are no work, with their defaults.
-_NO_WORK = {"format": "", "slice": 0.0, "contention": 1.0, "at_least": 1.0, "at_most": 1.0}
+_NO_WORK = {"format": "", "put": None, "slice": 0.0, "contention": 1.0, "at_least": 1.0, "at_most": 1.0}
 
 
 class CpuCosts(Section):
@@ -83,6 +83,9 @@ class CpuCosts(Section):
         0.0, description="CPU time of the prefetch queue and of the engine's process on the node for each batch."
     )
     rank: Seconds = Field(0.0, description="CPU time of the rank for each batch.")
+    put: Annotated[float | None, quantity(SECONDS, or_none=True)] = Field(
+        None, description="The CPU time in costs.put; none: all of it."
+    )
     step: Seconds = Field(0.0, description="The CPU time in costs.step: a rank waits for a core to end its step.")
     background: Seconds = Field(
         0.0, description="CPU seconds that a node's processes take each second at all times: clocks, heartbeats."
@@ -104,10 +107,10 @@ class CpuCosts(Section):
         1.0, description="Largest factor on all of these: processors are slower where they are busy or shared."
     )
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _earlier_keys(cls, data: Any) -> Any:
-        return without_removed(data, _REMOVED)
+    def _earlier_keys(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        return without_removed(data, _REMOVED, handler)
 
     @property
     def is_work(self) -> bool:
@@ -117,7 +120,7 @@ class CpuCosts(Section):
     def times(self, factor: float) -> CpuCosts:
         """Return all of it multiplied by a factor."""
         changed: dict[str, float] = {}
-        for name, value in self.model_dump(exclude={*_NO_WORK, "background"}).items():
+        for name, value in self.model_dump(exclude={*_NO_WORK, "background"} - {"put"}).items():
             if value:
                 changed[name] = value / factor if name.endswith("bandwidth") else value * factor
         return self.model_copy(update=changed)
@@ -188,6 +191,11 @@ class Costs(Section):
         description="Further error of times, as a share: what the calibrated model missed of the run it was "
         "calibrated on.",
     )
+    fixed_work: Seconds = Field(
+        0.0,
+        description="CPU time of fixed work (two million additions in Python) where these numbers were measured; "
+        "0 is unknown. A simulation warns where it takes another time.",
+    )
     source: Text = Field("", description="Where these numbers come from; `rayio calibrate` names its run.")
 
     def _scale(self, num_bytes: float) -> float:
@@ -214,8 +222,12 @@ class Costs(Section):
 
     def cpu_of_batch(self, num_samples: float, nbytes: float) -> float:
         """Return the CPU seconds of a batch: reading it, passing it on, and its way to its rank."""
-        cpu, put = self.cpu, self.put + taken(nbytes, self.put_bandwidth)
-        return cpu.parsing(num_samples, nbytes) + put + cpu.queue + cpu.rank + cpu.step
+        cpu = self.cpu
+        return cpu.parsing(num_samples, nbytes) + self.put_work(nbytes) + cpu.queue + cpu.rank + cpu.step
+
+    def put_work(self, nbytes: float) -> float:
+        """Return the CPU seconds of passing a batch on."""
+        return (self.put if self.cpu.put is None else self.cpu.put) + taken(nbytes, self.put_bandwidth)
 
     @property
     def of_loader(self) -> bool:

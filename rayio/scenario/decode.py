@@ -10,7 +10,7 @@ from pydantic import Field
 
 from rayio.kinds import DECODES
 from rayio.schema.distribution import Distribution, Of
-from rayio.schema.fields import Section, quantity
+from rayio.schema.fields import Seconds, Section, quantity
 from rayio.units import RATE, SECONDS
 
 
@@ -29,9 +29,21 @@ class Work(Section):
     formats: ClassVar[tuple[str, ...]] = ()
 
     rate: Annotated[float | None, quantity(RATE, positive=True, or_none=True)] = Field(
-        None, description="Bytes of samples per second of one worker, for modelled storage."
+        None,
+        description="Bytes of samples per second on one core, for modelled storage: of one pass, or at ratio 2. "
+        "`rayio calibrate` fits it.",
     )
+    per_sample: Seconds = Field(0.0, description="CPU time of each sample, in addition to its bytes.")
     kind: str
+
+    @property
+    def work_per_byte(self) -> float:
+        """Return the work of a byte as a multiple of the byte that ``rate`` counts."""
+        return 1.0
+
+    def seconds(self, num_samples: float, nbytes: float) -> float:
+        """Return the CPU seconds of decoding samples of ``nbytes`` in all."""
+        return num_samples * self.per_sample + (nbytes * self.work_per_byte / self.rate if self.rate else 0.0)
 
     def prepare(self) -> None:
         """Prepare decoding before a run begins, so that imports do not count as decoding."""

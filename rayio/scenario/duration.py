@@ -36,8 +36,8 @@ def of_keys(scenario: Scenario) -> Iterator[tuple[str, float]]:
     nbytes = steps * derive.batch_bytes(scenario)
     if not isinstance(loader.decode, Work):
         yield "loader.decode", samples * loader.decode.expected
-    elif loader.decode.rate is not None:
-        yield "loader.decode.rate", nbytes / loader.decode.rate
+    else:
+        yield "loader.decode.rate", loader.decode.seconds(samples, nbytes)
     costs = scenario.charges
     for name in ("lease", "put", "take", "transfer_latency", "barrier", "step"):
         yield f"costs.{name}", steps * getattr(costs, name)

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from rayio.errors import ContradictionError, ScenarioError
 from rayio.scenario import checks
-from rayio.scenario.complaints import choices_of, explain, more
+from rayio.scenario.complaints import choices_of, explain, one_of
 from rayio.scenario.model import Scenario
 from rayio.scenario.source import (
     MAX_DEPTH,
@@ -83,10 +83,9 @@ def _build(layers: Sequence[Layer]) -> Scenario:
     try:
         scenario = Scenario.model_validate(data)
     except ValidationError as error:
-        raise ScenarioError(explain(error, data, layers)) from None
-    contradictions = [*checks.contradictions(scenario)]
-    if contradictions:
-        raise ContradictionError(f"{label}: {contradictions[0]}{more(len(contradictions))}")
+        raise explain(error, data, layers) from None
+    if contradictions := [f"{label}: {line}" for line in checks.contradictions(scenario)]:
+        raise one_of(ContradictionError, contradictions, contradictions)
     return scenario
 
 

@@ -17,7 +17,21 @@ from rayio.files import read_regular
 from rayio.schema.fields import show
 from rayio.units import format_bytes
 
+#: Keys from the top of a scenario; an entry of a list is ``[0]``, ``[1]`` …
 KeyPath = tuple[str, ...]
+
+
+def step(node: Any, key: str) -> tuple[Any] | tuple[()]:
+    """Return the value at a key of a mapping, or at an entry of a list, alone in a tuple; empty without one.
+
+    >>> step({"a": 3}, "a"), step([5, 6], "[1]"), step([5, 6], "[2]"), step(3, "a")
+    ((3,), (6,), (), ())
+    """
+    if isinstance(node, Mapping):
+        return (node[key],) if key in node else ()
+    if isinstance(node, (list, tuple)) and (entry := re.fullmatch(r"\[(\d{1,6})\]", key)):
+        return tuple(node[int(entry[1]) : int(entry[1]) + 1])
+    return ()
 
 
 @dataclass(frozen=True)
@@ -44,15 +58,20 @@ class Layer:
         """Return the number of keys of ``path``, from the top, that this layer has."""
         node: Any = self.data
         for number, key in enumerate(path):
-            if not isinstance(node, Mapping) or key not in node:
+            if not (inner := step(node, key)):
                 return number
-            node = node[key]
+            node = inner[0]
         return len(path)
 
     def where(self, path: KeyPath) -> str:
         """Return file and line of a value, or of the nearest mapping around it."""
         lines = [self.lines[path[:n]] for n in range(self.depth(path), 0, -1) if path[:n] in self.lines]
         return f"{self.label}:{lines[0]}" if lines else self.label
+
+    def line(self, path: KeyPath) -> int:
+        """Return the line of a value, or of the nearest mapping around it; 0 without one."""
+        _, _, line = self.where(path).removeprefix(self.label).rpartition(":")
+        return int(line or 0)
 
 
 MAX_BYTES = 256 << 10
@@ -92,7 +111,7 @@ class _Lines(dict[KeyPath, int]):
 
 
 def _lines(node: yaml.Node, path: KeyPath, inside: set[int], lines: _Lines, *, kept: bool = True) -> None:
-    """Record the line of every key where ``kept``, refusing on the way what no scenario may have.
+    """Record the line of every key and list entry where ``kept``, refusing on the way what no scenario may have.
 
     ``inside`` has the ids of the nodes that this one is in.
     """
@@ -112,8 +131,10 @@ def _lines(node: yaml.Node, path: KeyPath, inside: set[int], lines: _Lines, *, k
     if isinstance(node, yaml.MappingNode):
         _lines_of_keys(node, path, inside, lines, kept=kept)
     else:
-        for child in node.value:
-            _lines(child, path, inside, lines, kept=False)
+        for number, child in enumerate(node.value):
+            if kept:
+                lines[(*path, f"[{number}]")] = child.start_mark.line + 1
+            _lines(child, (*path, f"[{number}]"), inside, lines, kept=kept)
     inside.discard(id(node))
 
 

@@ -32,6 +32,7 @@ from rayio.schema.fields import (
     Section,
     Text,
     choice,
+    each,
     none_is_null,
     per_second,
     quantity,
@@ -59,11 +60,11 @@ class StorageParameters(Section):
     scope: Annotated[Literal["node", "cluster"], choice("node", "cluster")] = Field(
         "node", description="Whether each node has a separate system, or the cluster shares one."
     )
+    gap: Annotated[int, quantity(BYTES, integer=True)] = Field(
+        0, description="Ranges of a file that are at most this far apart are one request; 0 is never."
+    )
     servers: Annotated[Servers | None, BeforeValidator(none_is_null)] = Field(
         None, description="The object servers over which files are striped; none is one pipe, in which files are alike."
-    )
-    joined_within: Annotated[int, quantity(BYTES, integer=True)] = Field(
-        0, description="Distance up to which ranges of a file are one request, as readers of objects do it."
     )
     provenance: Annotated[Literal["assumed", "published", "fitted"], choice("assumed", "published", "fitted")] = Field(
         "assumed", description="Whether these numbers are assumed, published, or fitted to a run."
@@ -79,7 +80,7 @@ def modelled_gap(scenario: Any) -> int:
     """Return how close ranges of a file are one request to the storage model of a scenario; 0 for never."""
     model = scenario.storage.model
     if isinstance(model, StorageParameters):
-        return model.joined_within
+        return model.gap
     return 0 if model == UNKNOWN else int(STORAGE_MODELS[model].gap)
 
 
@@ -111,11 +112,13 @@ class _OptionsOf:
     registry: Registry[Any]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def read(given: tuple[str, Any]) -> tuple[str, Section]:
+            name, keys = given
+            kind = options_of(self.registry[name])
+            return name, keys if isinstance(keys, kind) else kind.model_validate(keys)
+
         def validate(given: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Section], ...]:
-            kinds = ((name, options_of(self.registry[name]), keys) for name, keys in given)
-            return tuple(
-                (name, keys if isinstance(keys, kind) else kind.model_validate(keys)) for name, kind, keys in kinds
-            )
+            return each(given, read)
 
         def flatten(kinds: tuple[tuple[str, Section], ...], info: SerializationInfo) -> dict[str, Any]:
             """Return all options, except unset ones of several kinds: their defaults may differ."""

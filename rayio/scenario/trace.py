@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from rayio.schema.fields import Flag, Section, choice, without_removed
 
@@ -31,10 +31,11 @@ class Trace(Section):
         ),
     )
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _earlier_keys(cls, data: Any) -> Any:
-        return without_removed(data, {"tasks": ((False,), "is removed: leave it out; spans of Ray tasks are not kept")})
+    def _earlier_keys(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        reason = "rayio no longer has this key (it keeps no spans of Ray tasks); remove it"
+        return without_removed(data, {"tasks": ((False,), reason)}, handler)
 
     @property
     def resolution_ns(self) -> int:

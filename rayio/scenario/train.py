@@ -74,7 +74,12 @@ class Train(Section):
     steps: Annotated[int | None, whole(1, MAX_STEPS, or_none=True)] = Field(
         None, description="Cap on the steps of an epoch; none is no cap."
     )
-    compute: SecondsDistribution = Field(description="Time per step, slept, drawn per rank.")
+    compute: SecondsDistribution = Field(description="Time per step, drawn per rank.")
+    compute_cores: Annotated[int, whole(0, 1)] = Field(
+        0,
+        description="1: compute is work on a processor, as in training without accelerators. It takes longer where "
+        "others share the processors, on the virtual clock with cluster.cores. 0: it is slept.",
+    )
     stragglers: Annotated[Stragglers | None, BeforeValidator(none_is_null)] = Field(
         None, description="Ranks that are slower than the others; none by default."
     )

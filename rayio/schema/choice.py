@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from pydantic import (
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    ModelWrapValidatorHandler,
     SerializerFunctionWrapHandler,
     ValidationError,
     ValidationInfo,
@@ -26,7 +27,17 @@ from pydantic_core import CoreSchema, InitErrorDetails, core_schema
 
 from rayio.errors import ScenarioError
 from rayio.registry import Registry
-from rayio.schema.fields import JsonSchema, NotYetError, Reads, RefusedError, Section, listed, refusal, refusing, show
+from rayio.schema.fields import (
+    JsonSchema,
+    NotYetError,
+    Reads,
+    RefusedError,
+    Section,
+    besides,
+    listed,
+    refusing,
+    show,
+)
 
 
 class NoOptions(Section):
@@ -79,7 +90,9 @@ def check_name(registry: Registry[Any], value: Any, key: str = "") -> None:
     elif value is False and "none" in registry:
         raise RefusedError("write none (YAML reads off and no as false)", key, value)
     else:
-        raise RefusedError(f"must be {listed([*registry])}", key, value)
+        planned = [name for name in registry.later if name not in registry]
+        not_yet = f" (not yet: {', '.join(planned)})" if planned else ""
+        raise RefusedError(f"must be {listed([*registry])}{not_yet}", key, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,39 +153,40 @@ class Choosing(Section):
 
     choices: ClassVar[tuple[Choice, ...]] = ()
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _options_apart(cls, value: Any) -> Any:
+    def _options_apart(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         if not isinstance(value, Mapping):
-            return value
+            return handler(value)
         data = dict(value)
         for field in cls.hidden():
             if field in data and isinstance(data[field], (Mapping, str, int, float, list, type(None))):
-                error = InitErrorDetails(type="extra_forbidden", loc=(field,), input=data[field])
-                raise ValidationError.from_exception_data(cls.__name__, [error])
+                hidden = InitErrorDetails(type="extra_forbidden", loc=(field,), input=data[field])
+                raise ValidationError.from_exception_data(cls.__name__, [hidden])
         for choice in cls.choices:
             if choice.field not in data:
                 kind = choice.kind(data.get(choice.key, cls.model_fields[choice.key].default))
                 keys = [] if kind is None else [key for key in options_of(kind).model_fields if key in data]
                 data[choice.field] = {key: data.pop(key) for key in keys}
-        for key in [key for key in data if key not in cls.model_fields]:
-            cls._place(key, data)
-        return data
+        unused = [key for key in data if key not in cls.model_fields]
+        refused = [error for key in unused if (error := cls._place(key, data)) is not None]
+        return besides(handler, data, refused)
 
     @classmethod
-    def _place(cls, key: str, data: dict[str, Any]) -> None:
-        """Refuse an option of a kind that was not chosen, or keep it where it may stand; leave other keys alone."""
+    def _place(cls, key: str, data: dict[str, Any]) -> RefusedError | None:
+        """Keep an option of a kind that was not chosen where it may stand, or return its refusal; leave other keys."""
         for choice in cls.choices:
             if not (owners := choice.owners(key)):
                 continue
             value, name = data.pop(key), data.get(choice.key, cls.model_fields[choice.key].default)
             if value is None or value == "none" or choice.kind(name) is None:
-                return
+                return None
             if not choice.spare:
-                raise refusal(RefusedError(f"only {listed(owners)} has {key}, not {name}", key, value))
+                return RefusedError(f"only {listed(owners)} has {key}, not {name}", key, value)
             options = options_of(choice.registry[owners[0]]).model_validate({key: value})
             data[choice.spare] = (*data.get(choice.spare, ()), options)
-            return
+            return None
+        return None
 
     @model_serializer(mode="wrap")
     def _options_beside(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -6,17 +6,18 @@ Pydantic checks structure (unknown keys, missing keys); every leaf is read here,
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
 from rayio.signals import deferred
 from rayio.units import BYTES, RATE, SECONDS, Dimension
 
 JsonSchema = dict[str, Any]
+T = TypeVar("T")
 
 #: The largest whole number that a key may have: what 64 bits hold.
 MAX_WHOLE = (1 << 63) - 1
@@ -30,6 +31,8 @@ class Section(BaseModel):
 
     #: Keys that are documented and whose part is not built: refused as such, not as unknown.
     keys_not_yet: ClassVar[frozenset[str]] = frozenset()
+    #: Options of a format that change how files are read, and not the files: an existing dataset goes with any of them.
+    reading: ClassVar[frozenset[str]] = frozenset()
 
     def model_dump(self, **how: Any) -> dict[str, Any]:
         """Return plain values; a signal waits meanwhile, because Pydantic would turn it into another error."""
@@ -87,17 +90,69 @@ def refusal(error: ValueError) -> PydanticCustomError:
     return PydanticCustomError("refused", "{reason}", {"reason": str(error), "key": key, "value": value})
 
 
-def without_removed(data: Any, removed: Mapping[str, tuple[tuple[Any, ...], str]]) -> Any:
-    """Return a section's data without keys of earlier versions, which run directories carry with their defaults.
+def failures(error: ValueError, value: Any, *place: int | str) -> list[InitErrorDetails]:
+    """Return why a part, at ``place`` in a whole, is refused; ``value`` is what was written there."""
+    if not isinstance(error, ValidationError):
+        return [InitErrorDetails(type=refusal(error), loc=place, input=value)]
+    return [
+        InitErrorDetails(
+            type=PydanticCustomError(detail["type"], "{reason}", detail["ctx"])
+            if "reason" in detail.get("ctx", {})
+            else detail["type"],
+            loc=(*place, *detail["loc"]),
+            input=detail["input"],
+            ctx=detail.get("ctx", {}),
+        )
+        for detail in error.errors(include_url=False)
+    ]
 
-    ``removed`` has, by key, the values that are accepted and why any other is refused.
+
+def each(values: Iterable[Any], read: Callable[[Any], T]) -> tuple[T, ...]:
+    """Return the values of a list as read.
+
+    Raises:
+        ValidationError: every refused value, with its number.
+    """
+    made, errors = [], []
+    for number, value in enumerate(values):
+        try:
+            made.append(read(value))
+        except ValueError as error:
+            errors += failures(error, value, number)
+    if errors:
+        raise ValidationError.from_exception_data("list", errors)
+    return tuple(made)
+
+
+def besides(handler: Callable[[Any], T], data: Any, refused: Sequence[RefusedError]) -> T:
+    """Return a section as ``handler`` makes it of ``data``.
+
+    Raises:
+        ValidationError: what is refused already, and all that ``handler`` refuses.
+    """
+    if not refused:
+        return handler(data)
+    errors = [InitErrorDetails(type=refusal(error), loc=(), input=error.value) for error in refused]
+    try:
+        handler(data)
+    except ValidationError as error:
+        errors += failures(error, data)
+    raise ValidationError.from_exception_data("section", errors)
+
+
+def without_removed(data: Any, removed: Mapping[str, tuple[tuple[Any, ...], str]], handler: Callable[[Any], T]) -> T:
+    """Return a section without keys of earlier versions, which run directories carry with their defaults.
+
+    ``removed`` has, by key, the values that are accepted and why any other is refused. ``handler`` makes the section.
     """
     if not isinstance(data, Mapping):
-        return data
-    for key, (accepted, reason) in removed.items():
-        if key in data and data[key] not in accepted:
-            raise refusal(RefusedError(reason, key, data[key]))
-    return {key: value for key, value in data.items() if key not in removed}
+        return handler(data)
+    refused = [
+        RefusedError(reason, key, data[key])
+        for key, (accepted, reason) in removed.items()
+        if key in data and data[key] not in accepted
+    ]
+    return besides(handler, {key: value for key, value in data.items() if key not in removed}, refused)
 
 
 def refusing(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -266,7 +321,7 @@ LEAST, MOST = 1e-6, 1e12
 
 def per_second(*, or_none: bool = False) -> Reads:
     """Read how often something may happen per second, or none."""
-    allowed = f"must be a number per second from {LEAST:g} to {MOST:g}{', or none' * or_none}"
+    allowed = f"must be a number per second from {LEAST:f} to 10^12{', or none' * or_none}"
 
     def read(value: Any) -> float | None:
         if or_none and (value is None or value == "none"):

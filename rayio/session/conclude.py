@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from rayio.analyze import gate
 from rayio.analyze.arrays import arrays_of
 from rayio.analyze.metrics import measure
 from rayio.analyze.scaling import scaling
@@ -16,12 +17,16 @@ from rayio.analyze.verdict import loader_share
 from rayio.engines.recording import bounded, threads_note
 from rayio.engines.virtual.simulation import simulate
 from rayio.errors import ExpectationError, LedgerError, RayioError
+from rayio.machine.speed import fixed_work_once
 from rayio.model import ledger
 from rayio.model.engine import engine_named
 from rayio.model.ledger import Tally
 from rayio.model.plan import Plan
 from rayio.model.planning import plan_of
+from rayio.records.doubts import Doubt
 from rayio.records.run_result import Books, RunResult, TraceCounts
+from rayio.report.text.doubts import worded
+from rayio.report.text.remarks import noted
 from rayio.report.text.summary import check_expectations
 from rayio.scenario import checks, derive
 from rayio.scenario.model import Scenario
@@ -77,7 +82,7 @@ def numbers_of(
     """Return the metrics of a run from its spans, or from its tallies if steps have no spans."""
     if scenario.trace.level != "none":
         arrays = arrays_of(spans)
-        measured = measure(arrays, shape)
+        measured = noted(measure(arrays, shape))
         if isinstance(scenario.loader.num_workers, Autoscaled):
             measured = replace(measured, scaling=scaling(spans, arrays))
         if is_virtual and scenario.trace.level != "step" and scenario.charges.of_loader:
@@ -85,7 +90,7 @@ def numbers_of(
         return measured
     steps = [tally.steps - tally.evaluation_steps for tally in tallies]
     samples = sum(tally.samples - tally.evaluation_samples for tally in tallies)
-    return measure_lives(spans, shape, steps, samples)
+    return noted(measure_lives(spans, shape, steps, samples))
 
 
 def conclude(
@@ -95,8 +100,12 @@ def conclude(
     engine: str,
     tallies: list[Tally],
     error: BaseException | None = None,
+    speed: Doubt | None = None,
 ) -> RunResult:
-    """Return the result with delivered samples, verdict and exit code; ``error`` ended the run, if not None."""
+    """Return the result with delivered samples, doubts, verdict and exit code; ``error`` ended the run, if not None.
+
+    ``speed`` is the doubt about the machine's speed; on the virtual clock it is that of the costs.
+    """
     if error is None:
         books = Books.of_json(ledger.close(plan.planned(), tallies).as_dict())
     else:  # nothing to compare: planned numbers are enough
@@ -116,8 +125,17 @@ def conclude(
         dropped_samples_per_epoch=derive.dropped_samples(scenario),
         capped_samples_per_epoch=derive.capped_samples(scenario),
     )
+    if engine_named(engine).is_virtual:
+        speed = speed_of_costs(scenario)
+    result = replace(result, doubts=worded(gate.completed(result, speed)))
     verdict, code = _verdict(error, books, scenario, result)
     return replace(result, exit_code=code, error=verdict)
+
+
+def speed_of_costs(scenario: Scenario) -> Doubt | None:
+    """Return the doubt about a prediction whose costs are from a machine of another speed than this one."""
+    calibrated = scenario.charges.fixed_work
+    return gate.speed_of_calibration(calibrated, fixed_work_once()) if calibrated else None
 
 
 def _verdict(

@@ -43,12 +43,17 @@ def base_folder(scenario: Scenario, root: str | Path | None) -> str:
         raise ScenarioError("the working directory was removed; change to another one") from None
     if root is not None:
         return join(str(here), str(root))
-    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
+    if is_job():
         relative = [p for p in paths_of(scenario) if not is_absolute(p)]
         if relative or not paths_of(scenario):
             what = f"{relative[0]} is relative" if relative else "the run directory is relative"
             raise ScenarioError(f"{what}, but Ray removes the working directory of a job; give --root DIR")
     return str(here)
+
+
+def is_job() -> bool:
+    """Return True in the driver of a Ray job, which nobody watches."""
+    return "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
 
 
 def paths_of(scenario: Scenario) -> list[str]:

@@ -14,12 +14,15 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from rayio import __version__, storage
+from rayio.analyze import gate
 from rayio.analyze.retries import retried
 from rayio.analyze.shape import RunShape
 from rayio.errors import RayioError, ScenarioError, StorageError
+from rayio.machine.speed import fixed_work
 from rayio.model.engine import Site, engine_named
 from rayio.model.ledger import Tally
 from rayio.model.planning import plan_of
+from rayio.records.doubts import INTERVAL, blocking
 from rayio.records.run_result import RunResult, TraceCounts
 from rayio.report.text.progress import progress_line
 from rayio.report.text.terms import retries_note
@@ -224,6 +227,8 @@ class _Session:
             except BaseException as raised:
                 error = raised
             interrupts.hold()
+            if "fixed_work_seconds" in self.info:
+                self.info["fixed_work_seconds"].append(round(fixed_work(), 6))
             if error is not None and not has_begun:
                 _first_error(self.engine.close, self.directory.unmake)
                 raise error
@@ -247,6 +252,8 @@ class _Session:
         if not self.plan.modelled:
             prepare_files(self.scenario, self.base, self.reporter)
         self.info["max_bytes_in_flight"] = self.plan.max_bytes_in_flight
+        if not engine_named(self.engine_name).is_virtual:
+            self.info["fixed_work_seconds"] = [round(fixed_work(), 6)]
         self._write_info()
         self.directory.reserve()
 
@@ -281,9 +288,11 @@ class _Session:
             result, notes=(*self.notes, *result.notes, *unread, *eviction_notes(sources)), fetched=sources,
             hosts=tuple(sighting.host for sighting in outcome.before) or None,
         )  # fmt: skip
-        result = conclude(result, self.scenario, self.plan, self.engine_name, tallies, error)
+        speed = gate.speed_of_run(self.info)
+        result = conclude(result, self.scenario, self.plan, self.engine_name, tallies, error, speed)
         self.directory.write_result(result)  # kept even if the interval fails
-        if engine_named(self.engine_name).is_virtual and error is None:
+        is_doubted = blocking(result.doubts or (), INTERVAL)
+        if engine_named(self.engine_name).is_virtual and error is None and not is_doubted:
             try:
                 extended = replace(result, between=between(self.scenario, result))
             except RayioError as failure:
@@ -301,16 +310,16 @@ class _Session:
         self.directory.keep_log()
         done = Run(self.directory)
         if isinstance(error, KeyboardInterrupt):
-            self.reporter.say(f"run interrupted; its records until then are in {self.directory.address}")
+            self.reporter.failed(f"run interrupted; its records until then are in {self.directory.address}")
             raise error
         if isinstance(error, RayioError):
-            self.reporter.say(f"run failed; its records until then are in {self.directory.address}")
+            self.reporter.failed(f"run failed; its records until then are in {self.directory.address}")
             raise error
         if error is not None:
             with self.directory.log.open("a") as log:
                 traceback.print_exception(error, file=log)
             self.directory.keep_log()
-            self.reporter.say(f"run failed; the traceback is in {self.directory.store.full(LOG)}")
+            self.reporter.failed(f"run failed; the traceback is in {self.directory.store.full(LOG)}")
             raise error
         return done
 

@@ -23,6 +23,7 @@ from rayio.imports.dlio_summaries import Reduced, count, read_reduced
 from rayio.records.metric_names import HEADLINE
 from rayio.records.origin import IMPORTED, Origin
 from rayio.records.run_result import Imported, Percentiles, RunResult, Seconds, Shares
+from rayio.report.text.remarks import noted
 from rayio.scenario import derive
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
@@ -154,7 +155,7 @@ def _write(
     )  # fmt: skip
     if (table := recorder.drain()) is not None:
         directory.write_spans(table, "part-00000")
-    measured = measure(arrays_of(directory.slices()), shape)
+    measured = noted(measure(arrays_of(directory.slices()), shape))
     losses = explained(results)
     if batch is None:
         notes = [*notes, "samples_per_second is unknown: the batch size is not in the results"]

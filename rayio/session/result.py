@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rayio.errors import RayioError, StorageError
 from rayio.records.run_result import RunResult
+from rayio.report.text.notebook import html
 from rayio.report.text.summary import summary
 from rayio.trace.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from rayio.records.explained import Explained
     from rayio.report.figures_page import Figures
 
 
@@ -91,20 +92,26 @@ class Run:
 
         return drawn(self.directory)
 
+    def explain(self, *, simulate: bool = True, target_au: float | None = None) -> Explained:
+        """Return where time was lost and what would help; see :func:`rayio.explain`."""
+        from rayio.report.explain import explain
+
+        return explain(self.address, simulate=simulate, target_au=target_au)
+
     def __repr__(self) -> str:
         try:
             result = self.result
         except RayioError as error:
             return f"<rayio.Run {self.address}: {error}>"
-        au = "AU unknown" if result.au is None else f"AU {100 * result.au:.1f} %"
+        au = "no step measured" if result.au is None else f"AU {100 * result.au:.1f} %"
         ending = f", exit code {result.exit_code}" if result.exit_code else ""
         return f"<rayio.Run {summary(result).partition(chr(10))[0]}, {au}{ending}, in {self.address}>"
 
     def _repr_html_(self) -> str:
         try:
-            return f"<pre>{escape(self.summary())}</pre>"
+            return html(self.summary())
         except RayioError:
-            return f"<pre>{escape(repr(self))}</pre>"
+            return html(repr(self))
 
     def summary(self) -> str:
         """Return the results as one screen of text."""

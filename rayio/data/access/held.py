@@ -72,19 +72,19 @@ class WindowFile(Through):
 class KeptFile(Through):
     """A file with its description and last unit in memory; ``plan`` is the unit of each request that a format makes."""
 
-    __slots__ = ("content", "head", "plan", "unit")
+    __slots__ = ("head", "plan", "unit", "unit_bytes")
 
     def __init__(
-        self, file: Any, path: str, plan: dict[tuple[int, int], int], unit: int, head: Kept, content: Kept
+        self, file: Any, path: str, plan: dict[tuple[int, int], int], unit: int, head: Kept, unit_bytes: Kept
     ) -> None:
         super().__init__(file, path)
-        self.plan, self.unit, self.head, self.content = plan, unit, head, content
+        self.plan, self.unit, self.head, self.unit_bytes = plan, unit, head, unit_bytes
 
     def fetch(self, position: int, buffer: Any) -> int:
         """Fill ``buffer`` from memory, or with a request."""
         view = memoryview(buffer)
         place = position, view.nbytes
-        known = self.head.get(place) or self.content.get(place)
+        known = self.head.get(place) or self.unit_bytes.get(place)
         if known is not None:
             view[: len(known)] = known
             return len(known)
@@ -93,30 +93,30 @@ class KeptFile(Through):
             self.head[place] = bytes(view[:length])
         elif unit >= 0:
             if unit != self.unit:
-                self.unit, self.content = unit, {}
-            self.content = {**self.content, place: bytes(view[:length])}
+                self.unit, self.unit_bytes = unit, {}
+            self.unit_bytes = {**self.unit_bytes, place: bytes(view[:length])}
         else:
-            self.unit, self.content = -1, {}
+            self.unit, self.unit_bytes = -1, {}
         return length
 
 
 class MemoryFile(Through):
     """A file whose content is in memory."""
 
-    __slots__ = ("content",)
+    __slots__ = ("memory",)
 
-    def __init__(self, file: Any, path: str, content: memoryview) -> None:
+    def __init__(self, file: Any, path: str, memory: memoryview) -> None:
         super().__init__(file, path)
-        self.content = content
+        self.memory = memory
 
     @property
     def size(self) -> int:
         """Bytes in memory."""
-        return len(self.content)
+        return len(self.memory)
 
     def fetch(self, position: int, buffer: Any) -> int:
         """Copy the bytes from ``position`` on."""
         view = memoryview(buffer)
-        part = self.content[position : position + len(view)]
+        part = self.memory[position : position + len(view)]
         view[: len(part)] = part
         return len(part)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from rayio.data.access.contract import Access, Files
 from rayio.data.access.memory import all_bytes
 from rayio.data.access.parts import Asking, by_file, read_part
-from rayio.data.access.whole_file import Content, WholeFileOptions, ask_whole, load
-from rayio.data.formats import FORMATS, layout_of
-from rayio.data.layout import Batch
+from rayio.data.access.whole_file import Content, WholeFileOptions, ask_whole, load, refused
+from rayio.data.formats import FORMATS, Format, layout_of, not_in_one_file
+from rayio.data.layout import Batch, Layout
 from rayio.storage.base import Opener, Requests
 
 if TYPE_CHECKING:
@@ -34,6 +34,10 @@ class InMemory(Access):
 
     options = WholeFileOptions
 
+    def cannot(self, form: Format, layout: Layout) -> str:
+        """Return why files of a format are not read one by one; empty if they are."""
+        return not_in_one_file(form)
+
     def memory(self, files: Files) -> float:
         """Return the bytes of all files."""
         return all_bytes(files.form, files.layout)
@@ -41,6 +45,7 @@ class InMemory(Access):
     def contradictions(self, scenario: Scenario) -> Iterator[str]:
         """Refuse more requests at the start than can be planned."""
         yield from super().contradictions(scenario)
+        yield from refused(self, "in_memory", scenario)
         files = Files(FORMATS[scenario.dataset.format], layout_of(scenario), scenario.loader.file_access_options)
         size = files.options.request_bytes if isinstance(files.options, WholeFileOptions) else None
         requests = max(files.layout.num_files, self.memory(files) / size if size else 0)

@@ -5,7 +5,8 @@ So do ``np.load(io.BytesIO(path.read_bytes()))``, image files, and most Python d
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +16,14 @@ from rayio.data.access.contract import Access, Files
 from rayio.data.access.held import MemoryFile
 from rayio.data.access.memory import drawn_sizes
 from rayio.data.access.parts import Asking, by_file, pieces, read_part
-from rayio.data.layout import Batch
+from rayio.data.formats import FORMATS, Format, layout_of, not_in_one_file
+from rayio.data.layout import Batch, Layout
 from rayio.schema.fields import Section, quantity
 from rayio.storage.base import Opener, Requests
 from rayio.units import BYTES
+
+if TYPE_CHECKING:
+    from rayio.scenario.model import Scenario
 
 
 class WholeFileOptions(Section):
@@ -47,6 +52,15 @@ class WholeFile(Access):
 
     options = WholeFileOptions
 
+    def cannot(self, form: Format, layout: Layout) -> str:
+        """Return why files of a format are not read one by one; empty if they are."""
+        return not_in_one_file(form)
+
+    def contradictions(self, scenario: Scenario) -> Iterator[str]:
+        """Refuse formats whose files are not read one by one."""
+        yield from super().contradictions(scenario)
+        yield from refused(self, "whole_file", scenario)
+
     def memory(self, files: Files) -> float:
         """Return the bytes of the largest file."""
         return float(drawn_sizes(files.form, files.layout).max())
@@ -70,6 +84,12 @@ class WholeFile(Access):
                 kept = load(files, opener, file)
             ids[places] = read_part(files, kept.opened, batch, places, out)
         return ids, kept
+
+
+def refused(access: Access, name: str, scenario: Scenario) -> Iterator[str]:
+    """Yield a message if an access cannot walk the files of a scenario's format."""
+    if reason := access.cannot(FORMATS[scenario.dataset.format], layout_of(scenario)):
+        yield f"loader.file_access={name}: {reason}; use loader.file_access=per_sample"
 
 
 def request_bytes(files: Files) -> int | None:

@@ -105,6 +105,14 @@ def opened_paths(form: Format, layout: Layout, files: NDArray[np.int64]) -> list
     return paths
 
 
+def not_in_one_file(form: Format) -> str:
+    """Return why files of a format are not read one by one; empty if they are."""
+    name = next((name for name in FORMATS if FORMATS[name] is form), form.extension[1:])
+    if not getattr(form, "has_files", True):
+        return f"{name} files do not exist"
+    return f"{name} files need another file, their index" if getattr(form, "beside", ()) else ""
+
+
 def check_labels(form: Format, opener: Opener, layout: Layout, number: int) -> None:
     """Read and verify the labels of file ``number``, if the format stores them apart from the samples.
 
@@ -133,4 +141,5 @@ def layout_of(scenario: Scenario) -> Layout:
         options=dataset.options,
         compressibility=dataset.compressibility,
         files_per_folder=dataset.files_per_folder,
+        sizes=dataset.sizes,
     )

@@ -1,6 +1,6 @@
 """Megatron's token streams: ``.bin`` has the samples one after the other, ``.idx`` their sizes and offsets.
 
-``indexed_binary`` is the older one, of fairseq: a reader reads the whole index, then each sample. The file of
+``indexed_binary`` is the older one, of fairseq: a reader reads the whole index, then each sample. The files of
 ``mmap_indexed_binary`` are mapped into memory: a reader needs the pages that it touches, of the index too. Tokens are
 bytes here, and each sample is a document.
 """
@@ -10,18 +10,18 @@ from __future__ import annotations
 import struct
 from abc import abstractmethod
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.data.formats.reads import Runs, by_file, check_length, opened, read_into
+from rayio.data.formats.reads import HEAD, NOT_KEPT, Runs, by_file, check_length, opened, read_into
 from rayio.data.formats.records import AGAIN, Records
 from rayio.data.formats.sample import Place
 from rayio.data.layout import Batch, Layout
-from rayio.storage.base import Opener
+from rayio.storage.base import Opener, Requests, RequestTable
 from rayio.units import format_bytes
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class Indexed(Records):
 
     extension = ".bin"
     beside = (".idx",)
+    sizes_vary = False
 
     @abstractmethod
     def index(self, rows: int, nbytes: int) -> bytes:
@@ -63,7 +64,7 @@ class Indexed(Records):
         file.write(self.index(layout.samples_per_file, nbytes))
 
     @abstractmethod
-    def read_spans(self, layout: Layout, first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
+    def index_reads(self, layout: Layout, first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return offset and length of the reads of the index for rows ``first`` to ``last``, shape (runs, reads, 2).
 
         The first read is made once for a file.
@@ -79,7 +80,7 @@ class Indexed(Records):
         """Return offset and length of each run's reads: those of the index, then of the samples."""
         first = runs.order[runs.starts]
         rows, nbytes = np.diff(runs.starts, append=len(runs.order)), batch.nbytes[first]
-        spans = self.read_spans(layout, batch.index[first], batch.index[first] + rows)
+        spans = self.index_reads(layout, batch.index[first], batch.index[first] + rows)
         spans[:, 0, 1] = np.where(runs.is_first, spans[:, 0, 1], 0)
         start, stop = self.data_span(layout, batch.index[first] * nbytes, (batch.index[first] + rows) * nbytes, nbytes)
         return np.concatenate([spans, np.stack([start, stop - start], axis=1)[:, np.newaxis]], axis=1)
@@ -94,8 +95,45 @@ class Indexed(Records):
         of_read = np.repeat(2 * file[:, np.newaxis], reads.shape[1], axis=1)
         of_read[:, -1] += 1
         paths = [path for number in numbers.tolist() for path in (index_path(layout, number), layout.path(number))]
-        issued = reads[:, :, 1] > 0
-        return paths, of_read[issued], reads[:, :, 0][issued]
+        order = self._order(runs, reads)
+        return paths, of_read.ravel()[order], reads[:, :, 0].ravel()[order]
+
+    def _order(self, runs: Runs, reads: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the reads that are issued, in order: of each file those of the index, then those of samples."""
+        number, each, _ = reads.shape
+        of_file = np.repeat(np.cumsum(runs.is_first), each)
+        is_sample = np.tile(np.arange(each) == each - 1, number)
+        order = np.lexsort((np.arange(number * each), is_sample, of_file))
+        issued: NDArray[np.int64] = order[reads[:, :, 1].ravel()[order] > 0]
+        return issued
+
+    def requests(self, layout: Layout, batch: Batch) -> Requests:
+        """Return, per file, the reads of its index, then those of its samples."""
+        address = (batch.rank, batch.epoch, batch.step)
+        if not batch.nbytes.size:
+            return Requests(address, 0, batch.nbytes)
+        runs = self._runs(batch)
+        reads = self._reads(layout, runs, batch)
+        nbytes = reads[:, :, 1].ravel()[self._order(runs, reads)]
+        return Requests(address, 2 * int(runs.is_first.sum()), nbytes, partial(self._places, layout, batch))
+
+    def request_table(
+        self, layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64]
+    ) -> RequestTable | None:
+        """Return the requests of many steps, if an index is read at once."""
+        return super().request_table(layout, files, index, nbytes) if self.reads_index_at_once(layout) else None
+
+    @abstractmethod
+    def reads_index_at_once(self, layout: Layout) -> bool:
+        """Return True if one read takes the whole index."""
+
+    def units(self, layout: Layout, batch: Batch) -> NDArray[np.int64]:
+        """Return that the first read of an index is kept, and no samples."""
+        runs = self._runs(batch)
+        reads = self._reads(layout, runs, batch)
+        kept = np.full(reads.shape[:2], NOT_KEPT)
+        kept[:, 0] = HEAD
+        return kept.ravel()[self._order(runs, reads)]
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Read what the index has of each run of samples, then the samples, and verify both."""
@@ -108,16 +146,14 @@ class Indexed(Records):
             path, index, nbytes = layout.path(file), index_path(layout, file), sizes[begin]
             wanted = self.index(layout.samples_per_file, nbytes)
             with opened(opener, Place(index, samples[begin], rows[begin])) as described:
-                data: BinaryIO | None = None
-                try:
+                for start, stop in runs:
+                    edges = np.array([rows[start]]), np.array([rows[start] + stop - start])
+                    reads = self.index_reads(layout, *edges)[0].tolist()
+                    place = Place(index, samples[start], rows[start])
+                    for at, length in reads if start == begin else reads[1:]:
+                        _compare(described, at, wanted[at : at + length], place)
+                with opened(opener, Place(path, samples[begin], rows[begin])) as data:
                     for start, stop in runs:
-                        edges = np.array([rows[start]]), np.array([rows[start] + stop - start])
-                        reads = self.read_spans(layout, *edges)[0].tolist()
-                        place = Place(index, samples[start], rows[start])
-                        for at, length in reads if start == begin else reads[1:]:
-                            _compare(described, at, wanted[at : at + length], place)
-                        place = place._replace(path=path)
-                        data = data or opened(opener, place)
                         span = out[offsets[start] : offsets[stop]].data
                         have = self._samples(data, layout, rows[start] * nbytes, nbytes, span)
                         for n in range(start, stop):
@@ -127,9 +163,6 @@ class Indexed(Records):
                                     f"expected {nbytes} bytes, found {max(left, 0)}: the file is truncated"
                                 )
                             ids[n] = self.check(out[offsets[n] : offsets[n + 1]].data, layout, place)
-                finally:
-                    if data is not None:
-                        data.__exit__(None, None, None)
         return np.array(ids, np.int64)
 
     def _samples(self, stream: BinaryIO, layout: Layout, start: int, nbytes: int, span: memoryview) -> int:
@@ -150,7 +183,11 @@ class IndexedBinary(Indexed):
         """Return its bytes."""
         return OLDER.size + 8 * (4 * rows + 3)
 
-    def read_spans(self, layout: Layout, first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
+    def reads_index_at_once(self, layout: Layout) -> bool:
+        """Return True."""
+        return True
+
+    def index_reads(self, layout: Layout, first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the read of the whole index."""
         spans = np.zeros((len(first), 1, 2), np.int64)
         spans[:, 0, 1] = self.index_bytes(layout.samples_per_file)
@@ -175,11 +212,15 @@ class MmapIndexedBinary(Indexed):
         """Return its bytes."""
         return NEWER.size + 12 * rows + 8 * (rows + 1)
 
-    def read_spans(self, layout: Layout, first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
+    def reads_index_at_once(self, layout: Layout) -> bool:
+        """Return True for a small index."""
+        return self.index_bytes(layout.samples_per_file) <= AHEAD_BYTES
+
+    def index_reads(self, layout: Layout, first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the first page, then those of sizes and of offsets; a small index is read whole."""
         rows = layout.samples_per_file
         size, number = self.index_bytes(rows), len(first)
-        if size <= AHEAD_BYTES:
+        if self.reads_index_at_once(layout):
             return np.stack([np.zeros((number, 1), np.int64), np.full((number, 1), size)], axis=2)
         spans = np.zeros((number, 3, 2), np.int64)
         spans[:, 0, 1] = PAGE_BYTES
@@ -235,11 +276,10 @@ def _pages(
 
 def _compare(stream: BinaryIO, at: int, wanted: bytes, place: Place) -> None:
     """Read a part of an index and compare it with the ``wanted`` bytes."""
-    found = np.empty(len(wanted), np.uint8).data
-    if (have := read_into(stream, at, found)) < len(wanted):
+    content = np.empty(len(wanted), np.uint8).data
+    if (have := read_into(stream, at, content)) < len(wanted):
         raise place.error(f"expected {len(wanted)} bytes at byte {at} of the index, found {have}: it is truncated")
-    if found != wanted:
-        n = next(n for n, byte in enumerate(wanted) if byte != found[n])
-        raise place.error(
-            f"expected {wanted[n : n + 8]!r} at byte {at + n} of the index, found {bytes(found[n : n + 8])!r}: {AGAIN}"
-        )
+    if content != wanted:
+        n = next(n for n, byte in enumerate(wanted) if byte != content[n])
+        shown = bytes(content[n : n + 8])
+        raise place.error(f"expected {wanted[n : n + 8]!r} at byte {at + n} of the index, found {shown!r}: {AGAIN}")

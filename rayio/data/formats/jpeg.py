@@ -15,7 +15,7 @@ from rayio.data.formats.images import Encoder, saved
 from rayio.data.formats.sample import HEADER
 
 QUALITY = 90
-#: Markers of the start of an image and of a comment; a comment's length is of two bytes and counts them.
+#: Markers of the start of an image and of a comment; a comment's length has two bytes and counts them.
 START, COMMENT, MOST_COMMENT = b"\xff\xd8", b"\xff\xfe", 65533
 
 

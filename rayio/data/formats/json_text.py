@@ -35,9 +35,9 @@ class JsonLines(Encoded):
 
     def parse(self, lead: bytes) -> tuple[int, int]:
         """Return the object's id and checksum."""
-        if (found := _LEAD.fullmatch(lead)) is None:
+        if (match := _LEAD.fullmatch(lead)) is None:
             raise ValueError("no object with an id and a checksum")
-        return int(found[1]), int(found[2], 16)
+        return int(match[1]), int(match[2], 16)
 
     def encode(self, out: NDArray[np.uint8], layout: Layout, sample: int) -> None:
         """Write the text of an object."""

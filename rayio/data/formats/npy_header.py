@@ -27,7 +27,7 @@ def header(descr: str, shape: tuple[int, ...]) -> bytes:
 
 
 def find_array(stream: BinaryIO, place: Place, name: str, descr: str, shape: tuple[int, ...]) -> int:
-    """Return the offset of an array's first byte; the stream is at its header, which must be of this type and shape.
+    """Return the offset of an array's first byte; the stream is at its header, which must have this type and shape.
 
     Raises:
         DataError: another array.
@@ -41,7 +41,7 @@ def find_array(stream: BinaryIO, place: Place, name: str, descr: str, shape: tup
     if version != (1, 0):
         raise place.error(f"expected npy version (1, 0) in {name}, found {version}")
     with _PARSING:
-        found, is_fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-    if found != shape or is_fortran or dtype != np.dtype(descr):
-        raise place.error(f"expected {name} of shape {shape} and {np.dtype(descr)}, found {found} and {dtype}")
+        actual, is_fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+    if actual != shape or is_fortran or dtype != np.dtype(descr):
+        raise place.error(f"expected {name} of shape {shape} and {np.dtype(descr)}, found {actual} and {dtype}")
     return stream.tell()

@@ -16,18 +16,25 @@ bits, so the start of any record follows from its number.
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from rayio.data.formats import gzipped
+from rayio.data.formats.places import starts_of
 from rayio.data.formats.reads import Runs, as_one, check_length, opened, place_of, read_into, requests_of
 from rayio.data.formats.sample import Place, check, fill
 from rayio.data.layout import Batch, Layout
+from rayio.scenario.kind import Kind
+from rayio.schema.fields import Section, choice
 from rayio.storage.base import Opener, Requests, RequestTable
 
+AGAIN = "the file is corrupted or foreign; delete it and generate it again"
 HEAD, TAIL = struct.Struct("<QI"), struct.Struct("<I")
 #: Neighbouring records are read together up to this many bytes; a longer record is a separate request.
 READ_BYTES = 8 << 20
@@ -39,20 +46,41 @@ VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
 _LONGER = np.left_shift(1, np.arange(7, 63, 7))
 
 
-class TfRecord:
-    """Records, one per sample; neighbours in a batch are read together."""
+class TfRecordOptions(Section):
+    """Options of TFRecord."""
+
+    compression: Annotated[str, choice("none", "gzip")] = Field(
+        "none", description="Compression of whole files; gzip allows no access to single records."
+    )
+
+
+class TfRecord(Kind):
+    """Records, one per sample; neighbours in a batch are read together, of gzip whole files."""
 
     extension = ".tfrecord"
+    options = TfRecordOptions
+    sizes_vary = True
 
     def file_bytes(self, layout: Layout, files: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sum of the records' sizes."""
+        if is_zipped(layout):
+            if layout.sizes == "per_file":
+                return layout.samples_per_file * _slot(layout, layout.sample_bytes_of(files))
+            samples = files[:, np.newaxis] * layout.samples_per_file + np.arange(layout.samples_per_file)
+            sizes: NDArray[np.int64] = _slot(layout, layout.sizes_of(samples)).sum(axis=1)
+            return sizes
         return _starts(layout, files, np.full_like(files, layout.samples_per_file), layout.sample_bytes_of(files))
+
+    def record_sizes(self, layout: Layout, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bytes of the records of ``samples``."""
+        label_bytes: Any = _varint_bytes(samples)
+        return _record_bytes(layout.sizes_of(samples))(label_bytes)
 
     def write(self, file: BinaryIO, layout: Layout, number: int) -> None:
         """Write one record after the other; a label is the sample's id."""
         whole = layout.whole_file(number)
-        row_bytes = int(whole.nbytes[0])
-        for sample in whole.samples.tolist():
+        slots = _slot(layout, whole.nbytes).tolist()
+        for sample, row_bytes, slot in zip(whole.samples.tolist(), whole.nbytes.tolist(), slots, strict=True):
             before, after = _around(row_bytes, sample)
             length = len(before) + row_bytes + len(after)
             record = np.empty(HEAD.size + length + TAIL.size, np.uint8)
@@ -62,13 +90,19 @@ class TfRecord:
             payload[length - len(after) :] = np.frombuffer(after, np.uint8)
             HEAD.pack_into(record.data, 0, length, masked_crc(np.array([length], "<u8")))
             TAIL.pack_into(record.data, HEAD.size + length, masked_crc(payload))
-            file.write(record.data)
+            if is_zipped(layout):
+                gzipped.write_member(file, record, slot)
+            else:
+                file.write(record.data)
 
     def requests(self, layout: Layout, batch: Batch) -> Requests:
         """Return one read for each run of records."""
         address = (batch.rank, batch.epoch, batch.step)
         if not batch.nbytes.size:
             return Requests(address, 0, batch.nbytes)
+        if is_zipped(layout):
+            files = np.unique(batch.files)
+            return Requests(address, len(files), self.file_bytes(layout, files), partial(_whole_places, layout, files))
         runs = Runs.of(batch, _records_per_read(layout, batch))
         nbytes = _sizes(layout, runs, batch)
         return Requests(address, int(runs.is_first.sum()), nbytes, partial(self._places, layout, batch))
@@ -77,7 +111,7 @@ class TfRecord:
         self, layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64]
     ) -> RequestTable | None:
         """Return the requests of many steps."""
-        if not nbytes.size:
+        if not nbytes.size or is_zipped(layout):
             return None
         whole, apart = as_one(layout, files, index, nbytes)
         runs = Runs.of(apart, _records_per_read(layout, whole))
@@ -89,12 +123,14 @@ class TfRecord:
         files, file = np.unique(batch.files[first], return_inverse=True)
         return [layout.path(number) for number in files.tolist()], file, _spans(layout, batch)[0][first]
 
-    def spans(self, layout: Layout, batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the first byte of each record and one past its last."""
-        return _spans(layout, batch)
+    def spans(self, layout: Layout, batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """Return the first byte of each record and one past its last; None in gzip."""
+        return None if is_zipped(layout) else _spans(layout, batch)
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Read runs of records, verify both checksums of each, unpack it and verify its sample."""
+        if is_zipped(layout):
+            return _read_zipped(opener, layout, batch, out)
         check_length(batch.total_bytes, out)
         ids = np.empty(len(batch.samples), np.int64)
         if not ids.size:
@@ -126,6 +162,64 @@ class TfRecord:
         return ids
 
 
+#: For places of records that differ in size.
+_SIZED = TfRecord()
+
+
+def is_zipped(layout: Layout) -> bool:
+    """Return True if files are gzip streams."""
+    return isinstance(layout.options, TfRecordOptions) and layout.options.compression == "gzip"
+
+
+def _slot(layout: Layout, nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the bytes of a compressed record with a sample of ``nbytes``, in the longest encoding of a label."""
+    return gzipped.slot(_record_bytes(nbytes)(len(_varint(layout.num_samples - 1))), layout.compressibility)
+
+
+def _whole_places(layout: Layout, files: NDArray[np.int64]) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+    return [layout.path(number) for number in files.tolist()], np.arange(len(files)), np.zeros_like(files)
+
+
+def _read_zipped(opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Read whole files, inflate each up to its last wanted record, and verify and unpack the wanted ones."""
+    check_length(batch.total_bytes, out)
+    ids = np.empty(len(batch.samples), np.int64)
+    offsets = [0, *np.cumsum(batch.nbytes).tolist()]
+    starts, stops = (edges.tolist() for edges in _spans(layout, batch))
+    order = np.lexsort((batch.index, batch.files)).tolist()
+    file, inflated, at = -1, gzipped.Inflated(memoryview(b"")), 0
+    for row in order:
+        place = place_of(layout, batch, row)
+        if batch.files[row] != file:
+            file, at = int(batch.files[row]), 0
+            with opened(opener, place) as stream:
+                content = np.empty(int(TfRecord().file_bytes(layout, batch.files[row : row + 1])[0]), np.uint8).data
+                have = read_into(stream, 0, content)
+            if have < len(content):
+                raise place.error(f"expected a file of {len(content)} bytes, found {have}: the file is truncated")
+            inflated = gzipped.Inflated(content)
+        try:
+            while at < starts[row]:
+                at += (length := len(inflated.read(min(starts[row] - at, READ_BYTES))))
+                if not length:
+                    break
+            record = np.frombuffer(inflated.read(stops[row] - starts[row]) if at == starts[row] else b"", np.uint8)
+        except zlib.error as error:
+            raise place.error(f"expected a gzip stream of records, found none ({error}): {AGAIN}") from error
+        at += len(record)
+        if at < stops[row]:
+            raise place.error(
+                f"expected a record of {stops[row] - starts[row]} bytes at byte {starts[row]} of the gzip stream, "
+                f"found {len(record)}: the file is truncated"
+            )
+        sample = out[offsets[row] : offsets[row + 1]]
+        label = _unpack(record, sample, place)
+        ids[row] = check(sample.data, layout.seed, place)
+        if label != place.sample:
+            raise place.error(f"expected label {place.sample}, found {label}")
+    return ids
+
+
 def masked_crc(data: NDArray[np.generic]) -> int:
     """Return TensorFlow's checksum: a CRC32C, rotated and shifted so that it can itself be checksummed."""
     import google_crc32c
@@ -136,23 +230,22 @@ def masked_crc(data: NDArray[np.generic]) -> int:
 
 def _unpack(record: NDArray[np.uint8], sample: NDArray[np.uint8], place: Place) -> int | None:
     """Verify a record's frame, copy its ``x`` into ``sample`` and return its ``y``."""
-    again = "the file is corrupted or foreign; delete it and generate it again"
     length, length_crc = HEAD.unpack_from(record.data)
     expected = len(record) - HEAD.size - TAIL.size
     if length != expected:
-        raise place.error(f"expected a record with a payload of {expected} bytes, found one of {length}: {again}")
+        raise place.error(f"expected a record with a payload of {expected} bytes, found one of {length}: {AGAIN}")
     payload = record[HEAD.size : -TAIL.size]
     (payload_crc,) = TAIL.unpack_from(record.data, len(record) - TAIL.size)
     for name, written, data in (("length", length_crc, record[:8]), ("payload", payload_crc, payload)):
         if written != (computed := masked_crc(data)):
-            raise place.error(f"expected CRC {written:08x} of the record's {name}, found {computed:08x}: {again}")
+            raise place.error(f"expected CRC {written:08x} of the record's {name}, found {computed:08x}: {AGAIN}")
     try:
         content, label = decode(payload.data)
     except (ValueError, TypeError) as error:
-        raise place.error(f"expected a tf.train.Example with x and y, found none ({error}): {again}") from error
+        raise place.error(f"expected a tf.train.Example with x and y, found none ({error}): {AGAIN}") from error
     if content is None or len(content) != len(sample):
         have = "none" if content is None else f"{len(content)} bytes"
-        raise place.error(f"expected x of {len(sample)} bytes, found {have}: {again}")
+        raise place.error(f"expected x of {len(sample)} bytes, found {have}: {AGAIN}")
     sample.data[:] = content
     return label
 
@@ -270,6 +363,8 @@ def _starts(
     layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Return the start of record ``index`` of each file: the sizes of the records before it."""
+    if layout.sizes == "per_sample":
+        return starts_of(_SIZED, layout, files, index)
     first = files * layout.samples_per_file
     starts, record_bytes = np.zeros_like(index), _record_bytes(nbytes)
     for label_bytes in range(1, len(_varint(layout.num_samples - 1)) + 1):

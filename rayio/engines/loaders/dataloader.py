@@ -34,6 +34,7 @@ from rayio.engines.loaders.reading import BatchReader, Parcel, Reading
 from rayio.engines.loaders.worker_deaths import REPORT_SECONDS, death, means_death, no_shared_memory
 from rayio.errors import RayioError, RunError
 from rayio.machine.oom import oom_kills
+from rayio.model.cpu_account import ProcessCpu
 from rayio.model.env import Env
 from rayio.model.queue import Delivery
 from rayio.model.standing import Standing
@@ -166,6 +167,8 @@ class DataLoaderQueue:
         self.settings = settings
         self.recorder = recorder
         self.queue = queue
+        #: The CPU time of each worker, by its process.
+        self.worked: dict[int, ProcessCpu] = {}
         self._addresses = Addresses(reading.rank, steps)
         self._left = 0
         self._epoch: int | None = None
@@ -211,6 +214,7 @@ class DataLoaderQueue:
             parcel = self._next(at)
         else:
             parcel = await asyncio.get_running_loop().run_in_executor(self._thread, self._next, at)
+        self.worked[parcel.pid] = parcel.cpu
         if parcel.recorded:
             parcel.recorded.enter(self.recorder, self._writer(parcel))
         delivery = parcel.header

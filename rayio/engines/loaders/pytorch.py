@@ -129,6 +129,7 @@ class TorchLoader(Kind):
             queue_end = DataLoaderQueue(reading, steps, settings, wiring.recorder, name, queue, alone=kernel.alone)
             wiring.closing.append(queue_end.close)
             wiring.watched.append(queue_end.standing)
+            wiring.worked.append(queue_end.worked.values)
             return queue_end
 
         training = make(plan.steps_of(rank), evaluating=False)

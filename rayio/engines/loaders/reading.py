@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from rayio.data.formats import Format
 from rayio.errors import RayioError
 from rayio.model import roles
+from rayio.model.cpu_account import ProcessCpu, Stopwatch
 from rayio.model.kernel import BlockingKernel
 from rayio.model.plan import Plan
 from rayio.model.queue import Delivery
@@ -77,6 +78,8 @@ class Parcel(NamedTuple):
     worker: int
     pid: int
     done: int
+    #: The CPU time of its process since its first batch.
+    cpu: ProcessCpu
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,10 @@ class BatchReader:
         self.loading = wiring.loading
         self.loading.buffers = _Buffers(allocate)  # type: ignore[assignment]
         self.loading.format = form or self.loading.format
+        #: The rank's own process counts its time itself.
+        role = "rank" if reading.is_inline else "reader"
+        self.cpu = Stopwatch(role, "", self.wiring.read_cpu, self.wiring.decode_cpu)
+        self.is_inline = reading.is_inline
         self.lane = 1 if reading.is_inline else 0
         self.env = wiring.reading_rank(reading.rank) if reading.is_inline else wiring.reader(reading.rank, worker)
 
@@ -128,12 +135,16 @@ class BatchReader:
         """Return one batch. User errors are returned, not raised: a loader would wrap them."""
         header: Delivery | RayioError
         payload = None
+        self.cpu.begin()
         try:
             header = self.kernel.carry_out(roles.load_batch(self.env, self.loading, at, self.worker, self.lane))
             payload, header.payload, header.give_back = header.payload, None, None
         except RayioError as error:
             header = error
-        return Parcel(header, payload, self.notebook.hand_over(), self.worker, os.getpid(), self.kernel.now())
+        cpu = self.cpu.read()
+        assert cpu is not None
+        cpu = cpu._replace(seconds=0.0) if self.is_inline else cpu
+        return Parcel(header, payload, self.notebook.hand_over(), self.worker, os.getpid(), self.kernel.now(), cpu)
 
     def close(self) -> None:
         """Close the files kept open."""

@@ -196,6 +196,10 @@ class VirtualKernel:
         """Run ``function`` in no time."""
         return function()
 
+    async def burn(self, seconds: float) -> None:
+        """Take ``seconds``: without modelled cores there is one for each."""
+        await self.sleep_until(self.now() + round(seconds * 1e9))
+
     def cancel(self) -> None:
         """Make :meth:`run` raise KeyboardInterrupt before the next event."""
         self._is_cancelled = True

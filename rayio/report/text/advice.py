@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from textwrap import wrap
 
+from rayio.records.doubts import SETTING, blocking
 from rayio.records.sizing import HOLDS, Advised, Setting
-from rayio.report.text.sizing import note_lines, with_interval
+from rayio.report.text.doubts import reasons
+from rayio.report.text.sizing import note_lines, warning_lines, with_interval
 from rayio.report.text.terms import counted
 from rayio.schema.fields import show
 from rayio.units import format_bytes, format_rate, format_share
@@ -18,6 +20,8 @@ AS_WORDS = {"prefetch_factor": "prefetch"}
 def headline(advised: Advised) -> str:
     """Return the answer in one sentence."""
     target = goal(advised)
+    if doubts := blocking(advised.doubts, SETTING):
+        return f"no advice which setting reaches {target} ({reasons(doubts)})"
     if advised.advice is not None:
         return f"{in_words(advised, advised.advice)}: the cheapest setting that reaches {target}"
     if not advised.is_finished:
@@ -90,7 +94,7 @@ def checked(advised: Advised) -> str:
     return f"Run once with --engine {check.engine}: AU {format_share(check.au)}, which {verdict} ({check.directory})."
 
 
-def text(advised: Advised, width: int) -> str:
+def text(advised: Advised, width: int = 100) -> str:
     """Return the advice: the setting, the search, every setting that was simulated, and the check."""
     lines = wrap(headline(advised), width, break_long_words=False, break_on_hyphens=False)
     if advised.advice is not None:
@@ -105,6 +109,7 @@ def text(advised: Advised, width: int) -> str:
     used = [] if best is None else bandwidth(best)
     sentences = [searched(advised), *used, *nearest(advised), checked(advised)]
     lines += ["", *(line for sentence in sentences for line in wrap(sentence, width, break_long_words=False))]
+    lines += warning_lines(advised.doubts, width)
     return "\n".join([*lines, *(line for note in advised.notes for line in note_lines(note, width))])
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from rayio.analyze.compare import label
 from rayio.records.comparison import (
+    FASTER,
+    IN_DOUBT,
     NO_DIFFERENCE,
     NO_METRIC,
     REPEATS,
@@ -18,6 +20,7 @@ from rayio.records.comparison import (
 )
 from rayio.records.metric_names import unit_of
 from rayio.records.origin import PREDICTED
+from rayio.report.text.doubts import reasons, warnings
 from rayio.report.text.terms import capitalised, counted
 from rayio.units import format_bytes, format_number, format_seconds
 
@@ -35,6 +38,8 @@ NAMES = {
 }
 #: Ends of the interval of another metric: no metrics that are compared.
 BOUNDS = ("au_interval_low", "au_interval_high")
+#: From so many percent on a difference is a factor.
+MUCH = 200
 #: Repeats that a remedy proposes.
 REPEAT = 5
 
@@ -51,6 +56,11 @@ def verdict_in_words(verdict: Verdict, comparison: Comparison) -> str:
         )
     if verdict.outcome == NO_METRIC or percent is None:
         return f"{letter} and A have no throughput to compare."
+    if verdict.outcome == IN_DOUBT:
+        return f"No verdict on {letter} and A ({reasons(comparison.doubts)})."
+    if percent >= MUCH and verdict.noise_percent is not None and verdict.outcome == FASTER:
+        times = f"{1 + percent / 100:.1f} ± {verdict.noise_percent / 100:.1f} times"
+        return f"{letter} is {times} as fast as A; more than noise{_pairs(verdict)}."
     digits = _digits(percent, verdict.noise_percent)
     by = f"{_percent(abs(percent), digits)}"
     how = _faster(verdict, percent)
@@ -59,8 +69,11 @@ def verdict_in_words(verdict: Verdict, comparison: Comparison) -> str:
     noise = _percent(verdict.noise_percent, digits)
     if verdict.outcome == NO_DIFFERENCE:
         return f"No difference beyond noise: {letter} is {by} {how} than A, and noise is ± {noise}."
-    pairs = f" ({verdict.pairs} pairs of equal seeds)" if verdict.pairs else ""
-    return f"{letter} is {by} ± {noise} {how} than A; more than noise{pairs}."
+    return f"{letter} is {by} ± {noise} {how} than A; more than noise{_pairs(verdict)}."
+
+
+def _pairs(verdict: Verdict) -> str:
+    return f" ({verdict.pairs} pairs of equal seeds)" if verdict.pairs else ""
 
 
 def _faster(verdict: Verdict, percent: float) -> str:
@@ -149,7 +162,8 @@ def text(comparison: Comparison, *, everything: bool = False) -> str:
         lines += [] if everything or not left else ["", f"  {counted(left, 'more metric')}: --all"]
     else:
         lines += ["", *repeats_text(comparison.repeats, None if everything else comparison.main_metrics)]
-    lines += [""] if comparison.notes else []
+    lines += [""] if comparison.notes or comparison.doubts else []
+    lines += warnings(comparison.doubts)
     lines += [f"  note: {note}" for note in comparison.notes]
     return "\n".join(lines)
 
@@ -262,7 +276,7 @@ def ratio(percent: float | None) -> str:
     """Return a difference in percent with its sign, or as a factor if it is large; empty for None."""
     if percent is None:
         return ""
-    return f"{percent:+.{_digits(percent)}f} %" if abs(percent) < 1000 else f"× {1 + percent / 100:,.0f}"
+    return f"{percent:+.{_digits(percent)}f} %" if abs(percent) < 1000 else f"× {1 + percent / 100:,.1f}"
 
 
 def write(name: str, value: float | None) -> str:

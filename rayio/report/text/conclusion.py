@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rayio.analyze.filled import TOO_SHORT, note_of
 from rayio.analyze.stages import OF_LOADER, STAGES, shown
 from rayio.analyze.stalls import CAUSES
 from rayio.analyze.verdict import BINDS, OF_DATA, OF_STORAGE
 from rayio.analyze.window import FEWEST_STEPS, MOST
 from rayio.records.explained import (
     Capacity,
-    Contradiction,
     Explained,
     Prediction,
     StorageLimit,
@@ -20,6 +18,7 @@ from rayio.records.explained import (
     WaitedFor,
 )
 from rayio.records.origin import CHARGED
+from rayio.report.text.doubts import withheld
 from rayio.report.text.terms import PLENTY, counted, in_words, rate
 from rayio.units import format_bytes, format_rate, format_seconds
 
@@ -31,18 +30,14 @@ SEEN = 0.005
 #: AU by which a run must miss what its storage gives for that to be mentioned.
 BEYOND = 0.1
 
-#: Follows any AU that the initial prefetch made too high.
-_SHORT_RUN = f"{TOO_SHORT}: see the note."
-
 
 def sentence(explained: Explained) -> str:
     """Return one paragraph: what bound the run, by how much, and what would help."""
     verdict, capacity, throttled = explained.verdict, explained.capacity, explained.throttled
-    is_short_run = note_of(explained.notes) is not None
     if verdict.bound is None:
         return _no_verdict(verdict)
     if not verdict.is_worth_removing:
-        return " ".join([_nothing(verdict), *[_SHORT_RUN] * is_short_run])
+        return _nothing(verdict)
     is_refused = throttled is not None and throttled.binds
     parts = [_lead(verdict, capacity, explained.ranks, is_refused=is_refused), _ties(verdict), _larger(verdict)]
     if verdict.bound in OF_DATA:
@@ -53,7 +48,7 @@ def sentence(explained: Explained) -> str:
         parts.append(
             f"It is input-bound too: {_percent(verdict.data_wait_share)} of step time is exposed data loading."
         )
-    parts += [_SHORT_RUN] * is_short_run
+    parts.append(withheld(doubt for doubt in explained.doubts if doubt.code in explained.withheld))
     if explained.prediction is not None:
         parts.append(_predicted(verdict, explained.prediction))
     return " ".join(filter(None, parts))
@@ -88,15 +83,6 @@ def limit_in_words(limit: StorageLimit) -> str:
         "open latency": f"the time to open a file: {in_flight}, {format_seconds(limit.open_seconds)} a file",
     }
     return f"The limit is {what.get(limit.resource, limit.resource)}."
-
-
-def contradiction(case: Contradiction) -> str:
-    """Return the sentence for a large cause without which the simulated run is hardly shorter."""
-    cause, saved = shown(case.cause), max(0.0, case.time_saved)
-    return (
-        f"`{cause}` takes {_percent(case.share)} of step time, but with {shown(case.change)} the simulated run is "
-        f"only {_percent(saved)} shorter: another cause takes its place, or the simulation lacks what slowed `{cause}`"
-    )
 
 
 def short_storage(verdict: Verdict, capacity: Capacity) -> StorageLimit | None:

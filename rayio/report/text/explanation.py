@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rayio.analyze.stages import shown
 from rayio.records.explained import Access, Capacity, Explained, Simulated, Throttled, Verdict, WaitedFor
 from rayio.records.origin import head
+from rayio.report.text.doubts import warnings
 from rayio.report.text.summary import fetched_line, own_split
 from rayio.report.text.terms import WORK_OF_STAGES, can_do, in_words, rate
 from rayio.units import format_bytes, format_seconds
@@ -20,6 +21,7 @@ def text(explained: Explained) -> str:
     blocks = [
         [*_folded(f"{explained.scenario}, {head(explained.origin, explained.engine)}")],
         [*_folded(explained.sentence)],
+        warnings(explained.doubts),
         [f"  {fetched_line(explained.fetched)}"] if explained.fetched else [],
         own_split(explained.imported),
         _losses(explained.verdict),
@@ -82,21 +84,22 @@ def _capacities(capacity: Capacity) -> list[str]:
 
 
 def _changes(simulated: Simulated | None) -> list[str]:
-    if simulated is None or simulated.au is None:
+    if simulated is None or simulated.au is None or not simulated.changes:
         return []
     rate_before = "" if simulated.samples_per_second is None else _rate(simulated.samples_per_second)
     lines = [
         "  what would change it (simulated with this run's times)",
-        f"  {'':<20}{'AU':>8}{'samples/s':>12}{'time saved':>12}{'loss removed':>14}  next bottleneck",
-        f"  {'baseline':<20}{simulated.au:>8.3f}{rate_before:>12}",
+        f"  {'':<19}{'AU':>9}{'samples/s':>12}{'time saved':>12}{'loss removed':>14}  next bottleneck",
+        f"  {'baseline':<19}{simulated.au:>9.3f}{rate_before:>12}",
     ]
     for row in simulated.changes:
         if row.au is not None:
-            part = "" if row.causal_share is None else _percent(row.causal_share)
-            faster = "" if row.samples_per_second is None else _rate(row.samples_per_second)
+            au = "too short" if row.is_short else f"{row.au:.3f}"
+            part = "" if row.causal_share is None or row.is_short else _percent(row.causal_share)
+            faster = "" if row.samples_per_second is None or row.is_short else _rate(row.samples_per_second)
             saved = "" if row.time_saved is None else _percent(row.time_saved)
-            numbers = f"{row.au:>8.3f}{faster:>12}{saved:>12}{part:>14}"
-            lines.append(f"  {shown(row.change):<20}{numbers}  {shown(row.then)}")
+            numbers = f"{au:>9}{faster:>12}{saved:>12}{part:>14}"
+            lines.append(f"  {shown(row.change):<19}{numbers}  {shown(row.then)}")
     return lines
 
 

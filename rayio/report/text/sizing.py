@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from textwrap import wrap
 
+from rayio.records.doubts import CAPACITY, Doubt, blocking
 from rayio.records.hosts import Host
 from rayio.records.origin import Origin
 from rayio.records.sizing import (
@@ -15,6 +16,7 @@ from rayio.records.sizing import (
     CapacityFound,
     CapacityPoint,
 )
+from rayio.report.text.doubts import reasons
 from rayio.report.text.terms import counted
 from rayio.units import format_rate, format_share
 
@@ -27,13 +29,18 @@ BAR = 20
 def headline(capacity: CapacityFound) -> str:
     """Return the answer in one sentence."""
     how = "simulated" if capacity.engine == "virtual" else f"engine {capacity.engine}"
-    return f"{capacity.storage_in_words or capacity.storage} ({how}) {fed(capacity)}"
+    what = f"{capacity.storage_in_words or capacity.storage} ({how})"
+    if blocking(capacity.doubts, CAPACITY):
+        return f"{what}: {fed(capacity)}"
+    return f"{what} {fed(capacity)}"
 
 
 def fed(capacity: CapacityFound) -> str:
     """Return how many accelerators are fed, as the end of a sentence about the storage."""
     au = "AU" if capacity.formula == "au" else "AU as DLIO counts it"
     target = f"{au} ≥ {100 * capacity.target_au:g} %"
+    if doubts := blocking(capacity.doubts, CAPACITY):
+        return f"no answer how many accelerators it feeds at {target} ({reasons(doubts)})"
     if capacity.accelerators is None:
         first = next(iter(capacity.points), None)
         reached = "" if first is None or first.au is None else f": {au} is {percent(first.au)} with it"
@@ -75,7 +82,7 @@ def storage_in_words(origin: Origin, scenario: str, path: str, hosts: Sequence[H
     return f"the storage model of {model.source or scenario}"
 
 
-def text(capacity: CapacityFound, width: int) -> str:
+def text(capacity: CapacityFound, width: int = 100) -> str:
     """Return the answer, the curve as a table, the bottleneck and what would help."""
     if not capacity.points:
         return "interrupted before the first point was over: nothing is known yet"
@@ -206,7 +213,7 @@ def remedy(capacity: CapacityFound) -> list[str]:
         text = f"No single change is enough for {many}; the best is {single.change}, AU {effect(single)}"
         sentences.append(text + ("." if pair is None else f", and the best pair {pair.change}, AU {effect(pair)}."))
     elif capacity.is_tried:
-        sentences.append("No single change helps.")
+        sentences.append("No single change adds a point of AU.")
     if (wide := capacity.combination) is not None and wide.au is not None:
         setting = f"{counted(wide.workers, 'worker')} with {counted(wide.io_depth, 'request')} in flight each"
         if wide.holds:
@@ -241,9 +248,15 @@ def _conclusions(capacity: CapacityFound, width: int) -> list[str]:
     sentences = [*bandwidth(capacity), *device(capacity), *bottleneck(capacity), *remedy(capacity)]
     lines = [line for sentence in sentences for line in wrap(sentence, width, break_long_words=False)]
     lines += [f"  {command(capacity)}"] if command(capacity) else []
+    lines += warning_lines(capacity.doubts, width)
     return [*lines, *(line for note in capacity.notes for line in note_lines(note, width))]
 
 
-def note_lines(note: str, width: int) -> list[str]:
+def warning_lines(doubts: Sequence[Doubt], width: int) -> list[str]:
+    """Return doubts as lines of at most ``width`` columns."""
+    return [line for doubt in doubts for line in note_lines(doubt.sentence, width, "warning")]
+
+
+def note_lines(note: str, width: int, what: str = "note") -> list[str]:
     """Return a note as lines of at most ``width`` columns."""
-    return wrap(f"note: {note}", width, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
+    return wrap(f"{what}: {note}", width, initial_indent="  ", subsequent_indent="    ", break_long_words=False)

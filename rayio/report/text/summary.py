@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from textwrap import wrap
 
-from rayio.imports import dlio_published
-from rayio.imports.dlio_losses import LOSSES
+from rayio.analyze.gate import of_result
 from rayio.records.hosts import MODEL, Fetched
 from rayio.records.metric_names import SPLIT, STATISTICS, TIMES, lookup
 from rayio.records.origin import CHARGED, IMPORTED, MEASURED, PREDICTED, costs_words, kind_of, storage_words
 from rayio.records.run_result import Between, Books, Imported, RunResult, Statistics
 from rayio.records.scaling import PoolUse
+from rayio.report.text.doubts import warnings
 from rayio.report.text.terms import seconds
 from rayio.scenario.expect import Condition
-from rayio.units import format_bytes, format_number, format_seconds, format_share
+from rayio.units import UNKNOWN, format_bytes, format_number, format_seconds, format_share
 
 _WHAT = {
     "startup": "until the first batch was asked for",
@@ -59,6 +59,7 @@ def summary(result: RunResult, *, run: Path | str | None = None) -> str:
     lines += ["", *times] if (times := _percentiles(result)) else []
     lines += ["", *points] if (points := dlio_points(result.imported)) else []
     lines += ["", *_books(result)]
+    lines += warnings(of_result(result))
     lines += [f"  note: {note}" for note in (*result.notes, *_sources(result))]
     if run is not None:
         lines += ["", f"  run directory  {run}"]
@@ -68,6 +69,8 @@ def summary(result: RunResult, *, run: Path | str | None = None) -> str:
 def _numbers(result: RunResult) -> list[str]:
     """Return the headline and the split of time; for an import without steps the published numbers."""
     if result.imported and result.imported.reduced:
+        from rayio.imports import dlio_published  # few results are imported
+
         return dlio_published.lines(result, result.imported)
     return [*_headline(result), "", *_split(result)]
 
@@ -114,7 +117,7 @@ def _headline(result: RunResult) -> list[str]:
     measured = (
         f"measured over {result.window_steps} steps per rank, {format_seconds(window)}"
         if window is not None
-        else "no steps to measure over"
+        else "no step after the warm-up was completed by every rank"
     )
     rows = [
         ("AU", format_share(result.au), f"min {low}, max {high} over ranks; {measured}"),
@@ -144,10 +147,9 @@ def _headline(result: RunResult) -> list[str]:
         rows.append(("readers", f"{scaling.mean:.1f}", remark))
         if scaling.pool is not None:
             rows.append(("nodes", f"{scaling.pool.mean:.1f}", _nodes(scaling.pool)))
-    if result.loader_share is None:
-        rows = [row for row in rows if row[0] != "of it loader"]
+    rows = [row for row in rows if not row[1].startswith(UNKNOWN)]
     if result.au is None:
-        rows[0] = ("AU", "unknown", measured)
+        rows.insert(0, ("AU", "not measured", measured))
     if result.fetched is not None:
         rows.insert(0, fetched_row(result.fetched))
     if result.au_dlio is not None:
@@ -260,6 +262,8 @@ def dlio_points(imported: Imported | None) -> list[str]:
         return []
     published = f"; published {imported.published_au:.2f}" if imported.published_au is not None else ""
     lines = [f"  where DLIO's AU lost its points (the parts sum to 100){published}"]
+    from rayio.imports.dlio_losses import LOSSES
+
     rows = {"au": "Σ compute / T"} | LOSSES
     points = {"au": imported.au, **imported.lost_points}
     return lines + [f"  {name:<16}{points[name]:>8.2f}  {what}" for name, what in rows.items()]
@@ -270,7 +274,11 @@ def own_split(imported: Imported | None) -> list[str]:
 
     Empty for a run that was not imported.
     """
-    return dlio_published.epochs(imported) if imported and imported.reduced else dlio_points(imported)
+    if imported is None or not imported.reduced:
+        return dlio_points(imported)
+    from rayio.imports import dlio_published
+
+    return dlio_published.epochs(imported)
 
 
 def _books(result: RunResult) -> list[str]:

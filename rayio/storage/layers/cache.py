@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from rayio.scenario.change import BOTH, Change, with_keys
-from rayio.schema.fields import Bytes, JsonSchema, NotYetError, Reads, RefusedError, Section, choice, show
+from rayio.schema.fields import Bytes, JsonSchema, NotYetError, Reads, RefusedError, Section, choice, each, show
 from rayio.seeds import Draws
 from rayio.storage.base import Divisible, Issued, Moved, Opener, Requests, Served, Storage
 from rayio.storage.layers.layer import Arrival, Ask, Kernel, Layer, Mount
@@ -63,7 +63,7 @@ def _cache(value: Any) -> tuple[CacheTier, ...] | None:
         raise RefusedError(f"has no tier; write none, or one such as {_SUCH_AS}")
     if len(value) > 1:
         raise NotYetError(show(value), instead=["one tier"])
-    return (CacheTier.model_validate(value[0]),)
+    return each(value, CacheTier.model_validate)
 
 
 def _cache_schema() -> JsonSchema:

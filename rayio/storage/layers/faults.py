@@ -26,6 +26,7 @@ from rayio.schema.fields import (
     Seconds,
     Section,
     choice,
+    each,
     none_is_null,
     quantity,
     refusal,
@@ -33,7 +34,7 @@ from rayio.schema.fields import (
 from rayio.storage.base import Delay, Opener, Requests, Served, Storage
 from rayio.storage.layers.layer import Kernel, Layer, Mount
 from rayio.storage.stores.retrying import Budget, given_up, in_tries
-from rayio.units import SECONDS
+from rayio.units import SECONDS, format_seconds
 
 if TYPE_CHECKING:
     from rayio.scenario.model import Scenario
@@ -54,7 +55,7 @@ def _share(value: Any) -> float:
 
 def _factor(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 < value <= 1e6:
-        raise RefusedError("must be a number above 1, such as 10")
+        raise RefusedError("must be a number above 1, at most 1000000")
     return float(value)
 
 
@@ -98,13 +99,16 @@ def _many(kind: type[Section]) -> Reads:
             return ()
         if not isinstance(value, (list, tuple)) or not all(isinstance(fault, (Mapping, kind)) for fault in value):
             raise RefusedError(f"must be a list of mappings with {', '.join(kind.model_fields)}")
-        faults: list[Any] = [kind.model_validate(fault) for fault in value]
-        for fault in faults:
-            if isinstance(fault, Failure) and fault.at is None and fault.seconds != 1.0:
-                raise RefusedError("seconds is the length of errors at a time; give at, or leave it out")
-            if (fault.rate is None) == (fault.at is None):
-                raise RefusedError("each needs rate (a share of samples) or at (a time of the run), and not both")
-        return tuple(faults)
+        return each(value, fault)
+
+    def fault(value: Any) -> Section:
+        fault = kind.model_validate(value)
+        assert isinstance(fault, (Stall, Failure))
+        if isinstance(fault, Failure) and fault.at is None and fault.seconds != 1.0:
+            raise RefusedError("seconds is the length of errors at a time; give at, or leave it out")
+        if (fault.rate is None) == (fault.at is None):
+            raise RefusedError("needs rate (a share of samples) or at (a time of the run), and not both")
+        return fault
 
     def schema() -> JsonSchema:
         return {"anyOf": [{"type": "array", "items": kind.model_json_schema()}, {"const": "none"}, {"type": "null"}]}
@@ -134,7 +138,9 @@ def _or_none(value: Any) -> Any:
         and {*value} <= {"on_error"}
     ):
         raise refusal(RefusedError("has no fault; give stalls, errors or slow_files, or write none"))
-    if value is None or value == "none" or isinstance(value, (FaultKeys, Mapping)):
+    if isinstance(value, Mapping):  # made here: as one of two alternatives, each error would be two
+        return FaultKeys.model_validate(value)
+    if value is None or value == "none" or isinstance(value, FaultKeys):
         return "none" if value is None else value
     raise refusal(RefusedError("must be none, or a mapping with stalls, errors, slow_files and on_error"))
 
@@ -213,6 +219,17 @@ class Faults(Layer):
         keys = self.keys
         kinds = [name for name in ("stalls", "errors", "slow_files") if getattr(keys, name)]
         return f"storage.faults: {', '.join(kinds)} as the scenario has them, on_error={keys.on_error}"
+
+    @property
+    def stalls(self) -> str:
+        """The stalls in words, as the scenario has them."""
+        stalls = [
+            f"{format_seconds(stall.seconds)} "
+            + ("" if stall.at is None else f"for all of storage, {format_seconds(stall.at)} after the first read")
+            + ("" if stall.rate is None else f"for {100 * stall.rate:g} % of samples")
+            for stall in self.keys.stalls
+        ]
+        return f"the scenario stalls storage on purpose (storage.faults): {', '.join(stalls)}" if stalls else ""
 
     def hit(self, kind: str, rate: float, address: tuple[int, int, int], number: int, attempt: int = 1) -> NDArray[Any]:
         """Return the places of the samples with a fault in an attempt, among a batch's ``number`` samples."""

@@ -7,8 +7,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rayio.analyze.filled import enough, short_of
+from rayio.analyze.filled import enough
 from rayio.errors import ScenarioError
+from rayio.records.doubts import SETTING, blocking
 from rayio.records.sizing import HOLDS, UNDECIDED, Advised, Bottleneck, Checked, Setting
 from rayio.report.advice_page import PAGE, page
 from rayio.report.text.terms import counted
@@ -20,6 +21,7 @@ from rayio.schema.fields import show
 from rayio.session.dataset import base_folder
 from rayio.session.execute import run as run_one
 from rayio.storage.address import is_path, join
+from rayio.study.sizing.doubts import of_setting
 from rayio.study.sizing.knee import bottleneck_of
 from rayio.study.sizing.prices import DEAR, Choice, Varied, as_overrides, cheapest, choices, front, varied
 from rayio.study.sizing.questions import files_for
@@ -37,7 +39,7 @@ def advise(
     source: str | Path,
     overrides: Sequence[str] | Mapping[str, Any] = (),
     *,
-    vary: str,
+    vary: str = "loader.num_workers=1..16,loader.prefetch_factor=1..8",
     reach: str = "au=0.9",
     price: str = ",".join(DEAR),
     check: str | None = None,
@@ -170,8 +172,7 @@ class _Advising:
     def _steps(self) -> int:
         """Return the steps per rank and epoch of every setting: enough for their longest window."""
         windows = [derive.window_steps(self._plain(choice.values)) for choice in self.all]
-        self._wanted_steps = enough(max(windows))
-        steps = max(derive.steps_per_epoch(self.base), self._wanted_steps)
+        steps = max(derive.steps_per_epoch(self.base), enough(max(windows)))
         return min(steps, self.base.train.steps or steps)
 
     def _grown(self, values: tuple[Any, ...]) -> Scenario:
@@ -212,7 +213,7 @@ class _Advising:
         except KeyboardInterrupt:
             self.reporter.done()
             path = self.trials.directory.path
-            self.reporter.say(f"interrupted; give the same command to resume: {path} has the simulations so far")
+            self.reporter.failed(f"interrupted; give the same command to resume: {path} has the simulations so far")
         self.reporter.done()
         answer = self._answer(best, checked, bottleneck, is_finished)
         if self.trials.rows:
@@ -225,7 +226,8 @@ class _Advising:
         self, best: Choice | None, checked: Checked | None, bottleneck: Bottleneck | None, is_finished: bool
     ) -> Advised:
         in_order = sorted(self.tried.items(), key=lambda item: (item[1].cost, item[1].places))
-        advised = None if best is None else self.all.index(best)
+        doubts = () if best is None else of_setting(self.trials.tried[self.all.index(best)], self.target)
+        advised = None if best is None or blocking(doubts, SETTING) else self.all.index(best)
         on_front = front(
             [
                 (number, choice.cost, au, number == advised)
@@ -249,6 +251,7 @@ class _Advising:
             bottleneck=bottleneck,
             check=checked,
             notes=tuple(self._notes()),
+            doubts=doubts,
         )
 
     def _nearest(self) -> int | None:
@@ -305,7 +308,6 @@ class _Advising:
     def _notes(self) -> list[str]:
         notes = [*self.notes]
         notes.append(f"every setting was simulated with {self.steps} steps per rank and epoch")
-        notes += short_of(self.steps, self._wanted_steps)
         ordered = [key.key for key in self.keys if key.is_ordered]
         if ordered:
             notes.append(f"assumed: more of {', '.join(ordered)} is not worse; list the values with | to try each")
@@ -318,11 +320,9 @@ class _Advising:
                     )
         undecided = [n for n, trial in self.trials.tried.items() if trial.status == UNDECIDED]
         if undecided:
-            one = len(undecided) == 1
-            notes.append(
-                f"{counted(len(undecided), 'setting')} {'is' if one else 'are'} undecided and not advised: the 95 % "
-                f"interval of {'its' if one else 'their'} AU contains the goal"
-            )
+            are, its = ("is", "its") if len(undecided) == 1 else ("are", "their")
+            number = counted(len(undecided), "setting")
+            notes.append(f"{number} {are} undecided and not advised: the 95 % interval of {its} AU contains the goal")
         broken = {trial.error for trial in self.trials.tried.values() if trial.error}
         return [*notes, *(f"a simulation failed: {error}" for error in sorted(map(str, broken)))]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rayio.analyze.compare import spread
-from rayio.analyze.filled import enough, short_of
 from rayio.errors import RunError, ScenarioError
 from rayio.model.engine import engine_named
+from rayio.records.doubts import CAPACITY, LIMIT, Doubt, blocking
 from rayio.records.hosts import MODEL
 from rayio.records.sizing import (
     BROKEN,
@@ -25,6 +25,7 @@ from rayio.records.sizing import (
 )
 from rayio.report.capacity_page import PAGE, page
 from rayio.report.text.sizing import storage_in_words
+from rayio.report.text.terms import counted
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
 from rayio.scenario.layers import layers_of, without_layers
@@ -32,6 +33,7 @@ from rayio.scenario.model import Scenario
 from rayio.scenario.origin import origin_of
 from rayio.session.dataset import base_folder
 from rayio.storage.address import is_path, join
+from rayio.study.sizing.doubts import of_capacity
 from rayio.study.sizing.knee import Like, best_change, bottleneck_of, changes_at, learned, widest
 from rayio.study.sizing.questions import MLPERF, Question, floor_of
 from rayio.study.sizing.search import Bracket, falls, largest
@@ -42,10 +44,6 @@ from rayio.study.sweeps.swept import Sweep
 
 #: The largest value tried by default: simulated (True), and run (False).
 MOST = {True: 1024, False: 32}
-#: Share of bytes from the page cache above which a result does not measure the storage.
-MOST_CACHED = 0.05
-#: Busy share of this machine's processors above which they may be the bottleneck.
-MOST_BUSY = 0.9
 
 RANKS = "cluster.ranks_per_node"
 
@@ -139,6 +137,7 @@ class _Searching:
         if not is_path(path):
             raise ScenarioError(f"not yet: --out {path}; give a folder (datasets may be at an address)")
         self.notes: list[str] = []
+        self.doubts: list[Doubt] = []
         #: The largest value to try, and the reason why a larger one is invalid.
         self.most, self.why = self._most()
         self.directory = SweepDirectory.open(Path(path), self._identity())
@@ -180,7 +179,7 @@ class _Searching:
             is_finished = True
         except KeyboardInterrupt:
             self.reporter.done()
-            self.reporter.say(
+            self.reporter.failed(
                 f"interrupted; give the same command to resume: {self.directory.path} has the runs so far"
             )
             bracket = self._so_far()
@@ -208,18 +207,23 @@ class _Searching:
         return None if au is None else int(failed * au / self.target + 1e-9)
 
     def _show(self, value: int, share: float) -> None:
-        """Show the current point and the progress, as if the next doubling were the last."""
+        """Show the current point, and the progress once a number fails: nobody knows how often it doubles before."""
         judged = {n: trial for n, trial in self.trials.tried.items() if trial.rows}
         holds = max((n for n, trial in judged.items() if trial.status == HOLDS), default=0)
         failed = min((n for n, trial in judged.items() if trial.status != HOLDS and trial.rows), default=None)
-        gap = (failed or 2 * max(value, holds, 1)) - holds
-        left = max(gap.bit_length() - 1, 0) * (holds + gap / 2)
         key = self.question.over.rpartition(".")[2]
         text = f"{key}={value}"
         if judged:
             known = max(judged) if value not in judged else value
             mean = judged[known].mean(self.formula)
-            text += f"; {len(judged)} points so far" + ("" if mean is None else f", AU {100 * mean:.1f} % at {known}")
+            text += f"; {counted(len(judged), 'point')} so far" + (
+                "" if mean is None else f", AU {100 * mean:.1f} % at {known}"
+            )
+        if failed is None and value < self.most:
+            self.reporter.live(text, None)
+            return
+        gap = (failed or self.most) - holds
+        left = max(gap.bit_length() - 1, 0) * (holds + gap / 2) if failed else 0
         self.reporter.live(text, min((self.spent + value * share) / (self.spent + value + left), 0.99))
 
     def _so_far(self) -> Bracket:
@@ -237,6 +241,9 @@ class _Searching:
         if not self.is_virtual:
             assert run is not None
             taught = learned(trial.scenario, run, trial.mean(self.formula), self.formula)
+            if isinstance(taught, Doubt):
+                self.doubts.append(taught)
+                return Help(bottleneck)
             if isinstance(taught, str):
                 self.notes.append(taught)
                 return Help(bottleneck)
@@ -253,7 +260,11 @@ class _Searching:
         question, base = self.question, self.question.base
         tried = sorted((trial for trial in self.trials.tried.values() if trial.rows), key=lambda trial: trial.value)
         points = tuple(self._point(trial) for trial in tried)
-        value = bracket.holds or None
+        holds, fails = (self.trials.tried.get(end or 0) for end in (bracket.holds, bracket.fails))
+        doubts = of_capacity(holds, fails, self.target, self.formula, self.doubts)
+        value = None if blocking(doubts, CAPACITY) else bracket.holds or None
+        if blocking(doubts, CAPACITY):
+            help_found = Help(help_found.bottleneck)
         modelled = self.is_virtual or base.dataset.is_modelled
         # Layers in front of the model are no part of its name.
         origin = origin_of(without_layers(base), is_virtual=self.is_virtual, modelled=modelled)
@@ -271,7 +282,7 @@ class _Searching:
             rules=question.rules,
             setting=value,
             accelerators=None if value is None else question.accelerators(value),
-            is_at_least=bracket.fails is None and value is not None,
+            is_at_least=value is not None and (bracket.fails is None or bool(blocking(doubts, LIMIT))),
             is_finished=is_finished,
             points=points,
             binds=None if help_found.bottleneck is None else help_found.bottleneck.sentence,
@@ -280,6 +291,7 @@ class _Searching:
             combination=help_found.combination,
             is_tried=help_found.is_tried,
             notes=tuple(self._notes(bracket, points, tried)),
+            doubts=doubts,
         )
 
     def _point(self, trial: Trial) -> CapacityPoint:
@@ -315,7 +327,6 @@ class _Searching:
         key = question.over
         if question.steps is not None:
             notes.append(f"every accelerator has {question.steps} steps per epoch: the dataset grows with their number")
-            notes += short_of(question.steps, enough(derive.window_steps(question.base)))
             notes += [
                 f"storage.{layer.name}: caches do not grow with the dataset; each point caches another share of it"
                 for layer in layers_of(question.base, modelled=True)
@@ -340,22 +351,4 @@ class _Searching:
         ]
         if any(point.au_low is None and point.au is not None for point in points):
             notes.append("some points have too few steps for an interval; only their AU is compared with the target")
-        return [*notes, *self._doubts(bracket, points)]
-
-    def _doubts(self, bracket: Bracket, points: Sequence[CapacityPoint]) -> list[str]:
-        notes = []
-        cached = [p for p in points if p.page_cache_share is not None and p.page_cache_share > MOST_CACHED]
-        if cached:
-            most = max(cached, key=lambda point: point.page_cache_share or 0.0)
-            notes.append(
-                f"the result measures memory, not storage: up to {100 * (most.page_cache_share or 0):.0f} % of the "
-                f"bytes came from the page cache (at {self.question.over}={most.setting}); use storage.page_cache=drop"
-            )
-        end = next((point for point in points if point.setting == (bracket.fails or bracket.holds)), None)
-        busy = 0.0 if end is None or bracket.fails is None else end.busy_share or 0.0
-        if end is not None and busy > MOST_BUSY:
-            notes.append(
-                f"this machine may be the bottleneck, not the storage: its processors were {100 * busy:.0f} % busy at "
-                f"{self.question.over}={end.setting}"
-            )
         return notes

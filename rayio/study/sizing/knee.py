@@ -15,12 +15,13 @@ from tempfile import TemporaryDirectory
 
 import yaml
 
+from rayio.analyze.gate import not_reproduced
 from rayio.analyze.worth import is_worth_proposing
 from rayio.errors import RayioError
 from rayio.model.planning import storage_of
 from rayio.predict.calibrate import calibrate
 from rayio.predict.changes import offered
-from rayio.predict.counterfactual import REPRODUCED
+from rayio.records.doubts import Doubt
 from rayio.records.sizing import Bottleneck, CapacityChange, Combination
 from rayio.report.explain import explain
 from rayio.report.text.conclusion import bottleneck_in_words, short_storage
@@ -78,7 +79,7 @@ def bottleneck_of(scenario: Scenario, run: Path | None, reporter: Reporter) -> B
     )
 
 
-def learned(scenario: Scenario, run: Path, measured: float | None, formula: str) -> Like | str:
+def learned(scenario: Scenario, run: Path, measured: float | None, formula: str) -> Like | Doubt | str:
     """Return a change that applies a run's calibrated storage, processors and costs; or why there is none.
 
     There is none if the run's ``scenario``, simulated with them, does not have the ``measured`` AU.
@@ -95,10 +96,9 @@ def learned(scenario: Scenario, run: Path, measured: float | None, formula: str)
         return scenario.model_copy(update=parts)
 
     simulated = _au(like(scenario), formula)
-    if simulated is None or measured is None or abs(simulated - measured) > REPRODUCED:
-        texts = ["unknown" if au is None else f"{100 * au:.1f} %" for au in (simulated, measured)]
-        return f"{UNKNOWN}: the calibrated model gives AU {texts[0]}, the run had {texts[1]}"
-    return like
+    if simulated is None or measured is None:
+        return f"{UNKNOWN}: the calibrated model, or the run, has too few steps for an AU; use a longer run"
+    return not_reproduced(simulated, measured) or like
 
 
 def shortened(scenario: Scenario) -> Scenario:

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rayio.analyze.gate import of_result
+from rayio.records.doubts import SETTING, blocking
+from rayio.records.sweeps import DONE, FAILED, UNMET, SweepTable
+from rayio.report.text.notebook import html
+from rayio.report.text.sweep import text
 from rayio.signals import INTERRUPTED
 from rayio.study.sweeps import choices
-from rayio.study.sweeps.sweep_rows import DONE, FAILED, UNMET, Point, Row, columns, points_of
+from rayio.study.sweeps.sweep_rows import Point, Row, columns, points_of
+from rayio.study.sweeps.sweep_table import table_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from rayio.report.figures_page import Figures
+
+
+def _sustained(row: Row) -> Row:
+    """Return a run with the AU that its workers sustain, where its own is that of the initial prefetch."""
+    if row.result is None:
+        return row
+    lower = [doubt.numbers["au"] for doubt in blocking(of_result(row.result), SETTING) if "au" in doubt.numbers]
+    return replace(row, result=replace(row.result, au=min(lower))) if lower else row
 
 
 @dataclass(frozen=True, repr=False)
@@ -33,14 +50,23 @@ class Sweep:
 
     @cached_property
     def knee(self) -> Point | None:
-        """The point of a sweep over one key where diminishing returns of AU begin; see ``choices.knee``."""
-        knee = choices.knee_of(self.points)
-        return None if knee is None else self.points[knee.index]
+        """The point of a sweep over one key where diminishing returns of AU begin; see ``choices.knee``.
+
+        None also if it would be another one with the AU that workers sustain, where points are in doubt.
+        """
+        knee, steady = choices.knee_of(self.points), choices.knee_of(points_of([*map(_sustained, self.rows)]))
+        is_sure = knee is not None and steady is not None and knee.index == steady.index
+        return self.points[knee.index] if knee is not None and is_sure else None
 
     @cached_property
     def front(self) -> list[Point]:
         """The Pareto front: the best trade-offs of AU against readers and memory."""
         return [self.points[index] for index in sorted(choices.front(self.points, choices.readers, choices.memory))]
+
+    @cached_property
+    def table(self) -> SweepTable:
+        """The points as a table, with what follows from them."""
+        return table_of(self.keys, self.points, self.knee, self.front)
 
     def frame(self) -> pd.DataFrame:
         """Return a row for every run: swept keys, status, readers, window_bytes, and every metric by its name."""
@@ -54,6 +80,18 @@ class Sweep:
         au = f", AU {100 * min(means):.1f} to {100 * max(means):.1f} %" if means else ""
         over = f"{self.name} over {', '.join(self.keys)} on the {self.engine} engine"
         return f"<rayio.Sweep {over}: {len(self.rows)} runs{missing}{au}, in {self.path}>"
+
+    def plot(self) -> Figures:
+        """Return the figures of the sweep's page: a notebook shows them, and ``save`` writes them as a page."""
+        figures: Figures = import_module("rayio.study.sweeps.sweep_page").drawn(self)
+        return figures
+
+    def __str__(self) -> str:
+        return text(self.table) if self.rows else repr(self)
+
+    def _repr_html_(self) -> str:
+        """Return the table and its conclusions for a notebook."""
+        return html(f"{self}\n\n  {self.path}: sweep.html, sweep.csv, sweep.parquet")
 
     @property
     def exit_code(self) -> int:

@@ -92,8 +92,11 @@ class Host(ReachesModelled):
         self.arenas = Arenas(ranks * birth.plan.loader.num_workers)
         self.wiring = Wiring(birth.plan, self.kernel, self.recorder, birth.root, self, num_ranks=ranks, born=self.born)
         context = ray.get_runtime_context()
-        node, reads = context.get_node_id(), self.wiring.read_cpu
-        self._cpu = Stopwatch(birth.name.partition("-")[0], node, reads, self.kernel.punctual)
+        role, of = birth.name.partition("-")[0], self.wiring
+        self._cpu = Stopwatch(
+            role, context.get_node_id(), of.read_cpu, of.decode_cpu, self.kernel.punctual,
+            lambda: self.kernel.burnt_seconds, lambda: [cpu for worked in self.wiring.worked for cpu in worked()],
+        )  # fmt: skip
         restarted = context.was_current_actor_reconstructed
         self.collector.born.remote(birth.name, birth.node, os.getpid(), self.born, restarted)
 

@@ -1,0 +1,230 @@
+"""The gate that every command and page passes before it advises: the doubts about a run's numbers.
+
+Each function returns one doubt, or None. ``of_result`` has those of a finished run; ``of_runs`` those of many runs, one
+for each kind. What a doubt makes invalid is in ``Doubt.invalidates``; ``blocking`` asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rayio.records.doubts import (
+    CAPACITY,
+    CAUSE,
+    CHANGES,
+    COMPARISON,
+    INTERVAL,
+    LIMIT,
+    PREDICTION,
+    SETTING,
+    SMALL,
+    STORAGE,
+    Doubt,
+    blocking,
+)
+from rayio.records.hosts import MODEL, Fetched
+from rayio.records.origin import MEASURED, kind_of
+from rayio.records.run_result import RunResult
+
+SHORT_RUN, OVERHEAD, NOT_REPRODUCED = "short_run", "overhead", "not_reproduced"
+MACHINE_SPEED, PAGE_CACHE, CONTRADICTION = "machine_speed", "page_cache", "contradiction"
+BUSY_MACHINE = "busy_machine"
+
+#: Share of step time above which the emulator's overhead is a doubt.
+MOST_OVERHEAD = 0.02
+#: Share of bytes from the page cache above which a run does not measure its storage.
+MOST_CACHED = 0.05
+#: Busy share of a machine's processors above which they may be the bottleneck, and not the storage.
+MOST_BUSY = 0.9
+#: A replay reproduces a run if its AU is within this of the measured one, and differs by no more than this factor:
+#: AU is compute by time, so that is the factor on the time.
+REPRODUCED, REPRODUCED_FACTOR = 0.05, 1.25
+#: Machines whose times of fixed work differ by more than this factor have another speed. On an idle machine the time
+#: differs by a tenth.
+OTHER_SPEED = 1.25
+#: A cause of at least this share of step time contradicts its removal if that saves less than this part of the share.
+LARGE, MUCH_LESS = 0.1, 0.25
+
+
+def short_run(
+    *, given: float, took: float, au: float, epochs: int, steps: int, prefetched: int, change: str | None = None
+) -> Doubt:
+    """Return the doubt about a run that consumed its initial prefetch; ``change`` is that of a replay.
+
+    Workers sustain ``given`` batches/s of the ``took`` that ranks had. A run of ``epochs``, or with epochs of
+    ``steps``, is long enough.
+    """
+    return Doubt(
+        code=SHORT_RUN,
+        numbers={"given": given, "took": took, "au": au, "epochs": epochs, "steps": steps, "prefetched": prefetched},
+        names={} if change is None else {"change": change},
+        invalidates=(PREDICTION,) if change is not None else (PREDICTION, CAPACITY, SETTING, COMPARISON),
+    )
+
+
+def overhead(result: RunResult) -> Doubt | None:
+    """Return the doubt about a measured run in which the emulator itself took too much of the step time."""
+    kind = result.origin.kind if result.origin is not None else kind_of(result.engine)
+    share, steps = result.other_share, result.percentiles.step_time
+    if kind != MEASURED or share is None or share <= MOST_OVERHEAD:
+        return None
+    numbers = {"overhead": share, "step": steps.mean if steps is not None else None, "au": result.au}
+    return Doubt(
+        code=OVERHEAD,
+        numbers={name: number for name, number in numbers.items() if number is not None},
+        names={},
+        invalidates=(LIMIT, COMPARISON, SMALL),
+    )
+
+
+def page_cache(fetched: Fetched | None) -> Doubt | None:
+    """Return the doubt about a run that read real files from memory."""
+    if fetched is None or fetched.source == MODEL:
+        return None
+    share = 1.0 if fetched.source == "memory" else fetched.page_cache_share
+    if share is None or share <= MOST_CACHED:
+        return None
+    return Doubt(
+        code=PAGE_CACHE,
+        numbers={"share": share},
+        names={"source": fetched.source, "page_cache": fetched.page_cache},
+        invalidates=(CAPACITY, STORAGE),
+    )
+
+
+def busy_machine(share: float | None) -> Doubt | None:
+    """Return the doubt about a run whose machine was busy; ``share`` is that of its processors' time."""
+    if share is None or share <= MOST_BUSY:
+        return None
+    return Doubt(code=BUSY_MACHINE, numbers={"busy": share}, names={}, invalidates=(LIMIT,))
+
+
+def not_reproduced(simulated: float | None, measured: float | None) -> Doubt | None:
+    """Return the doubt about a model whose AU is not that of the run which it was made from."""
+    if simulated is None or measured is None:
+        return None
+    least, most = sorted((simulated, measured))
+    if most - least <= REPRODUCED and most <= REPRODUCED_FACTOR * least:
+        return None
+    return Doubt(
+        code=NOT_REPRODUCED,
+        numbers={"simulated": simulated, "measured": measured},
+        names={},
+        invalidates=(PREDICTION, CHANGES),
+    )
+
+
+def contradiction(cause: str, share: float, change: str, time_saved: float) -> Doubt | None:
+    """Return the doubt about a large cause whose removal by ``change`` saves much less than its share of step time."""
+    if share < LARGE or time_saved >= MUCH_LESS * share:
+        return None
+    return Doubt(
+        code=CONTRADICTION,
+        numbers={"share": share, "time_saved": time_saved},
+        names={"cause": cause, "change": change},
+        invalidates=(CAUSE,),
+    )
+
+
+def speed_of_run(info: Mapping[str, Any]) -> Doubt | None:
+    """Return the doubt about a run during which its machine changed its speed; ``info`` is its run.json."""
+    times = fixed_work_of(info)
+    return None if len(times) < 2 else _speeds("run", times[0], times[-1], (COMPARISON,))
+
+
+def speed_of_calibration(calibrated: float | None, now: float | None) -> Doubt | None:
+    """Return the doubt about costs from a machine, or a moment, of another speed than this one (s of fixed work)."""
+    return None if calibrated is None or now is None else _speeds("calibration", calibrated, now, (INTERVAL,))
+
+
+def speed_of_runs(infos: Sequence[Mapping[str, Any]]) -> Doubt | None:
+    """Return the doubt about runs that are set against each other, but were made at different speeds."""
+    times = [_mean(times) for info in infos if (times := fixed_work_of(info))]
+    return _speeds("runs", min(times), max(times), (COMPARISON,)) if len(times) > 1 else None
+
+
+def fixed_work_of(info: Mapping[str, Any]) -> tuple[float, ...]:
+    """Return the times of fixed work in run.json, at the run's begin and at its end (s); empty without them.
+
+    >>> fixed_work_of({"fixed_work_seconds": [0.04, 0.05]}), fixed_work_of({"fixed_work_seconds": "x"})
+    ((0.04, 0.05), ())
+    """
+    times = info.get("fixed_work_seconds")
+    if not isinstance(times, list | tuple):
+        return ()
+    known = [time for time in times if isinstance(time, int | float) and not isinstance(time, bool) and 0 < time < 1e6]
+    return tuple(map(float, known)) if len(known) == len(times) else ()
+
+
+def _mean(times: Sequence[float]) -> float:
+    return sum(times) / len(times)
+
+
+def _speeds(what: str, before: float, after: float, invalidates: tuple[str, ...]) -> Doubt | None:
+    if max(before, after) <= OTHER_SPEED * min(before, after):
+        return None
+    return Doubt(
+        code=MACHINE_SPEED, numbers={"before": before, "after": after}, names={"of": what}, invalidates=invalidates
+    )
+
+
+def of_result(result: RunResult | None) -> tuple[Doubt, ...]:
+    """Return the doubts about a finished run; those of a result without a list of them are judged from its numbers."""
+    if result is None:
+        return ()
+    if result.doubts is not None:
+        return result.doubts
+    return tuple(doubt for doubt in (overhead(result), page_cache(result.fetched)) if doubt is not None)
+
+
+def completed(result: RunResult, *more: Doubt | None) -> tuple[Doubt, ...]:
+    """Return the doubts of a run that is over: those that its spans showed, its numbers', and ``more``."""
+    doubts = (*(result.doubts or ()), overhead(result), page_cache(result.fetched), *more)
+    return tuple(doubt for doubt in doubts if doubt is not None)
+
+
+def of_runs(results: Iterable[RunResult]) -> tuple[Doubt, ...]:
+    """Return the doubts about some of these runs: the worst one of each kind."""
+    worst: dict[str, Doubt] = {}
+    for result in results:
+        for doubt in of_result(result):
+            if doubt.code not in worst or _badness(doubt) > _badness(worst[doubt.code]):
+                worst[doubt.code] = doubt
+    return tuple(worst.values())
+
+
+def of_comparison(
+    a: Sequence[RunResult], b: Sequence[RunResult], percent: float, noise: float | None
+) -> tuple[Doubt, ...]:
+    """Return the doubts about a difference of ``percent`` between two groups, which chance exceeds by ``noise``.
+
+    Overhead and an initial prefetch are doubts if the difference without them would be another one: by more than half
+    of it, and by more than the noise.
+    """
+    before, after = (sum(map(_freed, side)) / len(side) for side in (a, b))
+    without = 100 * ((1 + percent / 100) * after / before - 1)
+    if abs(without - percent) <= max(abs(percent) / 2, noise or 0.0):
+        return ()
+    return blocking(of_runs([*a, *b]), COMPARISON)
+
+
+def _freed(result: RunResult) -> float:
+    """Return the factor on a run's throughput without the doubts about it."""
+    factor = 1.0
+    for doubt in of_result(result):
+        if doubt.code == SHORT_RUN and result.au:
+            factor *= doubt.numbers["au"] / result.au
+        elif doubt.code == OVERHEAD:
+            factor /= 1 - min(doubt.numbers["overhead"], 0.99)
+    return factor
+
+
+def _badness(doubt: Doubt) -> float:
+    numbers = doubt.numbers
+    return max(
+        numbers.get("overhead", 0.0),
+        numbers.get("share", 0.0),
+        numbers.get("steps", 0.0),
+        numbers.get("after", 0.0) / numbers.get("before", 1.0),
+    )

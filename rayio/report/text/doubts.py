@@ -1,0 +1,141 @@
+"""The sentences of doubts: what is doubted, the numbers, the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from rayio.analyze import gate
+from rayio.analyze.stages import shown
+from rayio.records.doubts import Doubt
+from rayio.units import format_seconds, format_share
+
+#: Each doubt in a few words: the badge of a report, and the reason why there is no prediction.
+TITLES = {
+    gate.SHORT_RUN: "Run too short",
+    gate.OVERHEAD: "Overhead of rayio",
+    gate.NOT_REPRODUCED: "The model does not give the run",
+    gate.MACHINE_SPEED: "Machine of another speed",
+    gate.PAGE_CACHE: "Page cache, not storage",
+    gate.BUSY_MACHINE: "Busy machine",
+    gate.CONTRADICTION: "Contradiction",
+}
+
+
+def title(doubt: Doubt) -> str:
+    """Return a doubt in a few words; the code of one that this version does not know."""
+    return TITLES.get(doubt.code, doubt.code)
+
+
+def worded(doubts: Iterable[Doubt]) -> tuple[Doubt, ...]:
+    """Return doubts with their sentences; one of another version keeps its own."""
+    return tuple(
+        replace(doubt, sentence=_SENTENCES[doubt.code](doubt)) if doubt.code in _SENTENCES else doubt
+        for doubt in doubts
+    )
+
+
+def warnings(doubts: Iterable[Doubt]) -> list[str]:
+    """Return a line for each doubt, for a terminal."""
+    return [f"  warning: {doubt.sentence}" for doubt in worded(doubts)]
+
+
+def withheld(doubts: Iterable[Doubt]) -> str:
+    """Return why there is no prediction; empty without doubts.
+
+    >>> withheld([gate.not_reproduced(0.9, 0.6)])
+    'No prediction: the model does not give the run.'
+    """
+    why = reasons(doubts)
+    return f"No prediction: {why}." if why else ""
+
+
+def reasons(doubts: Iterable[Doubt]) -> str:
+    """Return doubts in a few words, as part of a sentence."""
+    titles = dict.fromkeys(title(doubt) for doubt in doubts)
+    return " and ".join(text[:1].lower() + text[1:] for text in titles)
+
+
+def _short_run(doubt: Doubt) -> str:
+    numbers = doubt.numbers
+    rates = f"{numbers['given']:.3g} of {numbers['took']:.3g} batches/s, AU {numbers['au']:.2f}"
+    longer = f"train.epochs={numbers['epochs']:.0f}, or epochs of {numbers['steps']:.0f} steps"
+    keys = "(dataset.num_files, train.steps)"
+    if change := doubt.names.get("change"):
+        return (
+            f"Run too short to predict {shown(change)}: the initial prefetch ({numbers['prefetched']:.0f} batches) "
+            f"would inflate AU. Readers would sustain {rates}; run and explain with {longer} {keys}"
+        )
+    return f"Run too short: the initial prefetch inflates AU. Readers sustain {rates}; use {longer} {keys}"
+
+
+def _overhead(doubt: Doubt) -> str:
+    share, au, step = doubt.numbers["overhead"], doubt.numbers.get("au"), doubt.numbers.get("step")
+    without = "" if au is None else f": without it AU is up to {format_share(min(1.0, au + share))}"
+    longer = "longer steps"
+    if step:
+        longer = f"steps of at least {format_seconds(step * share / gate.MOST_OVERHEAD)} (train.compute)"
+    return (
+        f"rayio's own overhead is {format_share(share)} of step time and counts as lost{without}. "
+        f"Use {longer}, fewer ranks on the machine, or a quiet machine"
+    )
+
+
+def _not_reproduced(doubt: Doubt) -> str:
+    simulated, measured = doubt.numbers["simulated"], doubt.numbers["measured"]
+    return (
+        f"No prediction: the model gives AU {format_share(simulated)}, the run had {format_share(measured)}. "
+        "Use a longer run, or one on a quiet machine"
+    )
+
+
+def _machine_speed(doubt: Doubt) -> str:
+    before, after = format_seconds(doubt.numbers["before"]), format_seconds(doubt.numbers["after"])
+    texts = {
+        "run": f"The machine changed its speed during the run: fixed work took {before} at first and {after} at the "
+        "end. Run again on a quiet machine",
+        "calibration": f"This machine has another speed than that of the costs: fixed work took {before} there and "
+        f"takes {after} here. Predictions hold for the other one; calibrate a run of this machine",
+        "runs": f"The runs were made at different speeds of their machines: fixed work took {before} to {after}. Run "
+        "them again, in turn",
+    }
+    return texts.get(doubt.names.get("of", ""), texts["runs"])
+
+
+def _page_cache(doubt: Doubt) -> str:
+    share, source = doubt.numbers["share"], doubt.names.get("source")
+    if source == "memory":
+        return "The files are in memory, so this measures no storage. Use a dataset.path on the storage to measure"
+    more = "use a larger dataset" if doubt.names.get("page_cache") == "drop" else "use storage.page_cache=drop"
+    return f"{format_share(share)} of the bytes came from the page cache, so this measures memory, not storage; {more}"
+
+
+def _busy_machine(doubt: Doubt) -> str:
+    return (
+        f"The processors of this machine were {100 * doubt.numbers['busy']:.0f} % busy, so they may be the bottleneck, "
+        "not the storage. Use a machine with more cores, or several (--engine ray)"
+    )
+
+
+def _contradiction(doubt: Doubt) -> str:
+    cause, saved = shown(doubt.names["cause"]), max(0.0, doubt.numbers["time_saved"])
+    return (
+        f"`{cause}` takes {_percent(doubt.numbers['share'])} of step time, but with {shown(doubt.names['change'])} the "
+        f"simulated run is only {_percent(saved)} shorter: another cause takes its place, or the simulation lacks what "
+        f"slowed `{cause}`. Decide by time saved, not by this share"
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
+
+
+_SENTENCES: dict[str, Callable[[Doubt], str]] = {
+    gate.SHORT_RUN: _short_run,
+    gate.OVERHEAD: _overhead,
+    gate.NOT_REPRODUCED: _not_reproduced,
+    gate.MACHINE_SPEED: _machine_speed,
+    gate.PAGE_CACHE: _page_cache,
+    gate.BUSY_MACHINE: _busy_machine,
+    gate.CONTRADICTION: _contradiction,
+}

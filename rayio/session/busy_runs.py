@@ -1,0 +1,114 @@
+"""Short runs that keep processors busy, on the files of runs that are calibrated: they show CPU times of full cores."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rayio import storage
+from rayio.errors import RayioError
+from rayio.machine import probe
+from rayio.model.engine import engine_named
+from rayio.predict.calibrate import Calibration, Evidence, calibrate
+from rayio.predict.learnable import Learnable, learnable
+from rayio.predict.processors import CONTENTION, SLICE, Processors, SeenCpu, cores_of_run
+from rayio.report.text.doubts import worded
+from rayio.reporter import SILENT, Reporter
+from rayio.scenario import derive
+from rayio.scenario.decode import Work
+from rayio.scenario.model import NO_TIME, Scenario
+from rayio.scenario.train import Train
+from rayio.session.execute import run
+from rayio.storage.address import join
+
+#: Seconds that a busy run trains for, and the fewest and most steps of its ranks.
+SECONDS, FEWEST_STEPS, MOST_STEPS = 3.0, 60, 5_000
+#: Workers for each core: some wait for storage or messages while others work.
+WORKERS_PER_CORE = 2
+#: CPU seconds of a batch where a run does not tell.
+UNKNOWN_BATCH = 0.005
+
+
+def calibrated(path: str | Path, *others: str | Path, busy: bool = True, reporter: Reporter = SILENT) -> Calibration:
+    """Learn from runs as ``rayio.predict.calibrate`` does, with a probe and a busy run of each on this machine.
+
+    A run on another machine, on another engine than Ray, or whose files are gone gets none. With ``busy`` false there
+    is neither.
+
+    Raises:
+        RayioError: a run cannot be calibrated.
+    """
+    learned = _calibrated(path, *others, busy=busy, reporter=reporter)
+    return replace(learned, doubts=worded(learned.doubts))
+
+
+def _calibrated(path: str | Path, *others: str | Path, busy: bool, reporter: Reporter) -> Calibration:
+    if not busy:
+        return calibrate(path, *others, reporter=reporter)
+    runs = [learnable(each, reporter) for each in (path, *others)]
+    if (reason := _refusal(runs)) is not None:
+        return calibrate(path, *others, evidence=Evidence(missing=reason), reporter=reporter)
+    reporter.live("calibrate: probing this machine's processors", 0.0)
+    machine = Processors(probe.time_slice() or SLICE, probe.contention() or CONTENTION)
+    with TemporaryDirectory(prefix="rayio-busy-") as folder:
+        full: list[str] = []
+        missing = ""
+        try:
+            with engine_named("ray").lasting():
+                for number, each in enumerate(runs):
+                    reporter.live(f"calibrate: busy run {number + 1} of {len(runs)}", (number + 1) / (len(runs) + 2))
+                    full.append(f"{folder}/{number}")
+                    _run(each, full[-1])
+        except RayioError as error:
+            full, missing = [], f"the busy run failed: {error}"
+        return calibrate(path, *others, evidence=Evidence(tuple(full), machine, missing), reporter=reporter)
+
+
+def _refusal(runs: Sequence[Learnable]) -> str | None:
+    """Return the reason why no busy run can be made for some runs, or None."""
+    for each in runs:
+        scenario, info = each.scenario, each.info
+        if info.get("engine") != "ray":
+            return f"{each.name} did not run on Ray"
+        if info.get("host") != platform.node():
+            return f"{each.name} ran on {info.get('host')}, not on this machine"
+        if info.get("modelled_storage"):
+            return f"{each.name} read modelled storage"
+        if not storage.open(join(str(info.get("root") or "."), scenario.dataset.path), scenario.stores).exists:
+            return f"the files of {each.name} are gone ({scenario.dataset.path})"
+    return None
+
+
+def _run(of: Learnable, out: str) -> None:
+    run(busy_scenario(of.scenario, of.info), engine="ray", root=str(of.info.get("root") or "."), out=out)
+
+
+def busy_scenario(scenario: Scenario, info: Mapping[str, Any]) -> Scenario:
+    """Return a short scenario on the same files that keeps every core busy: no compute, and enough workers."""
+    cores, ranks = cores_of_run(scenario, info), scenario.cluster.ranks_per_node
+    cpu = SeenCpu.of(info, "run")
+    each = (sum(cpu.roles.values()) + cpu.nodes) / cpu.batches if cpu is not None else UNKNOWN_BATCH
+    steps = round(min(MOST_STEPS, max(FEWEST_STEPS, SECONDS * cores / max(each, 1e-6) / ranks)))
+    loader = scenario.loader
+    workers = loader.max_workers
+    if workers:
+        workers = max(workers, -(-WORKERS_PER_CORE * cores // ranks))
+    decode = loader.decode if isinstance(loader.decode, Work) else NO_TIME  # a sleep keeps no core busy
+    uncapped = scenario.model_copy(update={"train": scenario.train.model_copy(update={"steps": None})})
+    per_epoch = derive.steps_per_epoch(uncapped)
+    train = Train.model_validate(
+        {"epochs": max(1, -(-steps // per_epoch)), "steps": min(steps, per_epoch), "compute": 0}
+    )
+    changed: dict[str, Any] = {
+        "train": train.model_copy(update={"sync": scenario.train.sync, "warmup_steps": scenario.train.warmup_steps}),
+        "loader": loader.model_copy(update={"num_workers": workers, "max_bytes_in_flight": "auto", "decode": decode}),
+        "storage": scenario.storage.model_copy(update={"page_cache": "use"}),
+        "checkpoint": None,
+        "expect": {},
+        "trace": scenario.trace.model_copy(update={"level": "batch"}),
+    }
+    return scenario.model_copy(update=changed)
