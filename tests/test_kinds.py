@@ -318,6 +318,7 @@ CHOICES = [
 #: For every option of ours a value that is no default, with what it takes beside it.
 GIVEN: dict[str, dict[str, Any]] = {
     "chunk": {"chunk": "4 KiB"},
+    "datasets": {"datasets": 4},
     "row_group": {"row_group": 2},
     "columns": {"columns": 3},
     "read_columns": {"read_columns": 1, "columns": 2},
@@ -329,6 +330,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "pin_memory": {"pin_memory": True},
     "multiprocessing_context": {"multiprocessing_context": "spawn"},
     "reader": {"reader": "numpy"},
+    "aggregators": {"aggregators": 2},
     "num_parallel_reads": {"num_parallel_reads": 2},
     "request_bytes": {"request_bytes": "5 KiB"},
     "keep_open": {"keep_open": 3},
@@ -338,6 +340,7 @@ GIVEN: dict[str, dict[str, Any]] = {
 NEEDED: dict[str, dict[str, Any]] = {"block": GIVEN["shuffle_block"], "buffer": GIVEN["shuffle_buffer"]}
 #: Other keys that a kind cannot be without.
 AROUND: dict[str, dict[str, dict[str, Any]]] = {
+    "collective": {"loader": {"partition": "replicated"}, "cluster": {"ranks_per_node": 4}},
     "streamed": {"dataset": {"format": "tfrecord"}, "loader": {"shuffle": "file", "assignment": "by_file"}},
 }
 OPTIONS = [
@@ -350,7 +353,7 @@ OPTIONS = [
 
 def with_(section: str, **keys: Any) -> dict[str, Any]:
     around = AROUND.get(keys.get("file_access", ""), {})
-    plain = {name: {**keys, **around.get(name, {})} if name in around else keys for name, keys in PLAIN.items()}
+    plain = PLAIN | {name: {**PLAIN.get(name, {}), **keys} for name, keys in around.items()}
     return {**plain, section: {**plain[section], **keys}}
 
 

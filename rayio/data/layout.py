@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -44,6 +45,8 @@ class Batch:
     files: NDArray[np.int64]
     index: NDArray[np.int64]
     nbytes: NDArray[np.int64]
+    #: The stream with a shuffle buffer that these samples leave; None without one.
+    upcoming: Upcoming | None = None
 
     @property
     def total_bytes(self) -> int:
@@ -52,10 +55,25 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """A dataset of ``num_files`` files with ``samples_per_file`` samples each; all samples of a file have one size.
+class Upcoming:
+    """The stream of a worker with a shuffle buffer, and where a batch is in it."""
 
-    The size is drawn per file at the address ``(seed, "sample_bytes")``: nothing is stored per file.
+    #: Epoch, rank and worker.
+    of: tuple[int, int, int]
+    #: Place of the batch's first sample among those that leave the buffer, samples of the buffer and of the stream.
+    first: int
+    buffer: int
+    length: int
+    #: Returns the samples at places of the stream, in the order of its files.
+    samples: Callable[[int, int], Batch]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A dataset of ``num_files`` files with ``samples_per_file`` samples each.
+
+    Sizes are drawn at the address ``(seed, "sample_bytes")``, one for all samples of a file, or one for each sample:
+    nothing is stored per file.
 
     Raises:
         DataError: a count is not positive.
@@ -70,6 +88,8 @@ class Layout:
     #: Factor by which zlib shrinks the bytes of samples.
     compressibility: float = 1.0
     files_per_folder: int = FILES_PER_FOLDER
+    #: "per_file", or "per_sample".
+    sizes: str = "per_file"
 
     def __post_init__(self) -> None:
         for name in ("num_files", "samples_per_file"):
@@ -88,6 +108,8 @@ class Layout:
     def sample_bytes_of(self, files: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the bytes of every sample in each of ``files`` (any shape), in O(len).
 
+        With sizes per sample the numbers are those of samples.
+
         Draws are rounded to whole bytes, at least 16: the id and the checksum of a sample. Encoded samples need more.
 
         Raises:
@@ -97,6 +119,14 @@ class Layout:
         if drawn.size and not drawn.max() <= MAX_SAMPLE_BYTES:
             raise DataError(f"dataset.sample_bytes draws a sample of {drawn.max():g} bytes; check its parameters")
         return np.maximum(np.rint(drawn).astype(np.int64), derive.least_sample_bytes(self.options))
+
+    def sizes_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the stored bytes of each of ``samples`` (any shape)."""
+        return self.sample_bytes_of(samples if self.sizes == "per_sample" else samples // self.samples_per_file)
+
+    def delivered_bytes_of(self, samples: NDArray[np.int64], files: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bytes read and delivered of each of ``samples``, which lie in ``files``."""
+        return self.read_bytes_of(samples if self.sizes == "per_sample" else files)
 
     def read_bytes_of(self, files: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the bytes read and delivered of every sample in each of ``files``: fewer if columns are left out."""
@@ -123,4 +153,5 @@ class Layout:
         """Return a batch of a file's samples from ``first`` to ``last`` (exclusive), to verify or copy them."""
         index = np.arange(first, self.samples_per_file if last is None else last, dtype=np.int64)
         files = np.full_like(index, file)
-        return Batch(-1, -1, -1, index + file * self.samples_per_file, files, index, self.read_bytes_of(files))
+        samples = index + file * self.samples_per_file
+        return Batch(-1, -1, -1, samples, files, index, self.delivered_bytes_of(samples, files))

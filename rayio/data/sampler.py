@@ -65,7 +65,7 @@ class Block:
         self.batch_size: int = samples.shape[1]
         if within is None:
             self.files, self.index = layout.locate(samples)
-            self.nbytes = layout.read_bytes_of(self.files)
+            self.nbytes = layout.delivered_bytes_of(samples, self.files)
             self.step_bytes: list[int] = self.nbytes.sum(axis=1).tolist()
         else:
             rows = slice(first, first + len(samples))
@@ -234,7 +234,13 @@ class Sampler:
             IndexError: there is no such rank or step.
         """
         block, row = self.block(epoch, rank, step)
-        return Batch(epoch, rank, step, block.samples[row], block.files[row], block.index[row], block.nbytes[row])
+        return self.batch_of(block, row, epoch, rank, step)
+
+    def batch_of(self, block: Block, row: int, epoch: int, rank: int, step: int) -> Batch:
+        """Return :meth:`batch` of a step whose block is known."""
+        upcoming = None if self.streams is None else self.streams.upcoming(self.layout, epoch, rank, step)
+        samples, files, index, nbytes = block.samples[row], block.files[row], block.index[row], block.nbytes[row]
+        return Batch(epoch, rank, step, samples, files, index, nbytes, upcoming)
 
     def step_bytes(self, epoch: int, rank: int, step: int) -> int:
         """Return the bytes of a step's samples."""

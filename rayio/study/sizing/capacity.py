@@ -25,6 +25,7 @@ from rayio.records.sizing import (
 )
 from rayio.report.capacity_page import PAGE, page
 from rayio.report.text.sizing import storage_in_words
+from rayio.report.text.terms import counted
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
 from rayio.scenario.layers import layers_of, without_layers
@@ -215,7 +216,9 @@ class _Searching:
         if judged:
             known = max(judged) if value not in judged else value
             mean = judged[known].mean(self.formula)
-            text += f"; {len(judged)} points so far" + ("" if mean is None else f", AU {100 * mean:.1f} % at {known}")
+            text += f"; {counted(len(judged), 'point')} so far" + (
+                "" if mean is None else f", AU {100 * mean:.1f} % at {known}"
+            )
         if failed is None and value < self.most:
             self.reporter.live(text, None)
             return
