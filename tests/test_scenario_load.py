@@ -37,7 +37,7 @@ dataset:
   format: npz
   num_files: 50
   samples_per_file: 3
-  sizes: per_sample
+  sizes: per_file
   files_per_folder: 20
   compressibility: 1
   sample_bytes: {kind: lognormal, median: 1 MiB, sigma: 0.5, max: 4 MiB}
