@@ -52,6 +52,19 @@ def test_real_files_are_delivered_in_the_order_and_with_the_requests_that_were_p
     assert reads(here) == reads(there)
 
 
+@pytest.mark.parametrize("format", [name for name in STORED if getattr(FORMATS[name], "sizes_vary", False)])
+def test_samples_that_differ_in_size_are_read_as_the_model_says(format: str, tmp_path: Path) -> None:
+    plan = scenario(
+        dataset__path="data", dataset__format=format, dataset__num_files=8, dataset__samples_per_file=6,
+        dataset__sizes="per_sample", dataset__sample_bytes={"kind": "uniform", "low": "1 kB", "high": "9 kB"},
+        train__compute="100 us",
+    )  # fmt: skip
+    here, there = simulated(plan), run_locally(on_disk(plan, tmp_path), tmp_path)
+    assert there.ledger.even
+    assert len({row["bytes"] for row in here.rows("read")}) > (6 if format == "json" else 10)
+    assert reads(here) == reads(there)
+
+
 @pytest.mark.parametrize(("format", "chunk"), [way for way in WAYS if way[0] in STORED])
 def test_a_damaged_file_ends_the_run_by_file_and_sample(format: str, chunk: Any, tmp_path: Path) -> None:
     plan = on_disk(wanted(format, chunk), tmp_path)

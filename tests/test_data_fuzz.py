@@ -48,6 +48,7 @@ CASES["parquet-7-columns"] = (
     "parquet",
     replace(CASES["parquet-7"][1], options=ParquetOptions(row_group=3, columns=4)),
 )
+CASES["hdf5-7-datasets"] = ("hdf5", replace(CASES["hdf5-7"][1], options=Hdf5Options(datasets=3)))
 CASES["tfrecord-7-gzip"] = ("tfrecord", replace(CASES["tfrecord-7"][1], options=TfRecordOptions(compression="gzip")))
 #: Where readers look first and last; anywhere else the samples are.
 EDGES = st.one_of(st.integers(0, 460), st.integers(-500, -1), st.integers(0, 10**6))
@@ -223,7 +224,7 @@ def made_up(case: str, data: st.DataObject) -> None:
     for place, put in data.draw(st.lists(st.tuples(DESCRIBED.get(form, EDGES), EDITS), min_size=1, max_size=4)):
         begin = place % (len(content) - len(put))
         content[begin : begin + len(put)] = put
-    if form in SEALS:
+    if form in SEALS and not case.endswith("gzip"):
         SEALS[form](content)
     outcome(case, {1: bytes(content)}, data.draw(batches(case)))
 
@@ -231,7 +232,7 @@ def made_up(case: str, data: st.DataObject) -> None:
 def test_the_seals_are_the_libraries_own() -> None:
     for case, (form, _) in CASES.items():
         content = bytearray(content_of(case, 1))
-        if form in SEALS:
+        if form in SEALS and not case.endswith("gzip"):
             SEALS[form](content)
         assert bytes(content) == content_of(case, 1), case
 

@@ -13,6 +13,7 @@ from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rayio.data.formats import FORMATS, layout_of
@@ -356,6 +357,47 @@ def test_keys_of_the_dataset_reach_its_layout() -> None:
             {"compressibility": 2, "format": "csv", "sample_bytes": 200},
             "dataset.compressibility=2: samples of dataset.",
         ),
+    ):
+        with pytest.raises(ScenarioError, match=re.escape(says)):
+            build({"name": "x", "dataset": plain | keys, "train": {"compute": 1}, "loader": {"batch_size": 1}})
+
+
+VARYING = [name for name in FORMATS if getattr(FORMATS[name], "sizes_vary", False)]
+
+
+@pytest.mark.parametrize("format", [name for name in VARYING if name != "synthetic"])
+def test_samples_of_a_file_may_differ_in_size_as_their_distribution_does(format: str, tmp_path: Path) -> None:
+    layout = replace(laid(Layout(4, 300, Normal(mean=2000, stdev=300), 5), format), sizes="per_sample")
+    sizes = layout.sizes_of(np.arange(layout.num_samples))
+    assert sizes.mean() == pytest.approx(2000, rel=0.02)
+    assert sizes.std() == pytest.approx(300, rel=0.1)
+    assert len({*sizes[:300].tolist()}) > 200
+    prepare(layout, format, tmp_path, threads=2)
+    assert verify(layout, format, tmp_path).reused_files == 4
+    total = sum(path.stat().st_size for path in tmp_path.rglob(f"*{layout.extension}"))
+    assert total >= sizes.sum()
+    if format in ("raw", "jpeg", "png", "jsonl"):
+        assert total == sizes.sum()
+    with pytest.raises(DataError, match=r"has dataset.sizes = per_sample, the scenario has none"):
+        prepare(replace(layout, sizes="per_file"), format, tmp_path)
+    path = tmp_path / layout.path(2)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"000000002\.\w+: sample (6|7|8)\d\d \(row \d+\): expected"):
+        verify(layout, format, tmp_path)
+
+
+def test_sizes_per_sample_are_refused_where_they_cannot_be() -> None:
+    plain = {"path": "d", "num_files": 8, "sample_bytes": 200, "sizes": "per_sample"}
+    for keys, says in (
+        (
+            {"format": "npz"},
+            "dataset.sizes=per_sample: all samples of a npz file have one size; use dataset.format=tfr",
+        ),
+        ({"format": "csv"}, "dataset.sizes=per_sample: all samples of a csv file have one size"),
+        ({"format": "raw", "samples_per_file": 1_000_001}, "dataset.sizes=per_sample: 1000001 samples in a file; at"),
+        ({"sizes": "each"}, "dataset.sizes=each: must be per_file or per_sample"),
     ):
         with pytest.raises(ScenarioError, match=re.escape(says)):
             build({"name": "x", "dataset": plain | keys, "train": {"compute": 1}, "loader": {"batch_size": 1}})

@@ -19,12 +19,13 @@ import pytest
 from rayio.data.formats import FORMATS, hdf5
 from rayio.data.formats.chunks import Hdf5Options, chunk_shape
 from rayio.data.formats.hdf5 import METADATA_BYTES
-from rayio.data.layout import Layout
-from rayio.errors import DataError, StorageError
+from rayio.data.layout import Batch, Layout
+from rayio.errors import DataError, ScenarioError, StorageError
 from rayio.schema.distribution import Constant
 from rayio.storage.real import counted_opener
 from rayio.storage.stores.counted import WINDOW_BYTES, Traffic
 from rayio.storage.stores.posix import PosixFile, PosixStore
+from scenarios import scenario
 
 FORM = FORMATS["hdf5"]
 
@@ -311,3 +312,53 @@ def test_no_object_has_a_time_in_it(chunk: int | None) -> None:
     headers = content.split(b"OHDR\2")[1:]
     assert len(headers) == 3  # the root group, x and y
     assert not any(header[0] & 0x20 for header in headers)  # the bit that says "times are stored"
+
+
+@pytest.mark.parametrize("datasets", [2, 3, 4, 5])
+def test_h5py_finds_labels_and_weights_and_a_batch_reads_them(datasets: int) -> None:
+    """As HEPCNN: data, label, normweight and psr, each with a row for each sample."""
+    layout = Layout(2, 709, Constant(value=100), 5, ".hdf5", Hdf5Options(datasets=datasets))
+    file = io.BytesIO()
+    FORM.write(file, layout, 1)
+    assert len(file.getvalue()) == FORM.file_bytes(layout, np.array([1]))[0]
+    names = ["x", "y", *(f"z{n}" for n in range(1, datasets - 1))]
+    with h5py.File(file) as opened:
+        assert [*opened] == names
+        assert opened["x"].shape == (709, 100)
+        for name in names[1:]:
+            assert opened[name][:].tolist() == [*range(709, 1418)]
+        places = [opened[name].id.get_offset() for name in names]
+    ids = np.array([709 + row for row in (5, 6, 7, 3)])
+    batch = Batch(0, 0, 0, ids, np.ones_like(ids), ids - 709, np.full_like(ids, 100))
+    planned = FORM.requests(layout, batch)
+    assert planned.places is not None
+    runs = [(row, length, width, at) for row, length in ((5, 3), (3, 1)) for width, at in zip(
+        [100] + [8] * (datasets - 1), places, strict=True)]  # fmt: skip
+    assert planned.places()[2].tolist() == [0, *(at + row * width for row, _, width, at in runs)]
+    assert planned.nbytes.tolist() == [4096, *(length * width for _, length, width, _ in runs)]
+
+
+@pytest.mark.parametrize("name", ["y", "z1", "z2"])
+def test_a_wrong_label_or_weight_is_told_with_its_byte_by_who_reads_its_sample(name: str) -> None:
+    layout = Layout(2, 7, Constant(value=100), 5, ".hdf5", Hdf5Options(datasets=4))
+    file = io.BytesIO()
+    FORM.write(file, layout, 1)
+    with h5py.File(file) as opened:
+        at = opened[name].id.get_offset() + 8 * 4
+    content = bytearray(file.getvalue())
+    content[at + 1] ^= 1
+    out = np.zeros(100, np.uint8)
+    for row in range(7):
+        batch = layout.whole_file(1, row, row + 1)
+        if row != 4:
+            FORM.read(lambda path: io.BytesIO(content), layout, batch, out)
+            continue
+        with pytest.raises(DataError, match=rf"sample 11 \(row 4\): expected label 11 at byte {at}, found {11 + 256}"):
+            FORM.read(lambda path: io.BytesIO(content), layout, batch, out)
+
+
+def test_several_datasets_have_no_chunks() -> None:
+    with pytest.raises(ScenarioError, match=r"dataset.datasets=2: only without chunks \(dataset.chunk\)"):
+        scenario(dataset__format="hdf5", dataset__chunk=4096, dataset__datasets=2)
+    with pytest.raises(ScenarioError, match=r"dataset.datasets=6: must be at most 5"):
+        scenario(dataset__format="hdf5", dataset__datasets=6)

@@ -195,7 +195,7 @@ def test_a_gzip_stream_of_another_program_is_read() -> None:
     out = np.zeros(batch.total_bytes, np.uint8)
     for content in (gzip.compress(plain), gzip.compress(plain[:4000]) + gzip.compress(plain[4000:])):
         content += gzip.compress(b"") * 50  # a shorter file would be a truncated one
-        read = FORM.read(lambda path, found=content: io.BytesIO(found), layout, batch, out)  # type: ignore[misc]
+        read = FORM.read(lambda path, found=content: io.BytesIO(found), layout, batch, out)
         assert read.tolist() == [7, 8]
 
 

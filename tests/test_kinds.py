@@ -300,6 +300,7 @@ CHOICES = [
 #: For every option of ours a value that is no default, with what it takes beside it.
 GIVEN: dict[str, dict[str, Any]] = {
     "chunk": {"chunk": "4 KiB"},
+    "datasets": {"datasets": 4},
     "row_group": {"row_group": 2},
     "columns": {"columns": 3},
     "read_columns": {"read_columns": 1, "columns": 2},

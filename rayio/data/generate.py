@@ -222,8 +222,7 @@ def _wrong_size(layout: Layout, store: Store, wrong: Sequence[tuple[int, int, in
 
 
 def _verify_file(layout: Layout, form: Format, store: Store, number: int) -> None:
-    row_bytes = int(layout.sample_bytes_of(np.array([number]))[0])
-    many = max(1, SHARD_BYTES // row_bytes)
+    many = max(1, SHARD_BYTES // int(layout.whole_file(number).nbytes.max()))
     for first in range(0, layout.samples_per_file, many):
         batch = layout.whole_file(number, first, min(first + many, layout.samples_per_file))
         form.read(counted_opener(store, Traffic()), layout, batch, np.empty(batch.total_bytes, np.uint8))

@@ -70,9 +70,10 @@ class Upcoming:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A dataset of ``num_files`` files with ``samples_per_file`` samples each; all samples of a file have one size.
+    """A dataset of ``num_files`` files with ``samples_per_file`` samples each.
 
-    The size is drawn per file at the address ``(seed, "sample_bytes")``: nothing is stored per file.
+    Sizes are drawn at the address ``(seed, "sample_bytes")``, one for all samples of a file, or one for each sample:
+    nothing is stored per file.
 
     Raises:
         DataError: a count is not positive.
@@ -87,6 +88,8 @@ class Layout:
     #: Factor by which zlib shrinks the bytes of samples.
     compressibility: float = 1.0
     files_per_folder: int = FILES_PER_FOLDER
+    #: "per_file", or "per_sample".
+    sizes: str = "per_file"
 
     def __post_init__(self) -> None:
         for name in ("num_files", "samples_per_file"):
@@ -105,6 +108,8 @@ class Layout:
     def sample_bytes_of(self, files: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the bytes of every sample in each of ``files`` (any shape), in O(len).
 
+        With sizes per sample the numbers are those of samples.
+
         Draws are rounded to whole bytes, at least 16: the id and the checksum of a sample. Encoded samples need more.
 
         Raises:
@@ -115,6 +120,14 @@ class Layout:
             raise DataError(f"dataset.sample_bytes draws a sample of {drawn.max():g} bytes; check its parameters")
         return np.maximum(np.rint(drawn).astype(np.int64), derive.least_sample_bytes(self.options))
 
+    def sizes_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the stored bytes of each of ``samples`` (any shape)."""
+        return self.sample_bytes_of(samples if self.sizes == "per_sample" else samples // self.samples_per_file)
+
+    def delivered_bytes_of(self, samples: NDArray[np.int64], files: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bytes read and delivered of each of ``samples``, which lie in ``files``."""
+        return self.read_bytes_of(samples if self.sizes == "per_sample" else files)
+
     def read_bytes_of(self, files: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the bytes read and delivered of every sample in each of ``files``: fewer if columns are left out."""
         sizes: NDArray[np.int64] = derive.read_bytes(self.options, self.sample_bytes_of(files))
@@ -123,7 +136,7 @@ class Layout:
     @property
     def stored(self) -> Layout:
         """The layout of the stored files: the same dataset without options that affect only reading."""
-        reading: frozenset[str] = getattr(self.options, "reading", frozenset())
+        reading = self.options.reading
         if not reading & self.options.model_fields_set:
             return self
         left = {key: getattr(self.options, key) for key in self.options.model_fields_set - reading}
@@ -140,4 +153,5 @@ class Layout:
         """Return a batch of a file's samples from ``first`` to ``last`` (exclusive), to verify or copy them."""
         index = np.arange(first, self.samples_per_file if last is None else last, dtype=np.int64)
         files = np.full_like(index, file)
-        return Batch(-1, -1, -1, index + file * self.samples_per_file, files, index, self.read_bytes_of(files))
+        samples = index + file * self.samples_per_file
+        return Batch(-1, -1, -1, samples, files, index, self.delivered_bytes_of(samples, files))

@@ -42,7 +42,7 @@ class Manifest:
         dump = getattr(sizes, "model_dump", None)
         spec = dump(mode="json", exclude_none=True) if dump else repr(sizes)
         options = to_jsonable_python(layout.stored.options.model_dump(exclude_none=True))
-        defaults = {"compressibility": 1.0, "files_per_folder": FILES_PER_FOLDER}
+        defaults = {"compressibility": 1.0, "files_per_folder": FILES_PER_FOLDER, "sizes": "per_file"}
         others = {name: getattr(layout, name) for name in defaults}
         options |= {name: value for name, value in others.items() if value != defaults[name]}
         return cls(format, layout.num_files, layout.samples_per_file, spec, layout.seed, options=options)

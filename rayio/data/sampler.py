@@ -65,7 +65,7 @@ class Block:
         self.batch_size: int = samples.shape[1]
         if within is None:
             self.files, self.index = layout.locate(samples)
-            self.nbytes = layout.read_bytes_of(self.files)
+            self.nbytes = layout.delivered_bytes_of(samples, self.files)
             self.step_bytes: list[int] = self.nbytes.sum(axis=1).tolist()
         else:
             rows = slice(first, first + len(samples))

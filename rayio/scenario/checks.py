@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from rayio.errors import ScenarioError
-from rayio.kinds import LAYERS, LOADERS, STORAGE_MODELS
+from rayio.kinds import FORMATS, LAYERS, LOADERS, STORAGE_MODELS
 from rayio.place import MAX_RANKS, MAX_STEPS
 from rayio.scenario import apart, derive, duration, evaluation, shards
 from rayio.scenario.address import MODELLED
@@ -157,6 +157,18 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         if least > derive.MIN_SAMPLE_BYTES:
             why = f"the least of dataset.format={dataset.format}"
         yield f"dataset.sample_bytes={size}: must be at least {least} B, {why}"
+    if dataset.sizes == "per_sample":
+        if not getattr(FORMATS[dataset.format], "sizes_vary", False):
+            able = [name for name, form in FORMATS.usable().items() if getattr(form, "sizes_vary", False)]
+            yield (
+                f"dataset.sizes=per_sample: all samples of a {dataset.format} file have one size; use dataset.format="
+                f"{' or '.join(able)}, or dataset.sizes=per_file"
+            )
+        elif dataset.samples_per_file > derive.MAX_VARYING:
+            yield (
+                f"dataset.sizes=per_sample: {dataset.samples_per_file} samples in a file; at most "
+                f"{derive.MAX_VARYING} are possible; use more and smaller files"
+            )
     if dataset.sample_bytes.expected > derive.MAX_SAMPLE_BYTES:
         size = format_bytes(dataset.sample_bytes.expected)
         yield f"dataset.sample_bytes={size}: must be at most {format_bytes(derive.MAX_SAMPLE_BYTES)}"

@@ -10,7 +10,7 @@ from rayio.kinds import FORMATS
 from rayio.scenario.address import MODELLED, Path
 from rayio.schema.choice import NO_OPTIONS, Choice, Choosing, OptionsOf, named
 from rayio.schema.distribution import BytesDistribution
-from rayio.schema.fields import Natural, Positive, Reads, RefusedError, Section, whole
+from rayio.schema.fields import Natural, Positive, Reads, RefusedError, Section, choice, whole
 
 
 def _factor(value: Any) -> float:
@@ -36,7 +36,7 @@ class EvaluationDataset(Section):
 
 
 class Dataset(Choosing):
-    """The files to read. ``sample_bytes`` is drawn once per file; all samples of a file have that size."""
+    """The files to read. ``sample_bytes`` is drawn once per file, or with ``sizes`` for each sample."""
 
     choices = (Choice("format", FORMATS, "options"),)
     path: Path = Field(description="Folder of the dataset, or model://<name>: no bytes anywhere, storage is a model.")
@@ -44,7 +44,10 @@ class Dataset(Choosing):
     options: Annotated[Section, OptionsOf("format", FORMATS)] = NO_OPTIONS
     num_files: Positive = Field(description="Files of the dataset; with loader.scaling: weak, those of each rank.")
     samples_per_file: Positive = Field(1, description="Samples in each file.")
-    sample_bytes: BytesDistribution = Field(description="Bytes of a sample, drawn once per file.")
+    sample_bytes: BytesDistribution = Field(description="Bytes of a sample, drawn once per file or for each sample.")
+    sizes: Annotated[str, choice("per_file", "per_sample")] = Field(
+        "per_file", description="Draws of `sample_bytes`: one for all samples of a file, or one for each sample."
+    )
     compressibility: Annotated[float, Reads(_factor, {"type": "number", "minimum": 1, "maximum": 16})] = Field(
         1.0, description="Factor by which zlib shrinks a sample's bytes; 1 is random bytes, which nothing shrinks."
     )

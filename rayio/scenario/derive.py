@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: A sample begins with its id and a digest of 8 bytes each (see ``rayio.data.formats.sample``).
 MIN_SAMPLE_BYTES = 16
+#: Most samples of a file whose samples differ in size: a worker adds up those before each.
+MAX_VARYING = 1_000_000
 MAX_SAMPLES = MAX_BYTES = 1 << 62
 #: The largest sample; a larger size is a mistake in the distribution.
 MAX_SAMPLE_BYTES = 1 << 47

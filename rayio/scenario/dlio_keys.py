@@ -24,6 +24,7 @@ OURS = {
     "dataset.record_length_stdev": "stdev in dataset.sample_bytes: {kind: normal, mean: …, stdev: …}",
     "dataset.record_length_bytes_stdev": "stdev in dataset.sample_bytes: {kind: normal, mean: …, stdev: …}",
     "dataset.chunk_size": "dataset.chunk",
+    "dataset.num_subfolders_train": "dataset.files_per_folder, the files of each folder",
     "dataset.batch_size": "loader.batch_size",
     "reader.data_loader": "loader.kind",
     "reader.batch_size": "loader.batch_size",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -60,6 +61,8 @@ def walk_of(access: str, form: str, root: Path, draw: st.DataObject) -> Walk:
     num_files, per_file = draw.draw(st.integers(1, 5)), draw.draw(st.integers(1, 6))
     sizes = Uniform(low=16, high=draw.draw(st.sampled_from([40, 5000])))
     layout = Layout(num_files, per_file, sizes, 5, made.extension, draw.draw(drawn(options_of(made))))
+    if getattr(made, "sizes_vary", False) and draw.draw(st.booleans()):
+        layout = replace(layout, sizes="per_sample")
     for number in range(num_files):
         write_file(layout, made, PosixStore(root), number)
     assume(not found.cannot(made, layout))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def content_of(form: Format, layout: Layout, number: int = 0) -> bytes:
 def batch_of(layout: Layout, samples: list[int]) -> Batch:
     ids = np.array(samples, np.int64)
     files, index = layout.locate(ids)
-    return Batch(0, 0, 0, ids, files, index, layout.read_bytes_of(files))
+    return Batch(0, 0, 0, ids, files, index, layout.delivered_bytes_of(ids, files))
 
 
 def read(form: Format, opener: Opener, layout: Layout, batch: Batch) -> tuple[list[int], list[bytes]]:
@@ -107,7 +108,7 @@ def in_memory(content: bytes, form: Format | None = None, layout: Layout | None 
 def is_sample(form: Format, layout: Layout, sample: int, found: bytes) -> bool:
     """Whether bytes are a sample's: its own where the format stores them as they are, else such as agree with it."""
     files, index = layout.locate(np.array([sample]))
-    whole = np.zeros(int(layout.sample_bytes_of(files)[0]), np.uint8)
+    whole = np.zeros(int(layout.sizes_of(np.array([sample]))[0]), np.uint8)
     if len(found) < len(whole):  # a part of it is not read
         return bool(HEADER.unpack_from(found)[0] == sample)
     if isinstance(form, Encoded):  # text or an image: never the bytes that other formats store
@@ -132,6 +133,8 @@ def test_what_is_written_is_read_in_any_order_with_the_planned_requests(  # type
     form, root = FORMATS[name], tmp_path_factory.mktemp("dataset")
     options = data.draw(st.none() | drawn(options_of(form)))
     layout = layout_of(name, num_files, per_file, Uniform(low=16, high=high), options=options)
+    if getattr(form, "sizes_vary", False) and data.draw(st.booleans()):
+        layout = replace(layout, sizes="per_sample")
     written(form, layout, root)
     samples = data.draw(st.lists(st.integers(0, layout.num_samples - 1), unique=True, max_size=12))
     if data.draw(st.booleans()):
@@ -169,6 +172,8 @@ def test_the_requests_of_many_steps_at_once_are_those_of_each_step(  # type: ign
 ) -> None:
     form = FORMATS[name]
     layout = layout_of(name, 60, per_file, Uniform(low=low, high=20000), options=data.draw(drawn(options_of(form))))
+    if getattr(form, "sizes_vary", False) and data.draw(st.booleans()):
+        layout = replace(layout, sizes="per_sample")
     sampler = Sampler(layout, batch_size=batch_size, world_size=2, shuffle=shuffle, seed=1, max_steps=steps)
     block, row = sampler.block(0, 1, 0)
     assert row == 0

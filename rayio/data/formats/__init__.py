@@ -141,4 +141,5 @@ def layout_of(scenario: Scenario) -> Layout:
         options=dataset.options,
         compressibility=dataset.compressibility,
         files_per_folder=dataset.files_per_folder,
+        sizes=dataset.sizes,
     )

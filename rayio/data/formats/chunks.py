@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from rayio.data.formats.reads import Runs
 from rayio.data.layout import Batch, Layout
-from rayio.schema.fields import RefusedError, Section, quantity, refusal
+from rayio.schema.fields import RefusedError, Section, quantity, refusal, whole
 from rayio.units import BYTES
 
 #: HDF5 stores the size of a chunk in 32 bits.
@@ -24,10 +24,16 @@ class Hdf5Options(Section):
         None, description="Largest size of a chunk: whole samples, or an equal part of one; none is contiguous."
     )
 
+    datasets: Annotated[int, whole(1, 5)] = Field(
+        1, description="Datasets read for each sample: `x`, then labels and weights, a number for each sample."
+    )
+
     @model_validator(mode="after")
     def _is_within_hdf5s_limit(self) -> Self:
         if self.chunk is not None and self.chunk >= MAX_CHUNK_BYTES:
             raise refusal(RefusedError("must be less than 4 GiB, which is HDF5's limit", "chunk", self.chunk))
+        if self.chunk is not None and self.datasets > 1:
+            raise refusal(RefusedError("only without chunks (dataset.chunk)", "datasets", self.datasets))
         return self
 
 

@@ -25,6 +25,7 @@ class Csv(Encoded):
 
     extension = ".csv"
     options = EncodedOptions
+    sizes_vary = False
     decoded_by = "numbers"
     lead_bytes = ID + 1 + DIGEST + 1
     separator: ClassVar[bytes] = b","

@@ -15,13 +15,15 @@ import io
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rayio.data.formats.chunks import Hdf5Options, Reads, chunk_of, chunk_shape
+from rayio.data.formats.hdf5_description import description, library
+from rayio.data.formats.hdf5_several import Several, datasets_of
 from rayio.data.formats.reads import HEAD, NOT_KEPT, by_file, check_length, opened, place_of, read_into
 from rayio.data.formats.sample import Place, check, fill, wrong_label
 from rayio.data.layout import Batch, Layout
@@ -74,6 +76,8 @@ class Hdf5(Kind):
     def file_bytes(self, layout: Layout, files: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sum of whole chunks, labels and metadata."""
         nbytes = layout.sample_bytes_of(files)
+        if (several := Several.of(layout)) is not None:
+            return several.file_bytes(layout, nbytes)
         rows, columns = chunk_shape(layout, nbytes)
         x = -(-layout.samples_per_file // rows) * rows * -(-nbytes // columns) * columns
         sizes: NDArray[np.int64] = METADATA_BYTES + x + layout.samples_per_file * 8
@@ -84,7 +88,10 @@ class Hdf5(Kind):
         whole = layout.whole_file(number)
         num_rows, row_bytes = shape = len(whole.samples), int(whole.nbytes[0])
         rows, columns = chunk = tuple(int(edge[0]) for edge in chunk_shape(layout, whole.nbytes[:1]))
-        head, middle = _description(shape, None if chunk_of(layout) is None else chunk)
+        if (several := Several.of(layout)) is not None:
+            several.write(file, layout, whole)
+            return
+        head, middle = description(shape, None if chunk_of(layout) is None else chunk)
         file.write(head)
         # Chunks hold whole samples or consecutive parts of one: x is one sample after the other.
         row = np.zeros(-(-row_bytes // columns) * columns, np.uint8)
@@ -101,6 +108,9 @@ class Hdf5(Kind):
         address = (batch.rank, batch.epoch, batch.step)
         if not batch.nbytes.size:
             return Requests(address, 0, batch.nbytes)
+        if (several := Several.of(layout)) is not None:
+            of_runs = several.reads(self, layout, batch)
+            return Requests(address, int(of_runs.is_first.sum()), of_runs.nbytes, partial(of_runs.places, layout))
         reads = Reads.of(layout, batch)
         heads = np.minimum(self.file_bytes(layout, reads.files), WINDOW_BYTES)
         nbytes = reads.repeated(heads, reads.nbytes)
@@ -119,6 +129,8 @@ class Hdf5(Kind):
 
     def units(self, layout: Layout, batch: Batch) -> NDArray[np.int64]:
         """Return that the description is kept, and the chunk in HDF5's cache: its offset."""
+        if (several := Several.of(layout)) is not None:
+            return np.where(several.reads(self, layout, batch).offsets == 0, HEAD, NOT_KEPT)
         reads, offsets = Reads.of(layout, batch), self._places(layout, batch)[2]
         is_head = reads.repeated(np.ones_like(reads.starts), np.zeros_like(reads.starts)) > 0
         return np.where(is_head, HEAD, NOT_KEPT if chunk_of(layout) is None else offsets)
@@ -136,6 +148,10 @@ class Hdf5(Kind):
             place = place_of(layout, batch, runs[0][0])
             shape = layout.samples_per_file, int(batch.nbytes[runs[0][0]])
             with opened(opener, place) as file, _one_line(place, shape, stream := _Stream(file)), _opened(stream) as h5:
+                others = []
+                for name in datasets_of(layout)[1:]:
+                    others.append(_described(h5, name, np.dtype("<i8"), place, shape[:1], stream))
+                    stream.is_described = False
                 x = _find(h5, layout, place, shape, stream)
                 allowed = stream.allowed
                 for start, stop in runs:
@@ -148,6 +164,8 @@ class Hdf5(Kind):
                     for row in range(start, stop):
                         sample = place_of(layout, batch, row)
                         ids[row] = check(part[row - start].data, layout.seed, sample)
+                    for other in others:
+                        _check_rows(other, place_of(layout, batch, start), stop - start, stream)
         return ids
 
     def check_labels(self, opener: Opener, layout: Layout, number: int) -> None:
@@ -221,67 +239,13 @@ class _Stream:
         return 0
 
 
-class _Written:
-    """A file in memory of the pieces that HDF5 writes, without holes."""
-
-    def __init__(self) -> None:
-        self.pieces: dict[int, bytes] = {}
-        self._position = self._end = 0
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._position = offset if whence == io.SEEK_SET else self._end + offset
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def write(self, buffer: Any) -> int:
-        self.pieces[self._position] = bytes(buffer)
-        self._position += len(buffer)
-        self._end = max(self._end, self._position)
-        return len(buffer)
-
-    def truncate(self, size: int) -> int:
-        self._end = size
-        return size
-
-    def flush(self) -> None:
-        """Do nothing."""
-
-    def between(self, start: int, end: int) -> bytes:
-        content = bytearray(end - start)
-        for place, piece in self.pieces.items():
-            if start <= place < end:
-                content[place - start : place - start + len(piece)] = piece
-        return bytes(content)
-
-
-@contextmanager
-def _library(stream: _Stream | _Written) -> Iterator[Any]:
-    """Return HDF5's access to a stream, closed on every exit.
-
-    While that handle is open, HDF5 holds a reference to the stream that no garbage collector sees. A stream in an
-    exception's traceback would then live until HDF5 closes all handles at process exit, after Python: a crash.
-    """
-    from h5py import h5f, h5fd, h5p
-
-    access = h5p.create(h5p.FILE_ACCESS)
-    try:
-        access.set_fileobj_driver(h5fd.fileobj_driver, stream)
-        access.set_fclose_degree(h5f.CLOSE_STRONG)
-        access.set_sieve_buf_size(0)
-        yield access
-    finally:
-        access.close()
-
-
 @contextmanager
 def _opened(stream: _Stream) -> Iterator[Any]:
     """Open a stream with HDF5 and close it on every exit; the stream's error has priority over HDF5's."""
     from h5py import h5f
 
     try:
-        with _library(stream) as access:
+        with library(stream) as access:
             h5 = h5f.open(b"rayio", h5f.ACC_RDONLY, access)
             try:
                 yield h5
@@ -293,38 +257,6 @@ def _opened(stream: _Stream) -> Iterator[Any]:
     error, stream.error = stream.error, None
     if error is not None:
         raise error
-
-
-@lru_cache(maxsize=64)
-def _description(shape: tuple[int, int], chunk: tuple[int, int] | None) -> tuple[bytes, bytes]:
-    """Return HDF5's bytes of a file of this shape before ``x``, and between ``x`` and ``y``.
-
-    HDF5 itself does not write the data: it would copy them, one thread at a time.
-    """
-    from h5py import h5d, h5f, h5p, h5s, h5t
-
-    stream = _Written()
-    with _library(stream) as access:
-        access.set_libver_bounds(h5f.LIBVER_V110, h5f.LIBVER_V110)
-        group = h5p.create(h5p.FILE_CREATE)
-        group.set_obj_track_times(False)
-        h5 = h5f.create(b"rayio", h5f.ACC_TRUNC, group, access)
-        try:
-            plan = h5p.create(h5p.DATASET_CREATE)
-            plan.set_obj_track_times(False)
-            plan.set_alloc_time(h5d.ALLOC_TIME_EARLY)
-            plan.set_fill_time(h5d.FILL_TIME_NEVER)
-            of_labels = plan.copy()
-            if chunk is not None:
-                plan.set_chunk(chunk)
-            x = h5d.create(h5, b"x", h5t.STD_U8LE, h5s.create_simple(shape), plan)
-            x_at = x.get_offset() if chunk is None else x.get_chunk_info(0).byte_offset
-            x_end = x_at + x.get_storage_size()
-            labels = h5d.create(h5, b"y", h5t.STD_I64LE, h5s.create_simple(shape[:1]), of_labels)
-            labels_at = labels.get_offset()
-        finally:
-            h5.close()
-    return stream.between(0, x_at), stream.between(x_end, labels_at)
 
 
 @contextmanager
@@ -386,6 +318,18 @@ def _described(
     stream.allowed = METADATA_READS + 2 * math.prod(-(-size // edge) for size, edge in zip(shape, edges, strict=True))
     stream.is_described = True
     return x
+
+
+def _check_rows(dataset: Any, first: Place, rows: int, stream: _Stream) -> None:
+    """Read the numbers of some rows, which are the ids of samples, and compare them."""
+    from h5py import h5s
+
+    space, numbers = dataset.get_space(), np.empty(rows, "<i8")
+    space.select_hyperslab((first.row,), (rows,))
+    dataset.read(h5s.create_simple((rows,)), space, numbers)
+    if stream.missing:
+        raise first.error(stream.missing)
+    wrong_label(numbers, first, dataset.get_offset() + first.row * 8)
 
 
 def _rows(x: Any, first: int, rows: int, row_bytes: int) -> Any:

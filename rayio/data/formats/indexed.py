@@ -44,6 +44,7 @@ class Indexed(Records):
 
     extension = ".bin"
     beside = (".idx",)
+    sizes_vary = False
 
     @abstractmethod
     def index(self, rows: int, nbytes: int) -> bytes:

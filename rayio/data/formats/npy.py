@@ -18,6 +18,7 @@ class Npy(Records):
     extension = ".npy"
     head_bytes = HEADER_BYTES
     reads_head = True
+    sizes_vary = False
 
     def head(self, rows: int, nbytes: int) -> bytes:
         """Return NumPy's header."""

@@ -1,7 +1,7 @@
-"""Records: a file is a head, one record for each sample, all of one size, and a tail.
+"""Records: a file is a head, one record for each sample, and a tail.
 
-So the place of any sample follows from its number. A format of this kind says what stands around the samples, and how
-one is made and verified.
+So the place of any sample follows from its number, or from the sizes before it. A format of this kind says what stands
+around the samples, and how one is made and verified.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import BinaryIO, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.data.formats.places import starts_of
 from rayio.data.formats.reads import (
     HEAD,
     NOT_KEPT,
@@ -50,6 +51,8 @@ class Records(Kind):
     #: True if bytes stand around samples, in their records.
     is_framed: ClassVar[bool] = False
     before_bytes: ClassVar[int] = 0
+    #: True if samples of a file may differ in size.
+    sizes_vary: ClassVar[bool] = True
     #: True if ``explain`` may propose the format for other data.
     is_proposed: ClassVar[bool] = False
     #: True if a batch reads the whole file, however few samples it needs.
@@ -59,9 +62,9 @@ class Records(Kind):
         """Return the bytes of a record after its sample, for samples of ``nbytes``."""
         return np.zeros_like(nbytes)
 
-    def tail_bytes(self, layout: Layout, nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the bytes of a file after its last record, for samples of ``nbytes``."""
-        return np.zeros_like(nbytes)
+    def tail_bytes(self, end: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bytes of files after their last records, which end at ``end``."""
+        return np.zeros_like(end)
 
     def head(self, rows: int, nbytes: int) -> bytes:
         """Return the bytes of a file before its first record; there are ``rows`` of samples of ``nbytes``."""
@@ -89,28 +92,37 @@ class Records(Kind):
 
     def file_bytes(self, layout: Layout, files: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sum of head, records and tail."""
-        return self._sized(layout, layout.sample_bytes_of(files))
+        end = self._starts(layout, files, np.full_like(files, layout.samples_per_file), layout.sample_bytes_of(files))
+        return end + self.tail_bytes(end)
 
-    def _sized(self, layout: Layout, nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
-        records = layout.samples_per_file * self.record_bytes(nbytes)
-        return self.head_bytes + records + self.tail_bytes(layout, nbytes)
+    def record_sizes(self, layout: Layout, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bytes of the records of ``samples``."""
+        return self.record_bytes(layout.sizes_of(samples))
+
+    def _starts(
+        self, layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return the start of record ``index`` of each file; samples have ``nbytes``, if those of a file are equal."""
+        if layout.sizes == "per_sample":
+            return self.head_bytes + starts_of(self, layout, files, index)
+        return self.head_bytes + index * self.record_bytes(nbytes)
 
     def write(self, file: BinaryIO, layout: Layout, number: int) -> None:
         """Write head, records and tail, a record at a time."""
         whole = layout.whole_file(number)
-        rows, nbytes = len(whole.samples), int(whole.nbytes[0])
-        file.write(self.head(rows, nbytes))
-        record = np.empty(int(self.record_bytes(whole.nbytes[:1])[0]), np.uint8)
-        begin = self.before_bytes
-        row = record[begin : begin + nbytes]
-        for sample in whole.samples.tolist():
-            self.fill(row, layout, sample)
+        file.write(self.head(len(whole.samples), int(whole.nbytes[0])))
+        records = self.record_bytes(whole.nbytes)
+        space, begin, end = np.empty(int(records.max()), np.uint8), self.before_bytes, self.head_bytes
+        for sample, nbytes, length in zip(whole.samples.tolist(), whole.nbytes.tolist(), records.tolist(), strict=True):
+            record = space[:length]
+            self.fill(record[begin : begin + nbytes], layout, sample)
+            end += length
             if self.is_framed:
                 before, after = self.around(layout, sample, nbytes)
                 record.data[:begin] = before
                 record.data[begin + nbytes :] = after
             file.write(record.data)
-        file.write(bytes(int(self.tail_bytes(layout, whole.nbytes[:1])[0])))
+        file.write(bytes(int(self.tail_bytes(np.array([end]))[0])))
 
     def requests(self, layout: Layout, batch: Batch) -> Requests:
         """Return, per file, a read of its head if any, then of each run of records; or of the whole file."""
@@ -143,10 +155,10 @@ class Records(Kind):
         first = runs.order[runs.starts]
         table = np.zeros((len(first), 2), np.int64)
         if self.reads_whole:
-            table[:, 1] = np.where(runs.is_first, self._sized(layout, batch.nbytes[first]), 0)
+            table[:, 1] = np.where(runs.is_first, self.file_bytes(layout, batch.files[first]), 0)
             return table
         if self.reads_head:
-            sizes = np.minimum(self._sized(layout, batch.nbytes[first]), WINDOW_BYTES)
+            sizes = np.minimum(self.file_bytes(layout, batch.files[first]), WINDOW_BYTES)
             table[:, 0] = np.where(runs.is_first, sizes, 0)
         table[:, 1] = np.add.reduceat(self.record_bytes(batch.nbytes[runs.order]), runs.starts)
         return table
@@ -157,7 +169,7 @@ class Records(Kind):
         files, file = np.unique(batch.files[first], return_inverse=True)
         offsets = np.zeros((len(first), 2), np.int64)
         if not self.reads_whole:
-            offsets[:, 1] = self.head_bytes + batch.index[first] * self.record_bytes(batch.nbytes[first])
+            offsets[:, 1] = self._starts(layout, batch.files[first], batch.index[first], batch.nbytes[first])
         issued = self._sizes(layout, runs, batch) > 0
         return [layout.path(number) for number in files.tolist()], np.repeat(file, issued.sum(axis=1)), offsets[issued]
 
@@ -165,9 +177,8 @@ class Records(Kind):
         """Return the first byte of each record and one past its last; None if reading one needs other bytes too."""
         if self.reads_head or self.reads_whole or self.beside:
             return None
-        record = self.record_bytes(batch.nbytes)
-        starts = self.head_bytes + batch.index * record
-        return starts, starts + record
+        starts = self._starts(layout, batch.files, batch.index, batch.nbytes)
+        return starts, starts + self.record_bytes(batch.nbytes)
 
     def units(self, layout: Layout, batch: Batch) -> NDArray[np.int64]:
         """Return that heads and whole files are kept, and no records."""
@@ -184,37 +195,34 @@ class Records(Kind):
         samples, rows = batch.samples.tolist(), batch.index.tolist()
         ids, view = [0] * len(samples), out.data
         buffer, records = memoryview(b""), self.record_bytes(batch.nbytes).tolist()
+        starts = (self._starts(layout, batch.files, batch.index, batch.nbytes) - self.head_bytes).tolist()
         is_copied, check_row = self.is_framed or self.reads_whole, self.check
         for file, runs in self._by_file(batch):
             path, begin = layout.path(file), runs[0][0]
-            first, nbytes = Place(path, samples[begin], rows[begin]), sizes[begin]
-            record = records[begin]
+            first = Place(path, samples[begin], rows[begin])
             with opened(opener, first) as stream:
-                head = self.check_head(stream, layout, nbytes, first) if self.reads_head else self.head_bytes
-                whole = None
-                if self.reads_whole:
-                    whole = self._whole(stream, layout, batch.nbytes[begin : begin + 1], first)
+                head = self.check_head(stream, layout, sizes[begin], first) if self.reads_head else self.head_bytes
+                whole = self._whole(stream, layout, file, first) if self.reads_whole else None
                 for start, stop in runs:
-                    at = head + rows[start] * record
+                    at, ends = head + starts[start], starts[stop - 1] + records[stop - 1] - starts[start]
                     if whole is not None:
-                        content = whole[at : at + (stop - start) * record]
-                        length = len(content)
-                    elif self.is_framed:
-                        if (stop - start) * record > len(buffer):
-                            buffer = np.empty((stop - start) * record, np.uint8).data
-                        content = buffer[: (stop - start) * record]
-                        length = read_into(stream, at, content)
+                        content, length = whole[at : at + ends], ends
                     else:
-                        content = view[offsets[start] : offsets[stop]]
+                        if not self.is_framed:
+                            content = view[offsets[start] : offsets[stop]]
+                        else:
+                            if ends > len(buffer):
+                                buffer = np.empty(ends, np.uint8).data
+                            content = buffer[:ends]
                         length = read_into(stream, at, content)
                     for n in range(start, stop):
                         place = first if n == begin else Place(path, samples[n], rows[n])
-                        begins = (n - start) * record
+                        begins, record = starts[n] - starts[start], records[n]
                         if (have := length - begins) < record:
                             raise place.error(f"expected {record} bytes, found {max(have, 0)}: the file is truncated")
-                        row = content if record == len(content) else content[begins : begins + record]
+                        row = content if record == ends else content[begins : begins + record]
                         if self.is_framed:
-                            row = self._unframed(row, nbytes, layout, place)
+                            row = self._unframed(row, sizes[n], layout, place)
                         if is_copied:
                             view[offsets[n] : offsets[n + 1]] = row
                             row = view[offsets[n] : offsets[n + 1]]
@@ -224,9 +232,9 @@ class Records(Kind):
     def _by_file(self, batch: Batch) -> Iterator[tuple[int, list[tuple[int, int]]]]:
         return self._runs(batch).by_file(batch) if self.is_framed and len(batch.samples) else by_file(batch)
 
-    def _whole(self, stream: BinaryIO, layout: Layout, nbytes: NDArray[np.int64], place: Place) -> memoryview:
+    def _whole(self, stream: BinaryIO, layout: Layout, number: int, place: Place) -> memoryview:
         """Return the bytes of a file, in one request."""
-        content = np.empty(int(self._sized(layout, nbytes)[0]), np.uint8).data
+        content = np.empty(int(self.file_bytes(layout, np.array([number]))[0]), np.uint8).data
         if (length := read_into(stream, 0, content)) < len(content):
             raise place.error(f"expected a file of {len(content)} bytes, found {length}: the file is truncated")
         return content

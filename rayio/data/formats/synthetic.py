@@ -21,6 +21,7 @@ class Synthetic(Kind):
     extension = ".synthetic"
     has_files: ClassVar[bool] = False
     is_proposed: ClassVar[bool] = False
+    sizes_vary: ClassVar[bool] = True
 
     def file_bytes(self, layout: Layout, files: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return zeros."""

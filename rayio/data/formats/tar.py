@@ -38,10 +38,9 @@ class Tar(Records):
         """Return the bytes that fill the last block, then the label's header and block."""
         return -nbytes % BLOCK + 2 * BLOCK
 
-    def tail_bytes(self, layout: Layout, nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
+    def tail_bytes(self, end: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return two empty blocks, and as many more as fill the last 10 KiB."""
-        end = layout.samples_per_file * self.record_bytes(nbytes) + 2 * BLOCK
-        return 2 * BLOCK + -end % FILE_BLOCK
+        return 2 * BLOCK + -(end + 2 * BLOCK) % FILE_BLOCK
 
     def around(self, layout: Layout, sample: int, nbytes: int) -> tuple[bytes, bytes]:
         """Return the header of the sample's member; what fills its last block, and its label."""

@@ -19,13 +19,14 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Annotated, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from rayio.data.formats import gzipped
+from rayio.data.formats.places import starts_of
 from rayio.data.formats.reads import Runs, as_one, check_length, opened, place_of, read_into, requests_of
 from rayio.data.formats.sample import Place, check, fill
 from rayio.data.layout import Batch, Layout
@@ -58,19 +59,28 @@ class TfRecord(Kind):
 
     extension = ".tfrecord"
     options = TfRecordOptions
+    sizes_vary = True
 
     def file_bytes(self, layout: Layout, files: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sum of the records' sizes."""
         if is_zipped(layout):
-            return layout.samples_per_file * _slot(layout, layout.sample_bytes_of(files))
+            if layout.sizes == "per_file":
+                return layout.samples_per_file * _slot(layout, layout.sample_bytes_of(files))
+            samples = files[:, np.newaxis] * layout.samples_per_file + np.arange(layout.samples_per_file)
+            sizes: NDArray[np.int64] = _slot(layout, layout.sizes_of(samples)).sum(axis=1)
+            return sizes
         return _starts(layout, files, np.full_like(files, layout.samples_per_file), layout.sample_bytes_of(files))
+
+    def record_sizes(self, layout: Layout, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bytes of the records of ``samples``."""
+        label_bytes: Any = _varint_bytes(samples)
+        return _record_bytes(layout.sizes_of(samples))(label_bytes)
 
     def write(self, file: BinaryIO, layout: Layout, number: int) -> None:
         """Write one record after the other; a label is the sample's id."""
         whole = layout.whole_file(number)
-        row_bytes = int(whole.nbytes[0])
-        slot = int(_slot(layout, whole.nbytes[:1])[0])
-        for sample in whole.samples.tolist():
+        slots = _slot(layout, whole.nbytes).tolist()
+        for sample, row_bytes, slot in zip(whole.samples.tolist(), whole.nbytes.tolist(), slots, strict=True):
             before, after = _around(row_bytes, sample)
             length = len(before) + row_bytes + len(after)
             record = np.empty(HEAD.size + length + TAIL.size, np.uint8)
@@ -150,6 +160,10 @@ class TfRecord(Kind):
                         if label != place.sample:
                             raise place.error(f"expected label {place.sample}, found {label}")
         return ids
+
+
+#: For places of records that differ in size.
+_SIZED = TfRecord()
 
 
 def is_zipped(layout: Layout) -> bool:
@@ -349,6 +363,8 @@ def _starts(
     layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Return the start of record ``index`` of each file: the sizes of the records before it."""
+    if layout.sizes == "per_sample":
+        return starts_of(_SIZED, layout, files, index)
     first = files * layout.samples_per_file
     starts, record_bytes = np.zeros_like(index), _record_bytes(nbytes)
     for label_bytes in range(1, len(_varint(layout.num_samples - 1)) + 1):

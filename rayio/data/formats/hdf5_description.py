@@ -1,0 +1,129 @@
+"""HDF5's descriptions of files, written by HDF5 itself; the data are not: it would copy them, one thread at a time."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+
+class Written:
+    """A file in memory of the pieces that HDF5 writes, without holes."""
+
+    def __init__(self) -> None:
+        self.pieces: dict[int, bytes] = {}
+        self._position = self._end = 0
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Set the position."""
+        self._position = offset if whence == io.SEEK_SET else self._end + offset
+        return self._position
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def write(self, buffer: Any) -> int:
+        """Keep a piece."""
+        self.pieces[self._position] = bytes(buffer)
+        self._position += len(buffer)
+        self._end = max(self._end, self._position)
+        return len(buffer)
+
+    def truncate(self, size: int) -> int:
+        """Set the end."""
+        self._end = size
+        return size
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+    def between(self, start: int, end: int) -> bytes:
+        """Return the bytes from ``start`` to ``end``; what was not written is zero."""
+        content = bytearray(end - start)
+        for place, piece in self.pieces.items():
+            if start <= place < end:
+                content[place - start : place - start + len(piece)] = piece
+        return bytes(content)
+
+
+@contextmanager
+def library(stream: Any) -> Iterator[Any]:
+    """Return HDF5's access to a stream, closed on every exit.
+
+    While that handle is open, HDF5 holds a reference to the stream that no garbage collector sees. A stream in an
+    exception's traceback would then live until HDF5 closes all handles at process exit, after Python: a crash.
+    """
+    from h5py import h5f, h5fd, h5p
+
+    access = h5p.create(h5p.FILE_ACCESS)
+    try:
+        access.set_fileobj_driver(h5fd.fileobj_driver, stream)
+        access.set_fclose_degree(h5f.CLOSE_STRONG)
+        access.set_sieve_buf_size(0)
+        yield access
+    finally:
+        access.close()
+
+
+@lru_cache(maxsize=64)
+def description(shape: tuple[int, int], chunk: tuple[int, int] | None) -> tuple[bytes, bytes]:
+    """Return HDF5's bytes of a file of this shape before ``x``, and between ``x`` and ``y``."""
+    from h5py import h5d, h5f, h5p, h5s, h5t
+
+    stream = Written()
+    with library(stream) as access:
+        access.set_libver_bounds(h5f.LIBVER_V110, h5f.LIBVER_V110)
+        group = h5p.create(h5p.FILE_CREATE)
+        group.set_obj_track_times(False)
+        h5 = h5f.create(b"rayio", h5f.ACC_TRUNC, group, access)
+        try:
+            plan = h5p.create(h5p.DATASET_CREATE)
+            plan.set_obj_track_times(False)
+            plan.set_alloc_time(h5d.ALLOC_TIME_EARLY)
+            plan.set_fill_time(h5d.FILL_TIME_NEVER)
+            of_labels = plan.copy()
+            if chunk is not None:
+                plan.set_chunk(chunk)
+            x = h5d.create(h5, b"x", h5t.STD_U8LE, h5s.create_simple(shape), plan)
+            x_at = x.get_offset() if chunk is None else x.get_chunk_info(0).byte_offset
+            x_end = x_at + x.get_storage_size()
+            labels = h5d.create(h5, b"y", h5t.STD_I64LE, h5s.create_simple(shape[:1]), of_labels)
+            labels_at = labels.get_offset()
+        finally:
+            h5.close()
+    return stream.between(0, x_at), stream.between(x_end, labels_at)
+
+
+@lru_cache(maxsize=64)
+def description_of_several(shape: tuple[int, int], others: tuple[bytes, ...]) -> bytes:
+    """Return HDF5's bytes of a file with ``x`` of this shape and ``others`` of its rows, which lie before all data.
+
+    Data have no place in a file before a first value is written; then they follow each other in this order.
+    """
+    import numpy as np
+    from h5py import h5d, h5f, h5p, h5s, h5t
+
+    stream = Written()
+    with library(stream) as access:
+        access.set_libver_bounds(h5f.LIBVER_V110, h5f.LIBVER_V110)
+        group = h5p.create(h5p.FILE_CREATE)
+        group.set_obj_track_times(False)
+        h5 = h5f.create(b"rayio", h5f.ACC_TRUNC, group, access)
+        try:
+            plan = h5p.create(h5p.DATASET_CREATE)
+            plan.set_obj_track_times(False)
+            plan.set_alloc_time(h5d.ALLOC_TIME_LATE)
+            plan.set_fill_time(h5d.FILL_TIME_NEVER)
+            made = [h5d.create(h5, b"x", h5t.STD_U8LE, h5s.create_simple(shape), plan)]
+            made += [h5d.create(h5, name, h5t.STD_I64LE, h5s.create_simple(shape[:1]), plan) for name in others]
+            for dataset in made:
+                first, space = (1,) * len(dataset.shape), dataset.get_space()
+                space.select_hyperslab((0,) * len(first), first)
+                dataset.write(h5s.create_simple(first), space, np.zeros(first, dataset.dtype))
+            x_at = made[0].get_offset()
+        finally:
+            h5.close()
+    return stream.between(0, x_at)

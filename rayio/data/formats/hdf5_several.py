@@ -1,0 +1,90 @@
+"""HDF5 files with several datasets: samples ``x``, labels ``y`` and weights ``z1``, ``z2`` ..., read for each sample.
+
+So read HEPCNN and others that keep what belongs to a sample in datasets of the same rows. All descriptions lie at the
+file's start, then the data of one dataset after the other. Labels and weights are ids of samples, int64.
+"""
+
+from __future__ import annotations
+
+from typing import Any, BinaryIO, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.data.formats.chunks import Hdf5Options
+from rayio.data.formats.hdf5_description import description_of_several
+from rayio.data.formats.reads import Runs
+from rayio.data.formats.sample import LABEL, fill
+from rayio.data.layout import Batch, Layout
+from rayio.storage.stores.counted import WINDOW_BYTES
+
+#: Bytes of the description of a file, and of each dataset in it.
+FILE_BYTES, DATASET_BYTES = 179, 268
+
+
+def datasets_of(layout: Layout) -> list[bytes]:
+    """Return the names of the datasets that are read for each sample."""
+    number = layout.options.datasets if isinstance(layout.options, Hdf5Options) else 1
+    return [b"x", b"y", *(b"z%d" % place for place in range(1, number - 1))][:number]
+
+
+class RunReads(NamedTuple):
+    """The reads of a batch, in order: of each file its description, and of each run of rows a read of each dataset."""
+
+    files: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    nbytes: NDArray[np.int64]
+    #: By run: True for the first of a file.
+    is_first: NDArray[np.bool_]
+
+    def places(self, layout: Layout) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+        """Return the files of the requests, in order, and their offsets."""
+        files, file = np.unique(self.files, return_inverse=True)
+        return [layout.path(number) for number in files.tolist()], file, self.offsets
+
+
+class Several(NamedTuple):
+    """A file with more than one dataset that is read for each sample."""
+
+    names: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, layout: Layout) -> Self | None:
+        """Return the datasets of a layout; None for samples alone."""
+        names = datasets_of(layout)
+        return cls(tuple(names)) if len(names) > 1 else None
+
+    @property
+    def head_bytes(self) -> int:
+        """Bytes before the data."""
+        return FILE_BYTES + DATASET_BYTES * len(self.names)
+
+    def file_bytes(self, layout: Layout, nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bytes of files with samples of ``nbytes``."""
+        return self.head_bytes + layout.samples_per_file * (nbytes + LABEL * (len(self.names) - 1))
+
+    def write(self, file: BinaryIO, layout: Layout, whole: Batch) -> None:
+        """Write a file."""
+        row = np.empty(int(whole.nbytes[0]), np.uint8)
+        file.write(description_of_several((len(whole.samples), len(row)), self.names[1:]))
+        for sample in whole.samples.tolist():
+            fill(row, layout.seed, sample, layout.compressibility)
+            file.write(row.data)
+        for _ in self.names[1:]:
+            file.write(whole.samples.astype("<i8").data)
+
+    def reads(self, form: Any, layout: Layout, batch: Batch) -> RunReads:
+        """Return the reads of a batch that is not empty."""
+        runs = Runs.of(batch)
+        first = runs.order[runs.starts]
+        rows, each = np.diff(runs.starts, append=len(runs.order)), batch.nbytes[first]
+        number, others = layout.samples_per_file, len(self.names) - 1
+        files, index = batch.files[first], batch.index[first]
+        nbytes, offsets = (np.zeros((len(first), others + 2), np.int64) for _ in range(2))
+        nbytes[:, 0] = np.where(runs.is_first, np.minimum(form.file_bytes(layout, files), WINDOW_BYTES), 0)
+        nbytes[:, 1], offsets[:, 1] = rows * each, self.head_bytes + index * each
+        for place in range(others):
+            nbytes[:, place + 2] = rows * LABEL
+            offsets[:, place + 2] = self.head_bytes + number * (each + LABEL * place) + index * LABEL
+        made = nbytes > 0
+        return RunReads(np.repeat(files, made.sum(axis=1)), offsets[made], nbytes[made], runs.is_first)
