@@ -76,8 +76,8 @@ ACCESSES: Registry[Any] = Registry(
         "streamed": "rayio.data.access.streamed:Streamed",
         "whole_file": "rayio.data.access.whole_file:WholeFile",
         "in_memory": "rayio.data.access.in_memory:InMemory",
+        "collective": "rayio.data.access.collective:Collective",
     },
-    later=("collective",),
     title="file access",
     needs=("cannot", "memory", "requests", "request_table", "read", "close"),
     makes=True,
@@ -177,6 +177,7 @@ LAYERS: Registry[Any] = Registry(
         "faults": "rayio.storage.layers.faults:Faults",
         "cache": "rayio.storage.layers.cache:NodeCaches",
         "network": "rayio.storage.layers.network:NetworkSpec",
+        "collective": "rayio.storage.layers.collective:Collective",
     },
     needs=("name", "options", "of", "wrap"),
 )

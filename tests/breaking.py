@@ -64,7 +64,7 @@ def half_a_header(server: Server, connection: socket.socket, request: Request) -
 
 def cut(server: Server, connection: socket.socket, request: Request) -> None:
     """Close the connection within the answer."""
-    status, headers, _ = server.answer(request)
+    status, headers, body = server.answer(request)
     if request.method == "HEAD":
         half_a_header(server, connection, request)
         return

@@ -24,6 +24,7 @@ from rayio.engines.ray.actors.group import ActorGroup
 from rayio.engines.ray.cluster.control import Control
 from rayio.errors import RunError
 from rayio.machine.oom import oom_kills
+from rayio.model.standing import Vigil
 
 OTHER = "elsewhere"
 
@@ -94,7 +95,7 @@ def test_a_collector_that_died_is_one_line_with_its_cause(
     group: Any = ActorGroup.__new__(ActorGroup)
     group.handles = {"collector": MagicMock()}
     group.control = Control("127.0.0.1:0", "")
-    group.deaths = Deaths(group.control, [])
+    group.deaths, group.silent, group.vigil = Deaths(group.control, []), set(), Vigil(600.0, print)
     monkeypatch.setattr("ray.wait", MagicMock(return_value=([None], [])))
     for kind, killed, told in (
         (OutOfMemoryError, 3, r"^the collector died \(killed by Ray: its node is out of memory\): spans can no longer"),

@@ -108,3 +108,41 @@ def test_without_a_busy_run_a_prediction_of_full_cores_is_less_sure(two_runs: An
     off = seconds_per_step(said) / seconds_per_step(true)
     cpu = alone.scenario.charges.cpu
     assert cpu.at_least * off <= 1 <= cpu.at_most * off, "the interval covers the truth"
+
+
+def test_busy_runs_that_leave_cores_free_fit_no_contention() -> None:
+    idle = recorded(made(busy("1 MB", 1, 1, "60 ms")))
+    lazy = taught(idle, full=[idle])
+    cpu = lazy.scenario.charges.cpu
+    assert (cpu.at_least, cpu.at_most) == (0.75, 1.35)
+    assert any("left processors free or others used them" in note for note in lazy.notes)
+
+
+def test_uneven_times_of_decoding_still_count_by_the_byte() -> None:
+    """The small samples were slow, as if a larger one took less: then the time of all goes by bytes."""
+    keys = {"loader__decode": {"kind": "checksum", "rate": "200 MB/s"}}
+    runs = [recorded(made(busy(size, 2, 2, "5 ms") | keys)) for size in ("600 kB", "100 kB")]
+    small = runs[1].info["cpu_seconds"]["decodes"]
+    small |= {key: 20 * small[key] for key in ("seconds", "samples_seconds", "bytes_seconds")}
+    found: Any = taught(*runs).scenario.loader.decode
+    assert found.per_sample == 0
+    assert 0 < found.rate < 200e6
+
+
+#: A device far too slow to keep a core busy: only a busy run from memory shows what processors can do.
+DEVICE = {"first_byte": "2 ms", "connection_bandwidth": "100 MB/s", "bandwidth": "150 MB/s"}
+
+
+def test_a_busy_run_reads_from_memory_and_does_not_sleep() -> None:
+    slow = {"loader__decode": "3 ms", "storage__model": DEVICE}
+    idle = [recorded(made(busy(size, 1, 1, "60 ms") | slow)) for size in ("1 MB", "100 kB")]
+    full = [recorded(made(busy(size, 4, 1, "0 ms"))) for size in ("1 MB", "100 kB")]
+    found = learn(idle[0].spans, idle[0].scenario, idle[0].info, more=idle[1:], full=full).scenario
+    assert 1.05 <= found.charges.cpu.contention <= 1.35, "the truth is 1.2"
+    assert found.charges.cpu.sample == pytest.approx(1e-3, rel=0.1)
+    true = made(busy("100 kB", 4, 2, "2 ms") | slow)
+    said = found.model_copy(
+        update={"dataset": true.dataset, "train": true.train, "cluster": true.cluster,
+                "loader": true.loader.model_copy(update={"decode": found.loader.decode})}
+    )  # fmt: skip
+    assert seconds_per_step(said) == pytest.approx(seconds_per_step(true), rel=0.06)

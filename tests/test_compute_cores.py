@@ -56,6 +56,7 @@ def test_a_real_run_uses_the_cpu_and_no_longer_than_it_must(tmp_path: Path) -> N
     assert time.process_time() - before >= 4 * 0.005
     spans = run.spans()
     assert (spans[spans["name"] == "compute"]["duration_ns"] >= 5_000_000).all()
+    assert run.result.ledger is not None
     assert run.result.ledger.even
 
 

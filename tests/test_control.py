@@ -132,6 +132,46 @@ def test_the_addressed_cluster_decides_on_authentication_and_a_mismatch_is_one_l
     assert os.environ.get(token.MODE) == mode
 
 
+class AuthenticationError(Exception):
+    """As Ray's client raises it."""
+
+
+@pytest.mark.parametrize(
+    ("mode", "has_token", "wants", "sent"),
+    [
+        (None, True, False, ["disabled"]),  # nobody is sent a token who does not ask for one
+        (None, True, True, ["disabled", "token"]),
+        (None, False, True, ["disabled"]),
+        ("token", True, False, ["token"]),
+        ("disabled", True, True, ["disabled"]),
+    ],
+)
+def test_a_dashboard_is_sent_a_token_only_if_it_asks(
+    mode: str | None, has_token: bool, wants: bool, sent: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(token.MODE, raising=False)
+    if mode is not None:
+        monkeypatch.setenv(token.MODE, mode)
+    monkeypatch.setattr(token, "_reload", lambda: None)
+    monkeypatch.setattr(token, "has_token", lambda: has_token)
+    modes: list[str] = []
+
+    def call() -> str:
+        modes.append(os.environ[token.MODE])
+        if wants and modes[-1] == "disabled":
+            raise AuthenticationError("Authentication required: Unauthorized: Missing authentication token")
+        return "hello"
+
+    if wants and "token" not in sent:
+        with pytest.raises(AuthenticationError):
+            token.ask_with_or_without(call)
+    else:
+        assert token.ask_with_or_without(call) == "hello"
+    assert modes == sent
+    token.forget()
+    assert os.environ.get(token.MODE) == mode
+
+
 @pytest.mark.ray
 @pytest.mark.usefixtures("local_ray")
 def test_a_token_in_the_home_folder_does_not_keep_from_a_cluster_without(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 #: What each says in the end; the answers are those of a scenario with a seed, or true of every run.
 ANSWERS = {
     "keep_busy": r"nvme keeps 1 of them busy\n(.*\n)*s3 keeps none of them busy",
-    "how_many_workers": r"16 workers with prefetch_factor 2 are enough",
+    "how_many_workers": r"8 workers with prefetch_factor 2 are enough",
     "better_or_noise": r"B is 10\.\d % ± \d\.\d % faster than A; more than noise \(6 pairs",
     "slowest_steps": r"(.*\n){7}.*\napart from compute, they spent most time in (data_wait|sync|checkpoint)",
 }

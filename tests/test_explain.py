@@ -27,7 +27,7 @@ from rayio.cli import main
 from rayio.errors import RayioError, ScenarioError, StorageError
 from rayio.predict import counterfactual, replay
 from rayio.predict.base import Base
-from rayio.records.explained import Access, Explained
+from rayio.records.explained import Access, Explained, Prediction
 from rayio.records.run_result import RunResult
 from rayio.report.explain import explain
 from rayio.report.text.explanation import text
@@ -371,6 +371,8 @@ def test_spans_of_other_libraries_explain_nothing(tmp_path: Path) -> None:
         ({"no bound on bytes": 0.21, "prefetch × 2": 0.2, "decode = 0": 0.1}, "With no bound on bytes"),
         ({"prefetch × 2": 0.004, "decode = 0": 0.006}, None),
         ({"decode = 0": None}, None),
+        ({"prefetch × 2": 0.019, "decode = 0": 0.012}, None),
+        ({"workers ÷ 2": 0.012}, "With loader.num_workers=1"),
     ],
 )
 def test_advice_is_what_a_key_can_change_unless_that_gains_little(
@@ -387,8 +389,25 @@ def test_advice_is_what_a_key_can_change_unless_that_gains_little(
         for name, gain in gains.items()
     )
     verdict: Any = SimpleNamespace(bound="input", cause="decode", is_worth_removing=True, is_processor_bound=None)
-    found: Any = counterfactual.prediction(verdict, SimpleNamespace(base=run, tried=tried))  # type: ignore[arg-type]
+    found: Any = counterfactual.prediction(
+        verdict, SimpleNamespace(base=run, tried=tried, baseline=SimpleNamespace(au=0.3))
+    )  # type: ignore[arg-type]
     assert (found and found.prediction.change.partition(" (")[0]) == said
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_given"), [(0.764, 0.772, False), (0.76, 0.79, True), (0.01, 0.015, False)]
+)
+def test_a_change_that_moves_au_by_less_than_a_point_is_no_advice(
+    before: float, after: float, is_given: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = Prediction(
+        change="With 4 workers per rank", workers=4, au=after, time_saved=1 - before / after, then="compute"
+    )
+    monkeypatch.setattr(counterfactual, "_best", lambda *_: counterfactual.Foreseen(row, None))
+    verdict: Any = SimpleNamespace(bound="input")
+    replays: Any = SimpleNamespace(baseline=SimpleNamespace(au=before))
+    assert (counterfactual.prediction(verdict, replays) is not None) == is_given
 
 
 def explained_as_real(wanted: Scenario, root: Path) -> Explained:

@@ -13,7 +13,6 @@ from packages import TOY, installed
 
 import rayio
 from rayio.data.asked import mean_of, planned_requests
-from rayio.errors import ScenarioError
 from rayio.kinds import FORMATS, REGISTRIES
 from rayio.model.loading import Kept, Load
 from rayio.report.explain import explain
@@ -174,9 +173,3 @@ def test_a_run_is_explained_and_replayed_with_the_files_that_stay_open(tmp_path:
     found = explain(rayio.simulate(wanted, root=tmp_path).path)
     assert found.simulated is not None
     assert found.simulated.au == pytest.approx(found.verdict.au, abs=0.02)
-
-
-@pytest.mark.parametrize("name", ["collective"])
-def test_ways_that_are_planned_are_refused_by_name(name: str) -> None:
-    with pytest.raises(ScenarioError, match=rf"not yet: loader\.file_access={name}; there is per_sample"):
-        scenario(loader__file_access=name)

@@ -15,12 +15,12 @@ from rayio.records.run_result import RunResult
 from rayio.report.explain import explain
 from rayio.report.text.doubts import TITLES
 from rayio.report.text.explanation import text
+from rayio.report.text.sweep import conclusions
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
 from rayio.session import run, simulate
 from rayio.session.conclude import in_memory
-from rayio.study.sweeps.sweep_tables import conclusions
 from rayio.study.sweeps.sweeping import sweep
 from scenarios import scenario
 
@@ -135,7 +135,7 @@ def test_a_sweep_says_it_once(tmp_path: Path) -> None:
     keys = {"loader.num_workers": [1, 8], "loader.prefetch_factor": [1, 4]}
     (tmp_path / "short.yaml").write_text(to_yaml(planted(0.5)))
     found = sweep(tmp_path / "short.yaml", keys, out=tmp_path / "sweep")
-    lines = [line for line in conclusions(found) if line.startswith("warning: ")]
+    lines = [line for line in conclusions(found.table) if line.startswith("warning: ")]
     assert len(lines) == 1
     assert re.match(rf"warning: 2 points, num_workers=8, prefetch_factor=4 the most: {TOO_SHORT}: ", lines[0])
 

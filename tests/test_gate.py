@@ -12,6 +12,7 @@ import pytest
 from rayio.analyze import gate
 from rayio.analyze.compare import Compared
 from rayio.cli import main
+from rayio.kinds import STORAGE_MODELS
 from rayio.machine import speed
 from rayio.predict.calibrate import calibrate
 from rayio.records.doubts import ADVICE, CAPACITY, COMPARISON, LIMIT, PREDICTION, Doubt, blocking
@@ -139,6 +140,20 @@ def test_a_model_that_gives_another_au_predicts_nothing() -> None:
     assert near is None
     assert far is not None
     assert blocking([far], PREDICTION) == (far,)
+    assert gate.not_reproduced(0.01, 0.02) is not None, "half the time, though AU differs by a point"
+    assert gate.not_reproduced(0.010, 0.012) is None
+
+
+@pytest.mark.parametrize("model", [name for name in STORAGE_MODELS if name != "memory"])
+def test_a_run_on_each_storage_model_is_given_back_by_its_replay(model: str, tmp_path: Path) -> None:
+    """Also where the model makes one request of ranges that are close: npz samples have three."""
+    wanted = scenario(
+        dataset__path="model://any", dataset__num_files=64, dataset__sample_bytes="4 MiB", storage__model=model,
+        train__compute="1 ms", train__epochs=1,
+    )  # fmt: skip
+    found = explain(simulate(wanted, out=tmp_path / "run").path)
+    assert found.simulated is not None
+    assert found.simulated.au == pytest.approx(found.verdict.au, abs=1e-6)
 
 
 # speed of the machine -------------------------------------------------------------------------------------------------

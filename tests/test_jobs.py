@@ -22,13 +22,13 @@ import rayio
 from rayio import cli
 from rayio.engines.ray.cluster import jobs as jobs_of_ray
 from rayio.engines.ray.cluster.connect import Node
-from rayio.engines.ray.cluster.jobs import Jobs, JobState
+from rayio.engines.ray.cluster.jobs import Jobs, JobState, SilentError
 from rayio.engines.ray.cluster.survey import Surveyed, why_not_reached, why_not_stored
 from rayio.errors import ClusterError, ScenarioError
 from rayio.records.answers import Ran
 from rayio.remote.jobs import doctor
 from rayio.remote.jobs.package import requirements, write_package
-from rayio.remote.jobs.submit import Ended, pack, ran_in, root_of
+from rayio.remote.jobs.submit import Ended, follow, pack, ran_in, root_of
 from rayio.reporter import Reporter
 from rayio.scenario.load import load, packaged
 from rayio.trace.clocks import Offset
@@ -82,7 +82,7 @@ def test_two_jobs_that_begin_together_have_each_their_package(tmp_path: Path) ->
 
     async def begin() -> list[int]:
         jobs = (plugin.create(uri.decode(), {}, RuntimeEnvContext(), logger=logger) for uri in sent)
-        return await asyncio.gather(*jobs)
+        return [*await asyncio.gather(*jobs)]
 
     assert all(size > 100_000 for size in asyncio.run(begin()))
     first, second = (plugin._get_directory_on_node(uri.decode()) for uri in sent)
@@ -139,7 +139,7 @@ def job(status: str, exit_code: int | None, message: str = "") -> JobState:
 SETUP = (
     "runtime_env setup failed: Failed to set up runtime environment.\nCould not create the actor because its "
     "associated runtime env failed to be created.\n[Node 192.0.2.2] Traceback (most recent call last):\n "
-    "File /ray/agent.py, line 561, in _create_runtime_env_with_retry\n    runtime_env_context = await asyncio.wait_for(\n"
+    "File /ray/agent.py, line 561, in _create_runtime_env_with_retry\n    runtime_env_context = await asyncio.wait(\n"
 )
 NO_PIP = (
     "    raise SubprocessCalledProcessError(\nray._private.runtime_env.utils.SubprocessCalledProcessError: Run cmd "
@@ -205,6 +205,44 @@ class Shown(Reporter):
 
     def live(self, text: str, share: float | None = None) -> None:
         self.shown.append(text)
+
+
+class Busy:
+    """The jobs of a head that is silent for some requests, by the hand of a clock."""
+
+    address = "http://head:8265"
+
+    def __init__(self, silences: int) -> None:
+        self.silences = silences
+        self.now = 0.0
+
+    def _answer(self) -> None:
+        if self.silences:
+            self.silences -= 1
+            self.now += 60.0
+            raise SilentError("http://head:8265: no answer within 60 s")
+
+    def state(self, job_id: str) -> JobState:
+        self._answer()
+        return job("SUCCEEDED", 0)
+
+    def output(self, job_id: str) -> str:
+        self._answer()
+        return "hello"
+
+
+@pytest.mark.parametrize("silences", [0, 2, 1000])
+def test_a_head_that_is_too_busy_to_answer_is_asked_again_for_minutes(
+    silences: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy: Any = Busy(silences)
+    monkeypatch.setattr("rayio.remote.jobs.submit.monotonic", lambda: busy.now)
+    if silences == 1000:
+        with pytest.raises(SilentError):
+            follow(busy, "rayio-1")
+        assert 5 * 60 <= busy.now <= 7 * 60
+    else:
+        assert follow(busy, "rayio-1").output == "hello"
 
 
 @pytest.mark.parametrize("refusals", [0, 3, 10_000])

@@ -312,6 +312,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "pin_memory": {"pin_memory": True},
     "multiprocessing_context": {"multiprocessing_context": "spawn"},
     "reader": {"reader": "numpy"},
+    "aggregators": {"aggregators": 2},
     "num_parallel_reads": {"num_parallel_reads": 2},
     "request_bytes": {"request_bytes": "5 KiB"},
     "keep_open": {"keep_open": 3},
@@ -321,6 +322,7 @@ GIVEN: dict[str, dict[str, Any]] = {
 NEEDED: dict[str, dict[str, Any]] = {"block": GIVEN["shuffle_block"], "buffer": GIVEN["shuffle_buffer"]}
 #: Other keys that a kind cannot be without.
 AROUND: dict[str, dict[str, dict[str, Any]]] = {
+    "collective": {"loader": {"partition": "replicated"}, "cluster": {"ranks_per_node": 4}},
     "streamed": {"dataset": {"format": "tfrecord"}, "loader": {"shuffle": "file", "assignment": "by_file"}},
 }
 OPTIONS = [
@@ -333,7 +335,7 @@ OPTIONS = [
 
 def with_(section: str, **keys: Any) -> dict[str, Any]:
     around = AROUND.get(keys.get("file_access", ""), {})
-    plain = {name: {**keys, **around.get(name, {})} if name in around else keys for name, keys in PLAIN.items()}
+    plain = PLAIN | {name: {**PLAIN.get(name, {}), **keys} for name, keys in around.items()}
     return {**plain, section: {**plain[section], **keys}}
 
 

@@ -24,6 +24,8 @@ from rayio.model.processors import Cores, Process, SlicedCores
 from rayio.predict.calibrate import Calibration, calibrate, learn
 from rayio.predict.learnable import Learnable
 from rayio.predict.processors import SeenCpu, learn_cpu
+from rayio.records.calibrated import Note, OneSize
+from rayio.report.text.calibration import worded
 from rayio.scenario import checks
 from rayio.scenario.costs import CpuCosts
 from rayio.scenario.load import load
@@ -230,7 +232,7 @@ def told(batch_bytes: float, batches: int = 100, **changed: Any) -> dict[str, An
     return {"cpu_seconds": {"roles": roles, "nodes": batches * 1e-3, "reads": reads} | changed}
 
 
-def learned_from(*sizes: float) -> tuple[CpuCosts, list[str]]:
+def learned_from(*sizes: float) -> tuple[CpuCosts, list[Note]]:
     seen = [SeenCpu.of(told(size), f"run-{size:g}") for size in sizes]
     return learn_cpu([one for one in seen if one is not None], "npz")
 
@@ -253,7 +255,8 @@ def test_runs_of_one_size_do_not_and_say_so() -> None:
     assert found.sample * 4 == pytest.approx(4e-3 + 2e-3)
     assert found.rank == pytest.approx(1e-3 + 1e-3)
     assert len(notes) == 1
-    assert "samples of another size" in notes[0]
+    assert notes == [OneSize(4e6)]
+    assert "samples of another size" in worded(notes[0])
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,8 @@ def test_a_reader_that_is_held_up_is_named_with_its_file() -> None:
     seconds, story = told([rank(0, "data_wait", 11, 60), lease(0, 11, 58), reader(0, 11, 59, 59.5, "a/40.npz")], 100)
     assert seconds == 40
     assert story == (
-        "rank-0 waits for epoch 0, step 11 since 40 s, which reader-0-0 has had since 42 s and reads a/40.npz"
+        "rank-0 has waited 40 s for its batch of epoch 0, step 11; "
+        "reader-0-0 has had it for 42 s and is reading a/40.npz"
     )
 
 
@@ -77,8 +78,9 @@ def test_whoever_waits_at_the_barrier_waits_for_what_holds_the_others() -> None:
     seconds, story = told(standings, 100)
     assert seconds == 40
     assert story == (
-        "rank-1 waits for epoch 0, step 11 since 40 s, which reader-1-0 has had since 50 s and reads a/7.npz; "
-        "rank-0 and 1 other rank wait for it at epoch 0, step 11 since 39 s"
+        "rank-1 has waited 40 s for its batch of epoch 0, step 11; "
+        "reader-1-0 has had it for 50 s and is reading a/7.npz; "
+        "rank-0 and 1 other rank have waited 39 s for it at epoch 0, step 11"
     )
 
 
@@ -87,7 +89,7 @@ def test_all_at_the_barrier_wait_for_the_barrier() -> None:
     seconds, story = told(standings, 62, unanswered={"barrier": " (pid 77)"})
     assert seconds == 51
     assert story == (
-        "rank-1 and 1 other rank wait for the barrier at epoch 0, step 4 since 51 s; barrier does not answer (pid 77)"
+        "rank-1 and 1 other rank have waited 51 s for the barrier at epoch 0, step 4; barrier does not answer (pid 77)"
     )
 
 
@@ -97,8 +99,8 @@ def test_one_that_does_not_answer_is_named_with_the_files_that_it_has_to_read() 
         unanswered={"reader-0-0": " (pid 5)"}, files=lambda at: [f"data/{at.step}-{n}.npz" for n in range(5)],
     )  # fmt: skip
     assert story == (
-        "rank-0 waits for epoch 0, step 2 since 40 s, which reader-0-0 has had since 41 s; reader-0-0 does not answer "
-        "(pid 5), its files are data/2-0.npz, data/2-1.npz, data/2-2.npz, 2 more"
+        "rank-0 has waited 40 s for its batch of epoch 0, step 2; reader-0-0 has had it for 41 s and does not answer "
+        "(pid 5); its files are data/2-0.npz, data/2-1.npz, data/2-2.npz, 2 more"
     )
 
 
@@ -112,15 +114,27 @@ def test_a_silence_is_told_after_half_a_minute_and_each_time_it_has_doubled_and_
     for seconds in (5, 29, 31, 45, 59, 61, 100, 121, 2, 1, 35):
         vigil.hear(Silence(seconds, "who"))
     assert said == [
-        "nothing was heard for 31 s: who",
-        "nothing was heard for 61 s: who",
-        "nothing was heard for 121 s: who",
-        "it goes on, after a silence of 121 s",
-        "nothing was heard for 35 s: who",
+        "no progress for 31 s: who",
+        "no progress for 61 s: who",
+        "no progress for 121 s: who",
+        "progress again, after 121 s without",
+        "no progress for 35 s: who",
     ]
     assert vigil.notes == said
-    with pytest.raises(RunError, match=r"^nothing was heard for 601 s \(cluster.stall_deadline=10 min\): who$"):
+    with pytest.raises(RunError, match=r"^no progress for 601 s \(cluster.stall_deadline=10 min\): who$"):
         vigil.hear(Silence(601, "who"))
+
+
+def test_a_stall_that_the_scenario_asks_for_is_named(home: Path) -> None:
+    stall = {"at": "0 s", "seconds": "1 h"}
+    often = {"rate": 0.5, "seconds": "200 ms"}
+    wanted = scenario(storage={"faults": {"stalls": [stall, often]}}, cluster__stall_deadline="1 s")
+    with pytest.raises(RunError, match=r"^no progress for .*has waited") as error:
+        rayio.run(wanted, engine="local", out="r")
+    assert str(error.value).endswith(
+        "; the scenario stalls storage on purpose (storage.faults): 1 h for all of storage, 0 s after the first read, "
+        "200 ms for 50 % of samples"
+    )
 
 
 @pytest.mark.parametrize("written", ["0 s", "900 ms", "1e300 s", "721 h"])
@@ -142,9 +156,10 @@ def test_a_run_whose_storage_does_not_answer_ends_with_the_story(home: Path) -> 
         rayio.run(wanted, engine="local", out="r", reporter=Heard())
     seconds, rank = (
         r"[1-9]\d* s",
-        r"rank-[01] waits for epoch 0, step 0 since {0}, which reader-[01]-0 has had since {0} and reads it",
+        r"rank-[01] has waited {0} for its batch of epoch 0, step 0; "
+        r"reader-[01]-0 has had it for {0} and is reading it",
     )
-    pattern = rf"nothing was heard for {{0}} \(cluster.stall_deadline=1 s\): {rank}; {rank}".format(seconds)
+    pattern = rf"no progress for {{0}} \(cluster.stall_deadline=1 s\): {rank}; {rank}".format(seconds)
     assert re.fullmatch(pattern, str(error.value))
     assert said[-1] == f"run failed; its records until then are in {home / 'r'}"
     left = rayio.Run.open("r").result

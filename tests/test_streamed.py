@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from walks import DATASET, bytes_read, opens, requests, walking
 
 import rayio
 from rayio.data.formats import FORMATS, layout_of
+from rayio.data.sampler import Sampler
 from rayio.errors import ScenarioError
+from rayio.model.loading import Kept, Load
 from rayio.report.explain import explain
 from rayio.scenario.model import Scenario
-from scenarios import run_locally, scenario, simulated
+from scenarios import Outcome, run_locally, scenario, simulated
 
 RECORDS = DATASET | {"format": "tfrecord"}
 
@@ -92,6 +95,8 @@ def test_cosmoflow_reads_256_kb_at_a_time_wholly_consecutively(tmp_path: Path) -
          "dataset.format=tfrecord"),
         ({"loader__shuffle": "global"}, "loader.file_access=streamed: loader.shuffle=global needs samples in no file's "
          "order; use loader.shuffle=file or none"),
+        ({"loader__shuffle": "buffer", "loader__shuffle_buffer": 3}, "only workers that own files shuffle a stream in "
+         r"a buffer \(loader.shuffle=buffer\); use loader.assignment=by_file"),
         ({"loader__buffer_bytes": 0}, "loader.buffer_bytes=0"),
         ({"loader__file_access": "per_sample"}, "only .*streamed.* has buffer_bytes, not per_sample"),
     ],
@@ -110,3 +115,70 @@ def test_actors_stream_as_the_model_does(tmp_path: Path, monkeypatch: pytest.Mon
     wanted = streaming(cluster__ranks_per_node=1)
     rows: Any = rayio.run(wanted, engine="ray", out="run").spans().to_dict("records")
     assert requests(rows) == requests(simulated(wanted).all_rows)
+
+
+def mixing(**overrides: Any) -> Scenario:
+    """Give a scenario whose workers own files and shuffle samples in a buffer of 7."""
+    base = {"loader__assignment": "by_file", "loader__shuffle": "buffer", "loader__shuffle_buffer": 7}
+    return streaming(**{**base, **overrides})
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("parallel", [1, 3])
+@pytest.mark.parametrize("buffer", [1, 5, 1000])
+def test_a_stream_with_a_shuffle_buffer_makes_the_same_requests_in_both(
+    buffer: int, parallel: int, num_workers: int, tmp_path: Path
+) -> None:
+    wanted = mixing(loader__shuffle_buffer=buffer, loader__num_parallel_reads=parallel, loader__num_workers=num_workers)
+    real = run_locally(on_disk(wanted, tmp_path), tmp_path)
+    assert real.ledger.even
+    assert requests(real.all_rows) == requests(simulated(wanted).all_rows)
+
+
+def test_the_first_batch_fills_the_buffer_and_every_byte_is_still_read_once() -> None:
+    alone = {"loader__num_workers": 1, "cluster__ranks_per_node": 1, "train__epochs": 1, "loader__shuffle_buffer": 20}
+    wanted = mixing(**alone)
+    rows = simulated(wanted).all_rows
+    assert (bytes_read(rows), opens(rows)) == (total_bytes(wanted), 12)
+    steps = requests(rows)
+    first, later = steps["reader", "0-0", 0, 0], [steps.get(("reader", "0-0", 0, step), []) for step in range(1, 24)]
+    needed = -(-(20 + 2 - 1) // 4)  # files that hold what fills the buffer and the first batch
+    assert sum(name == "io.open" for name, *_ in first) == needed
+    assert sum(name == "io.open" for made in later for name, *_ in made) == 12 - needed
+    assert not any(later[-7:]), "the last batches empty the buffer"
+
+
+@pytest.mark.parametrize("is_real", [False, True])
+def test_a_worker_that_loses_its_shuffle_buffer_reads_again_and_delivers_the_same(
+    is_real: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = mixing()
+
+    def run() -> Outcome:
+        return run_locally(on_disk(wanted, tmp_path), tmp_path) if is_real else simulated(wanted)
+
+    whole, keep, chance = run(), Load.keep, random.Random(1)
+
+    def forget(load: Load, kept: Kept) -> None:
+        if chance.random() < 0.7:
+            keep(load, kept)
+        else:
+            load.loading.access.close(load.after)
+
+    monkeypatch.setattr(Load, "keep", forget)
+    careless = run()
+    assert careless.ledger.even
+    assert careless.tallies == whole.tallies
+    assert bytes_read(careless.all_rows) > bytes_read(whole.all_rows)
+
+
+def test_samples_of_a_buffer_are_mixed_and_take_memory() -> None:
+    sampler = Sampler.from_scenario(mixing(loader__num_workers=1, cluster__ranks_per_node=1))
+    order = np.concatenate([sampler.batch(0, 0, step).samples for step in range(24)])
+    assert sorted(order.tolist()) == [*range(48)]
+    assert not (np.diff(order) == 1).all()
+    with pytest.raises(
+        ScenarioError, match=r"loader.shuffle_buffer=500: a worker keeps .* KiB of the files, and the 4"
+    ):
+        mixing(loader__shuffle_buffer=500, cluster__memory="3 MB")
+    mixing(loader__shuffle_buffer=500, cluster__memory="5 MB")

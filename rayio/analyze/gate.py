@@ -37,8 +37,9 @@ MOST_OVERHEAD = 0.02
 MOST_CACHED = 0.05
 #: Busy share of a machine's processors above which they may be the bottleneck, and not the storage.
 MOST_BUSY = 0.9
-#: A replay reproduces a run if its AU is within this of the measured one.
-REPRODUCED = 0.05
+#: A replay reproduces a run if its AU is within this of the measured one, and differs by no more than this factor:
+#: AU is compute by time, so that is the factor on the time.
+REPRODUCED, REPRODUCED_FACTOR = 0.05, 1.25
 #: Machines whose times of fixed work differ by more than this factor have another speed. On an idle machine the time
 #: differs by a tenth.
 OTHER_SPEED = 1.25
@@ -101,7 +102,10 @@ def busy_machine(share: float | None) -> Doubt | None:
 
 def not_reproduced(simulated: float | None, measured: float | None) -> Doubt | None:
     """Return the doubt about a model whose AU is not that of the run which it was made from."""
-    if simulated is None or measured is None or abs(simulated - measured) <= REPRODUCED:
+    if simulated is None or measured is None:
+        return None
+    least, most = sorted((simulated, measured))
+    if most - least <= REPRODUCED and most <= REPRODUCED_FACTOR * least:
         return None
     return Doubt(
         code=NOT_REPRODUCED,

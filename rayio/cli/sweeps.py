@@ -61,8 +61,8 @@ def sweep(
 
     Example:  rayio sweep unet3d-h100 loader.num_workers=1,2,4,8 loader.prefetch_factor=2,4
     """
+    from rayio.report.text.sweep import text
     from rayio.study.sweeps.answer import answer
-    from rayio.study.sweeps.sweep_tables import text
     from rayio.study.sweeps.sweeping import sweep as run_points
 
     if address is not None and engine != "ray":
@@ -78,7 +78,7 @@ def sweep(
         print_json(answer(swept))
         raise typer.Exit(swept.exit_code)
     if swept.rows:
-        print(text(swept, shutil.get_terminal_size((100, 40)).columns))
+        print(text(swept.table, shutil.get_terminal_size((100, 40)).columns))
     print(f"\n  {swept.path}: sweep.html, sweep.csv, sweep.parquet")
     if swept.exit_code:
         raise typer.Exit(swept.exit_code)

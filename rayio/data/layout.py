@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -44,11 +45,27 @@ class Batch:
     files: NDArray[np.int64]
     index: NDArray[np.int64]
     nbytes: NDArray[np.int64]
+    #: The stream with a shuffle buffer that these samples leave; None without one.
+    upcoming: Upcoming | None = None
 
     @property
     def total_bytes(self) -> int:
         """Bytes of all samples: the length of the buffer that a format fills."""
         return int(self.nbytes.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Upcoming:
+    """The stream of a worker with a shuffle buffer, and where a batch is in it."""
+
+    #: Epoch, rank and worker.
+    of: tuple[int, int, int]
+    #: Place of the batch's first sample among those that leave the buffer, samples of the buffer and of the stream.
+    first: int
+    buffer: int
+    length: int
+    #: Returns the samples at places of the stream, in the order of its files.
+    samples: Callable[[int, int], Batch]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +136,7 @@ class Layout:
     @property
     def stored(self) -> Layout:
         """The layout of the stored files: the same dataset without options that affect only reading."""
-        reading: frozenset[str] = getattr(self.options, "reading", frozenset())
+        reading = self.options.reading
         if not reading & self.options.model_fields_set:
             return self
         left = {key: getattr(self.options, key) for key in self.options.model_fields_set - reading}

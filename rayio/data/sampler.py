@@ -234,7 +234,13 @@ class Sampler:
             IndexError: there is no such rank or step.
         """
         block, row = self.block(epoch, rank, step)
-        return Batch(epoch, rank, step, block.samples[row], block.files[row], block.index[row], block.nbytes[row])
+        return self.batch_of(block, row, epoch, rank, step)
+
+    def batch_of(self, block: Block, row: int, epoch: int, rank: int, step: int) -> Batch:
+        """Return :meth:`batch` of a step whose block is known."""
+        upcoming = None if self.streams is None else self.streams.upcoming(self.layout, epoch, rank, step)
+        samples, files, index, nbytes = block.samples[row], block.files[row], block.index[row], block.nbytes[row]
+        return Batch(epoch, rank, step, samples, files, index, nbytes, upcoming)
 
     def step_bytes(self, epoch: int, rank: int, step: int) -> int:
         """Return the bytes of a step's samples."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio import seeds
+from rayio.data.layout import Batch, Layout, Upcoming
 from rayio.data.partition import PARTITIONS
 from rayio.data.shuffle import SHUFFLES, Sizes
 from rayio.scenario.turns import Turns
@@ -73,6 +74,27 @@ class Streams:
         number = group * self.interleave + within % together
         files = self._order(epoch)[self._positions(rank)[worker :: self.workers][number]]
         return files * per_file + within // together
+
+    def upcoming(self, layout: Layout, epoch: int, rank: int, step: int) -> Upcoming | None:
+        """Return the stream with a shuffle buffer of which a step is a part; None without one."""
+        if self.shuffle != "buffer":
+            return None
+        turns = self.turns(rank)
+        worker = turns.worker(step)
+        length = turns.files_of(worker) * self.samples_per_file
+
+        def samples(begin: int, end: int) -> Batch:
+            ids = self.stream(epoch, rank, worker, np.arange(begin, end, dtype=np.int64))
+            files, index = layout.locate(ids)
+            return Batch(epoch, rank, step, ids, files, index, layout.read_bytes_of(files))
+
+        buffer = min(self.buffer, length)
+        return Upcoming((epoch, rank, worker), turns.batch(step) * self.batch_size, buffer, length, samples)
+
+    @property
+    def buffer(self) -> int:
+        """Samples of a worker's shuffle buffer."""
+        return getattr(self.sizes.options, "shuffle_buffer", None) or 1
 
     def _positions(self, rank: int) -> NDArray[np.int64]:
         share, positions, _ = PARTITIONS[self.partition]

@@ -20,7 +20,7 @@ from rayio.model.plan import Plan
 from rayio.model.prefetch import PrefetchQueue
 from rayio.model.queue_levels import levels_of
 from rayio.model.standing import Vigil, silence
-from rayio.model.wiring import check_loader, files_of
+from rayio.model.wiring import check_loader, files_of, stalls_of
 from rayio.reporter import SILENT
 from rayio.signals import cancelling, hold
 from rayio.trace.recorder import Recorder
@@ -46,7 +46,7 @@ def run(
     """
     from rayio.trace.otel.provider import Target, capture  # here, because simulations have no other libraries
 
-    vigil = Vigil(plan.cluster.stall_deadline, say)
+    vigil = Vigil(plan.cluster.stall_deadline, say, stalls_of(plan))
 
     async def main() -> None:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()

@@ -210,8 +210,7 @@ class Load:
     def batch(self) -> Batch:
         """The samples."""
         rank, epoch, step, _ = self.at
-        block, row = self.block, self.row
-        return Batch(epoch, rank, step, block.samples[row], block.files[row], block.index[row], block.nbytes[row])
+        return self.sampler.batch_of(self.block, self.row, epoch, rank, step)
 
     @property
     def requests(self) -> Requests:

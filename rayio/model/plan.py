@@ -272,7 +272,9 @@ class Plan:
         if self.modelled:
             return
         loader, access = self.loader, ACCESSES[self.loader.file_access]
-        files = Files(self.form, self.layout, loader.file_access_options)
+        streams = self._sampler.streams
+        buffer = streams.buffer if streams is not None and streams.shuffle == "buffer" else 0
+        files = Files(self.form, self.layout, loader.file_access_options, buffer)
         each, setting = access.memory(files), access.setting(files)
         for line in too_much(setting, each, self.cluster, loader.num_workers, free, "free on this machine"):
             raise ScenarioError(line)

@@ -175,5 +175,6 @@ def storage_of(scenario: Scenario) -> StorageParameters:
         requests_per_second=capped and capped / parts,
         opens_per_second=preset.opens_per_second and preset.opens_per_second / parts,
         scope=preset.scope,
+        gap=preset.gap,
         servers=scenario.storage.servers,
     )

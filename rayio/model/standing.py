@@ -112,25 +112,29 @@ class _Picture:
             first = waiting[0]
             others = len(waiting) - 1
             who = f"{first.name} and {others} other rank{'s' * (others > 1)}" if others else first.name
-            verb = "waits" if len(waiting) == 1 else "wait"
+            verb = "has" if len(waiting) == 1 else "have"
             whom = "it" if len(roots) == 1 else "them" if roots else "the barrier"
-            parts.append(f"{who} {verb} for {whom} at {_step(first.at)} since {self._ago(first.until or first.since)}")
+            since = self._ago(first.until or first.since)
+            parts.append(f"{who} {verb} waited {since} for {whom} at {_step(first.at)}")
         story = " ".join(parts)
-        silent = [f"{name} does not answer{known}" for name, known in self.unanswered.items()]
-        if silent := [note for note in silent if note not in story]:
+        if silent := [
+            f"{name} does not answer{known}"
+            for name, known in self.unanswered.items()
+            if f"does not answer{known}" not in story or not known
+        ]:
             shown = silent if len(silent) <= 4 else [*silent[:4], f"nor do {len(silent) - 4} others"]
             parts.append(", ".join(shown))
         return "; ".join(parts)
 
     def _of(self, rank: Standing) -> str:
-        began = f"since {self._ago(rank.since)}"
+        since = self._ago(rank.since)
         if rank.doing in _DATA:
-            return f"{rank.name} waits for {_step(rank.at)} {began}{self._lease(rank)}"
+            return f"{rank.name} has waited {since} for its batch of {_step(rank.at)}{self._lease(rank)}"
         if rank.doing in _SAVING:
-            return f"{rank.name} waits for its checkpoint at {_step(rank.at)} {began}{self._writing()}"
+            return f"{rank.name} has waited {since} for its checkpoint of {_step(rank.at)}{self._writing()}"
         if rank.doing == "read":
-            return f"{rank.name} reads {rank.file or 'its batch'} for {_step(rank.at)} {began}"
-        return f"{rank.name} is in {rank.doing} of {_step(rank.at)} {began}"
+            return f"{rank.name} has been reading {rank.file or 'its batch'} of {_step(rank.at)} for {since}"
+        return f"{rank.name} has been in {rank.doing} of {_step(rank.at)} for {since}"
 
     def _lease(self, rank: Standing) -> str:
         mine = [s for s in self.standings if s.doing == "lease" and s.at.rank == rank.at.rank]
@@ -138,14 +142,14 @@ class _Picture:
         if not mine:
             return ""
         lease = mine[0]
-        story = f", which {lease.by} has had since {self._ago(lease.since)}"
+        story = f"; {lease.by} has had it for {self._ago(lease.since)}"
         if lease.by in self.unanswered:
-            story += f"; {lease.by} does not answer{self.unanswered[lease.by]}"
-            return story + self._from_files(lease, ", its files are")
+            story += f" and does not answer{self.unanswered[lease.by]}"
+            return story + self._from_files(lease, "; its files are")
         for reader in self.standings:
             if reader.name == lease.by:
-                return f"{story} and reads {reader.file or 'it'}" if reader.doing == "read" else story
-        return story + self._from_files(lease, " and reads from")
+                return f"{story} and is reading {reader.file or 'it'}" if reader.doing == "read" else story
+        return story + self._from_files(lease, "; its files are")
 
     def _from_files(self, lease: Standing, how: str) -> str:
         names = self.files(lease.at)
@@ -157,7 +161,7 @@ class _Picture:
         if not writing:
             return ""
         first = min(writing, key=lambda standing: standing.heard)
-        return f", of which {first.name} writes {first.file} since {self._ago(first.since)}"
+        return f"; {first.name} has been writing {first.file} for {self._ago(first.since)}"
 
     def _ago(self, then: int) -> str:
         return f"{max(0, self.now - then) / 1e9:.0f} s"
@@ -170,12 +174,14 @@ def _step(at: Where) -> str:
 class Vigil:
     """A watch on a run: it reports a silence after 30 s and each doubling; after the deadline it ends the run.
 
-    ``deadline`` is the scenario's ``cluster.stall_deadline``, in seconds.
+    ``deadline`` is the scenario's ``cluster.stall_deadline``, in seconds; ``stalls`` are those that the scenario adds
+    on purpose, in words.
     """
 
-    def __init__(self, deadline: float, say: Callable[[str], None]) -> None:
+    def __init__(self, deadline: float, say: Callable[[str], None], stalls: Sequence[str] = ()) -> None:
         self.deadline = deadline
         self.say = say
+        self.stalls = stalls
         #: Reported silences, for the result's notes.
         self.notes: list[str] = []
         self._next = FIRST_SECONDS
@@ -193,16 +199,17 @@ class Vigil:
             RunError: silence beyond the deadline.
         """
         seconds, story = (0.0, "") if longest is None else longest
+        story = "; ".join((story, *self.stalls))
         if seconds >= self.deadline:
             deadline = format_seconds(self.deadline)
-            raise RunError(f"nothing was heard for {seconds:.0f} s (cluster.stall_deadline={deadline}): {story}")
+            raise RunError(f"no progress for {seconds:.0f} s (cluster.stall_deadline={deadline}): {story}")
         if seconds >= self._next:
             while seconds >= self._next:
                 self._next *= 2
-            self._report(f"nothing was heard for {seconds:.0f} s: {story}")
+            self._report(f"no progress for {seconds:.0f} s: {story}")
         elif seconds < FIRST_SECONDS < self._next:
             self._next = FIRST_SECONDS
-            self._report(f"it goes on, after a silence of {self._longest:.0f} s")
+            self._report(f"progress again, after {self._longest:.0f} s without")
             self._longest = 0.0
         self._longest = max(self._longest, seconds)
 

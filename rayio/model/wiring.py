@@ -293,8 +293,9 @@ class Wiring:
         if not plan.modelled:
             store, kernel = plan.store(self.root, path), self.kernel
             anchor, ending = (kernel.anchor, kernel.ending) if isinstance(kernel, WallKernel) else (None, None)
+            depth = plan.loader.io_depth if self.loader.has_roles else 1  # another library's worker makes one request
             return RealStorage(
-                store, kernel.threaded, anchor, is_itemised=trace.is_itemised, ending=ending, depth=plan.loader.io_depth
+                store, kernel.threaded, anchor, is_itemised=trace.is_itemised, ending=ending, depth=depth
             )
         device = plan.device_of_node(node)
         if (modelled := self._modelled.get(device)) is None:
@@ -321,3 +322,8 @@ class Wiring:
         if env.is_watched:
             self.watched.append(env.standing)
         return env
+
+
+def stalls_of(plan: Plan) -> list[str]:
+    """Return the stalls that a plan's layers add on purpose, in words."""
+    return [layer.stalls for layer in plan.layers if layer.stalls]

@@ -28,22 +28,23 @@ from rayio.predict.processors import UNKNOWN, Processors, SeenCpu, cores_of_run,
 from rayio.predict.replay import UNLIMITED
 from rayio.predict.run_costs import apparent, costs_of_run, step_seconds, warm_since
 from rayio.predict.shown import Shown, reads_of
+from rayio.records.calibrated import Calibrated, DecodeFitted, LayerDelays, NoBusyRun, Note, StorageFitted, Usage
 from rayio.records.doubts import Doubt
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario.costs import MOST_FACTOR, CpuCosts, taken
-from rayio.scenario.decode import Decode
 from rayio.scenario.model import Scenario, StorageParameters
 from rayio.scenario.write import to_yaml
 from rayio.schema.distribution import Distribution
 from rayio.storage.stores.refusals import unwritten
 from rayio.trace.slices import Slices
-from rayio.units import format_seconds
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 #: The bounds of processor times as factors, without a busy run: idle processors wake up cold, busy ones share caches.
 CPU_BETWEEN = (0.55, 1.5)
+#: The same with busy runs that did not fill the cores.
+UNFITTED = (0.75, 1.35)
 #: The least error of processor times of a busy run, and of a step's other time, as shares.
 CPU_ERROR, STEP_ERROR = 0.06, 0.05
 #: The first line of a file that a calibration wrote.
@@ -54,12 +55,18 @@ LEAST_NS, PAUSE_NS = 1000, 1_000_000_000
 
 @dataclass(frozen=True)
 class Calibration:
-    """A scenario learned from a run, with notes, a sentence each."""
+    """A scenario learned from a run, with notes."""
 
     scenario: Scenario
-    notes: tuple[str, ...]
+    records: tuple[Note, ...]
     #: Reasons not to predict with it; without sentences.
     doubts: tuple[Doubt, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return a sentence for each note."""
+        text = import_module("rayio.report.text.calibration")
+        return tuple(text.worded(note) for note in self.records)
 
     def to_yaml(self) -> str:
         """Return the text of a scenario file, with the notes as comments at its top."""
@@ -76,8 +83,9 @@ class Calibration:
         return self.to_yaml()
 
     def _repr_html_(self) -> str:
-        """Return the notes and the file for a notebook."""
-        shown: str = import_module("rayio.report.text.notebook").file_html(self.notes, self.to_yaml())
+        """Return the doubts, the notes and the file for a notebook."""
+        lines = [*(f"warning: {doubt.sentence}" for doubt in self.doubts), *self.notes]
+        shown: str = import_module("rayio.report.text.notebook").file_html(lines, self.to_yaml())
         return shown
 
     def write(self, path: Path) -> None:
@@ -166,14 +174,8 @@ def learn(
     run = Shown(spans, plan)
     warm = warm_since(run.steps, RunShape.of(scenario), name)
     read = run.reads
-    notes = [
-        f"{scenario.name}, calibrated from {name} ({info.get('engine')} engine, rayio {info.get('rayio')})",
-        "rayio simulate takes this file; change loader.num_workers, loader.prefetch_factor and the like",
-    ]
-    if delaying := [layer.name for layer in plan.layers if layer.causes]:
-        notes.append(
-            f"storage.{delaying[0]}: its delays are in the fitted storage; calibrate a run without it to predict others"
-        )
+    notes: list[Note] = [Calibrated(scenario.name, name, str(info.get("engine")), str(info.get("rayio"))), Usage()]
+    notes += [LayerDelays(layer.name) for layer in plan.layers if layer.causes][:1]
     storing: dict[str, Any] = {}
     loading = _payload(scenario, info)
     all_runs = (Learnable(name, scenario, info, run.slices), *more)
@@ -189,10 +191,8 @@ def learn(
         fit = storage.fit(read_of_all, warm, scenario.loader.io_depth, _whole(info, "cpus") or 1)
         fitted = fit.parameters if fit.is_saturated else _carries(fit.parameters, run)
         guessed = "" if fit.is_saturated else "; its bandwidth is a guess"
-        of_storage = _fit_in_words(fit)
         if is_cached and cpu.is_work:  # no device was asked, so none had a limit; processors have
             fitted, guessed = fitted.model_copy(update={"bandwidth": UNLIMITED}), "; its bytes came from memory"
-            of_storage = "its bytes came from memory, so no limit of a device is in it: processors are the limit"
         # The fitted model contains the effects of layers, such as refusals and caches.
         storing |= {key: value for name, _ in scenario.storage.layers for key, value in scenario.storage.defaults(name)}
         storing["model"] = fitted.model_copy(
@@ -203,8 +203,8 @@ def learn(
         decoded += [Decoded(other.scenario, reads_of(other.spans), 0, SeenCpu.of(other.info, "")) for other in more]
         if (decode := decoding.learned(decoded)) is not None:
             loading["decode"] = decode
-            notes.append(_decoding_in_words(scenario, decode))
-        notes.append(f"storage.model: fitted to the reads of the run; {of_storage}")
+            notes.append(_decoding_note(scenario))
+        notes.append(StorageFitted(fit.is_saturated, fit.is_free, is_cached and cpu.is_work))
     cores = cores_of_run(scenario, info)
     is_busy = cpu.is_work and seen[0].utilisation(step_seconds(run, warm), cores, scenario) >= BUSY
     learned = costs_of_run(run, warm, storing.get("model") or plan.storage, notes, is_busy=is_busy)
@@ -243,16 +243,15 @@ def _cpu_of(runs: Sequence[Learnable]) -> list[SeenCpu]:
     return [known for each in runs if (known := SeenCpu.of(each.info, each.name)) is not None]
 
 
-def _sure(scenario: Scenario, full: Sequence[Learnable], cores: int, notes: list[str], missing: str) -> Scenario:
+def _sure(scenario: Scenario, full: Sequence[Learnable], cores: int, notes: list[Note], missing: str) -> Scenario:
     """Return the scenario with the contention of full cores, and the bounds of its CPU times."""
     least, most = CPU_BETWEEN
     if full:
         scenario, apart = as_full(scenario, full, cores, notes)
-        off = max(CPU_ERROR, apart)
-        least, most = max(1 / MOST_FACTOR, 1 - off), 1 + off
+        least, most = UNFITTED if apart is None else (1 - max(CPU_ERROR, apart), 1 + max(CPU_ERROR, apart))
+        least, most = max(1 / MOST_FACTOR, least), min(MOST_FACTOR, most)
     else:
-        reason = f" ({missing})" if missing else ""
-        notes.append(f"costs.cpu: no busy run{reason}, so the interval of predictions with full processors is wide")
+        notes.append(NoBusyRun(missing))
     cpu = scenario.charges.cpu.model_copy(update={"at_least": round(least, 4), "at_most": round(most, 4)})
     return scenario.model_copy(update={"costs": scenario.charges.model_copy(update={"cpu": cpu})})
 
@@ -290,13 +289,6 @@ def _carries(guessed: StorageParameters, run: Shown) -> StorageParameters:
     return guessed.model_copy(update={"bandwidth": max(guessed.bandwidth, seen)})
 
 
-def _fit_in_words(fit: storage.Fit) -> str:
-    if not fit.is_saturated:
-        return "the storage was never saturated, so storage.model.bandwidth is a guess"
-    alone = "" if fit.is_free else "; what one connection gives alone was not seen and is a guess"
-    return f"they had the storage saturated, so what all share is known{alone}"
-
-
 def _whole(info: Mapping[str, Any], key: str) -> int | None:
     value = info.get(key)
     return value if isinstance(value, int) and value > 0 else None
@@ -310,8 +302,6 @@ def _payload(scenario: Scenario, info: Mapping[str, Any]) -> dict[str, Any]:
     return {"payload": "real"} | ({"max_bytes_in_flight": bound} if is_auto else {})
 
 
-def _decoding_in_words(scenario: Scenario, decode: Decode) -> str:
-    expected = scenario.loader.decode
-    if isinstance(expected, Distribution):
-        return f"loader.decode: measured; the scenario said {format_seconds(expected.expected)} a sample"
-    return f"loader.decode: fitted to the CPU time of {expected.kind}"
+def _decoding_note(scenario: Scenario) -> Note:
+    decode = scenario.loader.decode
+    return DecodeFitted(stated=decode.expected) if isinstance(decode, Distribution) else DecodeFitted(decode.kind)

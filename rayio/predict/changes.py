@@ -54,7 +54,8 @@ def _stages(run: Run) -> Iterator[Change]:
 
 
 def _no_read(scenario: Scenario) -> Scenario:
-    unlimited = UNLIMITED_STORAGE.model_copy(update={"scope": storage_of(scenario).scope})
+    model = storage_of(scenario)
+    unlimited = UNLIMITED_STORAGE.model_copy(update={"scope": model.scope, "gap": model.gap})
     cpu = scenario.charges.cpu.model_copy(update={"sample": 0.0, "bandwidth": None})
     costs = scenario.charges.model_copy(update={"cpu": cpu})
     scenario = scenario.model_copy(update={"costs": costs})

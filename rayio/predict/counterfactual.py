@@ -11,6 +11,7 @@ from rayio.analyze.stages import OF_LOADER, shown
 from rayio.analyze.stalls import Attribution
 from rayio.analyze.stragglers import slow_ranks
 from rayio.analyze.verdict import BINDS, OF_DATA, Judged, bound_of
+from rayio.analyze.worth import LEAST_TIME, is_worth_proposing
 from rayio.errors import StorageError
 from rayio.model.planning import storage_of
 from rayio.predict.base import Base, Outcome
@@ -85,6 +86,8 @@ class Foreseen:
 
     prediction: Prediction
     doubt: Doubt | None
+    #: True if the change frees resources: it is worth making however little it saves.
+    is_free: bool = False
 
 
 def counterfactuals(base: Base, reporter: Reporter = SILENT) -> Counterfactuals:
@@ -223,8 +226,19 @@ def prediction(verdict: Verdict, replays: Counterfactuals) -> Foreseen | None:
 
     A change helps if it saves time: AU counts a slow rank's extra compute as useful. A change that saves less than half
     of the best one is left out. None when no simulated change helps, or nothing is worth removing: the refusals of real
-    storage cannot be simulated.
+    storage cannot be simulated. None also if it hardly helps (see ``rayio/analyze/worth.py``).
     """
+    foreseen = _best(verdict, replays)
+    if foreseen is None or foreseen.is_free:
+        return foreseen
+    row = foreseen.prediction
+    is_data = verdict.bound in OF_DATA
+    if (row.time_saved or 0.0) < LEAST_TIME or (is_data and not is_worth_proposing(replays.baseline.au, row.au)):
+        return None
+    return foreseen
+
+
+def _best(verdict: Verdict, replays: Counterfactuals) -> Foreseen | None:
     base, is_read = replays.base, verdict.cause in ("read", "open", "retry")
     if not verdict.is_worth_removing or (base.is_throttled and is_read):
         return None
@@ -253,7 +267,9 @@ def prediction(verdict: Verdict, replays: Counterfactuals) -> Foreseen | None:
 def _with(trial: Tried) -> Foreseen:
     advice, row = trial.change.advice if trial.change.key else shown(trial.change.advice), trial.row
     return Foreseen(
-        Prediction(change=f"With {advice}", au=row.au, time_saved=row.time_saved, then=row.then), trial.doubt
+        Prediction(change=f"With {advice}", au=row.au, time_saved=row.time_saved, then=row.then),
+        trial.doubt,
+        is_free=trial.change.effort < 0,
     )
 
 

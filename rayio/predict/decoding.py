@@ -75,7 +75,9 @@ def learned(runs: Sequence[Decoded]) -> Decode | None:
         return None
     scale = work.work_per_byte
     nbytes, seconds = (sum(each[key] for each in sums) for key in ("bytes", "seconds"))
-    sample, byte = line_of_sums(sums, scale) or (0.0, seconds / (nbytes * scale) if nbytes else 0.0)
+    sample, byte = line_of_sums(sums, scale) or (0.0, 0.0)
+    if byte <= 0:  # sizes too alike, or times too uneven: work is on bytes
+        sample, byte = 0.0, seconds / (nbytes * scale) if nbytes else 0.0
     return work.model_copy(update={"rate": 1 / byte if byte > 0 else None, "per_sample": round(sample, 9)})
 
 

@@ -13,15 +13,15 @@ from rayio.model.plan import Plan
 from rayio.model.planning import plan_of, storage_of
 from rayio.predict.learnable import Learnable
 from rayio.predict.processors import SeenCpu
-from rayio.predict.replay import cut
+from rayio.predict.replay import UNLIMITED, UNLIMITED_STORAGE, cut
 from rayio.predict.run_costs import apparent, costs_of_run, step_seconds, warm_since
 from rayio.predict.settle import NEAR, Apparent, Free, beside_batches, settle
 from rayio.predict.shown import Shown
+from rayio.records.calibrated import FullBack, Note, NotFull, SimulatedBack
 from rayio.scenario.costs import CpuCosts
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario, StorageParameters
 from rayio.schema.distribution import Constant, Distribution, LogNormal
-from rayio.units import format_seconds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +37,7 @@ ROUNDS, LEAST, MOST = 3, 0.2, 4.0
 
 
 def freed(
-    scenario: Scenario, seen: Apparent, requests: float, cores: int, plan: Plan, notes: list[str], *, is_busy: bool
+    scenario: Scenario, seen: Apparent, requests: float, cores: int, plan: Plan, notes: list[Note], *, is_busy: bool
 ) -> Scenario:
     """Return the scenario with costs freed of waits for ``cores``; ``requests`` is the mean number of a read."""
     shape, model = RunShape.of(scenario), scenario.storage.model
@@ -75,19 +75,17 @@ def freed(
     if shown.step > (1 + NEAR) * seen.step:  # its cores were always busy: its CPU times contain the contention
         cpu = start.costs.cpu.times(max(1 / start.costs.cpu.contention, seen.step / shown.step))
         settled, shown = settle(Free(start.costs.model_copy(update={"cpu": cpu}), start.storage), seen, live, known)
-    off = 100 * (shown.step / seen.step - 1)
-    notes.append(
-        f"costs.cpu: simulated back on {cores} cores, a step of the run takes "
-        f"{format_seconds(shown.step)}; it took {format_seconds(seen.step)} ({off:+.1f} %)"
-    )
+    notes.append(SimulatedBack(cores, shown.step, seen.step))
     return changed(settled)
 
 
-def as_full(scenario: Scenario, runs: Sequence[Learnable], cores: int, notes: list[str]) -> tuple[Scenario, float]:
+def as_full(
+    scenario: Scenario, runs: Sequence[Learnable], cores: int, notes: list[Note]
+) -> tuple[Scenario, float | None]:
     """Return the scenario with the contention of ``runs`` whose cores were full, and how far they are apart (a share).
 
     Work takes so many times as long while all cores are busy that the steps of these runs, simulated, take as long as
-    they took. Runs that left cores free are ignored.
+    they took. Runs that left cores free are ignored; None if all did.
     """
     shown = [Shown(run.spans, plan_of(run.scenario, modelled=False)) for run in runs]
     seen = []
@@ -97,8 +95,8 @@ def as_full(scenario: Scenario, runs: Sequence[Learnable], cores: int, notes: li
         if worked is not None and worked.utilisation(step, cores, run.scenario) >= FULL:
             seen.append((run.scenario, view.plan, step))
     if not seen:
-        notes.append("costs.cpu.contention: the busy runs left processors free, so it is not fitted")
-        return scenario, 0.0
+        notes.append(NotFull())
+        return scenario, None
     factors = np.ones(len(seen))
     for _ in range(ROUNDS):
         factors = np.array([_slower(scenario, like, plan, step) for like, plan, step in seen])
@@ -108,23 +106,27 @@ def as_full(scenario: Scenario, runs: Sequence[Learnable], cores: int, notes: li
         cpu = _contended(scenario.charges.cpu, usual)
         scenario = scenario.model_copy(update={"costs": scenario.charges.model_copy(update={"cpu": cpu})})
     apart = float(np.abs(factors - 1).max())
-    notes.append(
-        f"costs.cpu.contention: simulated back, steps of {len(seen)} busy runs are within {100 * apart:.1f} % of theirs"
-    )
+    notes.append(FullBack(len(seen), apart))
     return scenario, apart
 
 
 def _slower(scenario: Scenario, like: Scenario, plan: Plan, step: float) -> float:
     """Return by how much longer a run took than its simulation with the costs of ``scenario``, as a factor."""
-    loader = scenario.loader.model_copy(
-        update={name: getattr(like.loader, name) for name in ("batch_size", "num_workers", "prefetch_factor")}
-    )
-    wanted = scenario.model_copy(
-        update={
-            "loader": loader, "dataset": like.dataset, "train": like.train, "checkpoint": None,
-            "cluster": like.cluster.model_copy(update={"cores": scenario.cluster.cores}),
-        }
-    )  # fmt: skip
+    changed = {name: getattr(like.loader, name) for name in ("batch_size", "num_workers", "prefetch_factor")}
+    if not isinstance(scenario.loader.decode, Work):  # a busy run does not sleep
+        changed["decode"] = like.loader.decode
+    loader, model = scenario.loader.model_copy(update=changed), scenario.storage.model
+    if not (isinstance(model, StorageParameters) and model.bandwidth == UNLIMITED):  # and reads from memory
+        model = UNLIMITED_STORAGE
+    sections: dict[str, Any] = {
+        "loader": loader,
+        "storage": scenario.storage.model_copy(update={"model": model}),
+        "cluster": like.cluster.model_copy(update={"cores": scenario.cluster.cores}),
+        "dataset": like.dataset,
+        "train": like.train,
+        "checkpoint": None,
+    }
+    wanted = scenario.model_copy(update=sections)
     run = Shown(_simulated(wanted, plan.max_bytes_in_flight), plan)
     return step / step_seconds(run, warm_since(run.steps, RunShape.of(wanted), "the simulated run"))
 

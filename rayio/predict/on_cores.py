@@ -17,13 +17,15 @@ from rayio.analyze.stalls import Attribution, attribute
 from rayio.analyze.window import find_window
 from rayio.model.planning import plan_of
 from rayio.predict.base import Base
-from rayio.predict.processors import Worked, scheduled
+from rayio.predict.processors import Processors, Worked, scheduled
 from rayio.predict.replay import Measured
 from rayio.predict.settle import Apparent, Free, settle
 from rayio.scenario.model import Scenario
 
 #: Rank-steps of a simulation that costs are adjusted by.
 RANK_STEPS = 1_000
+#: A run's CPU times contain its contention.
+OWN = Processors(contention=1.0)
 #: The least part of a read that is left without its CPU time.
 LEAST = 0.01
 
@@ -34,7 +36,7 @@ def on_cores(base: Base, worked: Worked, charged: Attribution) -> Base:
     base = replace(base, scenario=base.scenario.model_copy(update={"cluster": cluster}))
     measured, cpu = base.measured, worked.costs.cpu
     batch_bytes = base.batch_bytes
-    costs = measured.costs.model_copy(update={"cpu": scheduled(cpu, measured.costs.step)})
+    costs = measured.costs.model_copy(update={"cpu": scheduled(cpu, measured.costs.step, OWN)})
     whole = _mean(measured.read)
     measured = replace(measured, costs=costs, work=worked.decode)
 

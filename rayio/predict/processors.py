@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from rayio.records.calibrated import Note, OneSize
 from rayio.records.explained import Stage
 from rayio.scenario.costs import Costs, CpuCosts, taken
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario
-from rayio.units import RATE, format_bytes
+from rayio.units import RATE
 
 #: Batch sizes whose largest is less than this times the smallest do not separate bytes from batches.
 ALIKE = 1.2
@@ -196,16 +197,13 @@ def _work_of(scenario: Scenario, seen: SeenCpu) -> Work | None:
     return decode.model_copy(update={"rate": seen.decodes["bytes"] * decode.work_per_byte / seconds, "per_sample": 0.0})
 
 
-def learn_cpu(seen: Sequence[SeenCpu], form: str) -> tuple[CpuCosts, list[str]]:
+def learn_cpu(seen: Sequence[SeenCpu], form: str) -> tuple[CpuCosts, list[Note]]:
     """Return the CPU time of a batch, and notes on it; ``form`` is the format that was read."""
     sizes = [run.batch_bytes for run in seen]
     differ = max(sizes) >= ALIKE * min(sizes)
-    notes = []
+    notes: list[Note] = []
     if not differ:
-        notes.append(
-            f"costs.cpu: every batch had about {format_bytes(sizes[0])}, so what a byte takes of processors is counted "
-            "as the batch's; name a second short run with samples of another size to tell them apart"
-        )
+        notes.append(OneSize(sizes[0]))
     sample, byte = line_of_sums([run.reads for run in seen]) or (_each([run.reads for run in seen], "samples"), 0.0)
     queue, _ = _line(seen, [run.roles.get("queue", 0.0) for run in seen], differ=False)
     rank = _line(seen, [run.of_ranks for run in seen], differ=differ)

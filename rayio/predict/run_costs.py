@@ -11,13 +11,14 @@ from rayio.predict import saving
 from rayio.predict.costs import FEW, costs, typical, waited
 from rayio.predict.settle import Apparent
 from rayio.predict.shown import Shown
+from rayio.records.calibrated import BarrierHidden, FewWaits, MemoryBound, Note, PutInTake
 from rayio.scenario.model import Costs, StorageParameters
 
 #: Fewer steps than this, per rank and after the warm-up, are too few to learn from.
 MIN_STEPS = 10
 
 
-def costs_of_run(run: Shown, warm: int, model: StorageParameters, notes: list[str], *, is_busy: bool = False) -> Costs:
+def costs_of_run(run: Shown, warm: int, model: StorageParameters, notes: list[Note], *, is_busy: bool = False) -> Costs:
     """Return the costs, and add to ``notes`` those that the run could not show."""
     plan, seen = run.plan, run.batches
     loader, has_queue = plan.loader, plan.loader.num_workers > 0
@@ -27,15 +28,13 @@ def costs_of_run(run: Shown, warm: int, model: StorageParameters, notes: list[st
         sync_seconds=plan.sync_seconds if plan.has_barrier else None, is_busy=is_busy,
     )  # fmt: skip
     if has_queue and (waits := int(waited(seen).sum())) < FEW:
-        notes.append(
-            f"costs.lease and .take: ranks waited for {waits} batches only; a run with fewer workers tells more"
-        )
+        notes.append(FewWaits(waits))
     if has_queue and not backlog:
-        notes.append("costs.put: part of costs.take, for no lease ever waits at a reader in this run")
+        notes.append(PutInTake())
     if plan.has_barrier and not learned.barrier:
-        notes.append("costs.barrier: hidden behind the compute of this run, so it is left at 0")
+        notes.append(BarrierHidden())
     if run.is_bound:
-        notes.append("costs.lease: the bound on bytes in flight closed the window at times, which may be part of it")
+        notes.append(MemoryBound())
     return learned.model_copy(update={"checkpoint": saving.beyond_model(run, model)})
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from rayio.predict.costs import typical
 from rayio.predict.shown import Shown
+from rayio.records.calibrated import Checkpoints, NoCheckpoint, Note, OneCheckpoint
 from rayio.scenario.model import Costs, StorageParameters
-from rayio.units import format_bytes, format_seconds
 
 #: How much shorter and longer than a single measured checkpoint others may be, as factors:
 #: 40 MB written to memory take 21 to 48 ms, and now and then 134 to 190 (`benchmarks/predict.py`).
@@ -15,7 +15,7 @@ ALONE_LESS, ALONE_MORE = 0.8, 4.0
 
 
 def learned(
-    costs: Costs, runs: Sequence[Shown], model: StorageParameters, notes: list[str], *, is_varied: bool
+    costs: Costs, runs: Sequence[Shown], model: StorageParameters, notes: list[Note], *, is_varied: bool
 ) -> Costs:
     """Return the costs with those of checkpoints, from the first of some runs that saved any.
 
@@ -23,7 +23,7 @@ def learned(
     """
     run = next((run for run in runs if len(run.checkpoints)), None)
     if run is None or run.plan.checkpointing is None:
-        notes.append("costs.checkpoint: no checkpoint was saved, so what one takes is not known")
+        notes.append(NoCheckpoint())
         return costs.model_copy(update={"checkpoint_bytes": 0.0})
     taken, size = run.checkpoints / 1e9, sum(run.plan.checkpointing.sizes)
     changed = {"checkpoint_bytes": float(size)}
@@ -31,16 +31,10 @@ def learned(
         changed["checkpoint"] = beyond_model(run, model)
     least, most, usual = float(taken.min()), float(taken.max()), typical(taken)
     if len(taken) == 1:
-        notes.append(
-            f"costs.checkpoint: one checkpoint of {format_bytes(size)} took {format_seconds(usual)}; a run with several"
-            " tells how much that varies"
-        )
+        notes.append(OneCheckpoint(size, usual))
         least, most = (1 - ALONE_LESS) * usual, (1 + ALONE_MORE) * usual
     else:
-        notes.append(
-            f"costs.checkpoint: {len(taken)} checkpoints of {format_bytes(size)} took {format_seconds(least)} to "
-            f"{format_seconds(most)}, usually {format_seconds(usual)}; how much of it is for bytes is not known"
-        )
+        notes.append(Checkpoints(len(taken), size, least, most, usual))
     if is_varied:
         changed |= {"checkpoint_less": round(usual - least, 9), "checkpoint_more": round(most - usual, 9)}
     return costs.model_copy(update=changed)

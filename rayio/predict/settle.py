@@ -18,8 +18,6 @@ ROUNDS, BOLD = 8, 0.5
 ON_THE_WAY = ("lease", "put", "take")
 #: Costs that contain waiting for a processor.
 MOVED = ("lease", "put", "take", "receive", "barrier", "step", "checkpoint")
-#: The weight of an error of a cost; that of a step counts 1.
-OF_COSTS = 0.1
 #: Errors below this share, or below so many seconds, are ignored.
 NEAR, NEAR_SECONDS = 0.02, 20e-6
 #: Shares of CPU time other than reading that may not delay batches.
@@ -89,11 +87,7 @@ def beside_batches(free: Free, shown: Apparent, seen: Apparent, live: Live, per_
 
 
 def _closest(tried: Sequence[tuple[Free, Apparent]], seen: Apparent) -> tuple[Free, Apparent]:
-    def off(shown: Apparent) -> float:
-        costs: float = sum(abs(getattr(shown.costs, name) - getattr(seen.costs, name)) for name in ON_THE_WAY)
-        return abs(shown.step - seen.step) + OF_COSTS * costs
-
-    return min(tried, key=lambda trial: off(trial[1]))
+    return min(tried, key=lambda trial: abs(trial[1].step - seen.step))
 
 
 def _moved(free: Free, shown: Apparent, seen: Apparent, names: Iterable[str]) -> Free | None:

@@ -124,7 +124,11 @@ def _curve(capacity: CapacityFound) -> str:
         )
         for at, point in zip(_places(points), points, strict=True)
     ]  # fmt: skip
-    marks = [(dot.at, "answer") for dot, point in zip(dots, points, strict=True) if point.setting == capacity.setting]
+    marks = [
+        (dot.at, f"{point.setting}: the answer")
+        for dot, point in zip(dots, points, strict=True)
+        if point.setting == capacity.setting
+    ]
     target = 100 * capacity.target_au
     drawn = curve(dots, label="AU over the accelerators", unit="%", colour="au", target=target, marks=marks)
     names = [("au", "AU, with its 95 % interval"), ("limit", f"target: {target:g} %")]

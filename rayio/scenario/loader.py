@@ -49,7 +49,9 @@ class Loader(Choosing):
         "process",
         description="process: each worker is a process (an actor); thread: those of a rank are threads of one.",
     )
-    io_depth: Annotated[int, whole(1, MAX_DEPTH)] = Field(1, description="Requests in flight within one worker.")
+    io_depth: Annotated[int, whole(1, MAX_DEPTH)] = Field(
+        1, description="Requests of a batch in flight within one worker."
+    )
     assignment: Annotated[Literal["static", "dynamic", "by_file"], choice("static", "dynamic", "by_file")] = Field(
         "static",
         description="static: workers take batches in turn; dynamic: the first free worker takes the next batch; "

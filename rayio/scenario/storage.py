@@ -60,6 +60,9 @@ class StorageParameters(Section):
     scope: Annotated[Literal["node", "cluster"], choice("node", "cluster")] = Field(
         "node", description="Whether each node has a separate system, or the cluster shares one."
     )
+    gap: Annotated[int, quantity(BYTES, integer=True)] = Field(
+        0, description="Ranges of a file that are at most this far apart are one request; 0 is never."
+    )
     servers: Annotated[Servers | None, BeforeValidator(none_is_null)] = Field(
         None, description="The object servers over which files are striped; none is one pipe, in which files are alike."
     )
@@ -76,7 +79,9 @@ UNKNOWN = "unknown"
 def modelled_gap(scenario: Any) -> int:
     """Return how close ranges of a file are one request to the storage model of a scenario; 0 for never."""
     model = scenario.storage.model
-    return STORAGE_MODELS[model].gap if isinstance(model, str) and model != UNKNOWN else 0
+    if isinstance(model, StorageParameters):
+        return model.gap
+    return 0 if model == UNKNOWN else int(STORAGE_MODELS[model].gap)
 
 
 def _model(value: Any) -> Any:

@@ -31,6 +31,8 @@ class Section(BaseModel):
 
     #: Keys that are documented and whose part is not built: refused as such, not as unknown.
     keys_not_yet: ClassVar[frozenset[str]] = frozenset()
+    #: Options of a format that change how files are read, and not the files: an existing dataset goes with any of them.
+    reading: ClassVar[frozenset[str]] = frozenset()
 
     def model_dump(self, **how: Any) -> dict[str, Any]:
         """Return plain values; a signal waits meanwhile, because Pydantic would turn it into another error."""

@@ -44,13 +44,14 @@ def test_who_can_be_replaced_is_and_is_named(command: Command, role: str) -> Non
     [
         ("rank", "a rank is not restarted"),
         ("collector", "the collector died"),
-        ("raylet", " died ("),
+        ("raylet", "raylet on "),
+        ("dashboard_agent", "has ended, because its dashboard_agent had"),
         ("gcs", "control process (GCS)"),
     ],
 )
 def test_who_cannot_be_replaced_ends_the_run_in_one_line(command: Command, role: str, said: str) -> None:
     # Actors need no raylet to talk to each other: a run that ends before Ray knows that its node is lost is whole.
-    command.begin(*ON_RAY, *(("train.epochs=200",) if role == "raylet" else ()))
+    command.begin(*ON_RAY, *(("train.epochs=200",) if role in ("raylet", "dashboard_agent") else ()))
     command.until("actors are running")
     time.sleep(3)
     command.kill(role)

@@ -30,11 +30,43 @@ def test_an_actor_that_is_stopped_ends_the_run_and_is_named(command: Command, ro
     command.stop(role)
     assert command.code() == 2, command.errors()
     last = command.last_line()
-    assert "nothing was heard for" in last
+    assert "no progress for" in last
     assert role in last
     assert "does not answer (" in last
     run = command.run()
     assert run.exit_code == 2
+    command.nothing_lives()
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("collector", "the collector has not answered for 6 s (stopped)"),
+        ("gcs", "Ray's control process (GCS) has not answered for "),
+        ("raylet", "Ray's raylet on "),
+    ],
+)
+def test_what_serves_all_actors_and_is_stopped_ends_the_run_and_is_named(
+    command: Command, what: str, said: str
+) -> None:
+    command.begin(*ON_RAY, SOON, "train.epochs=4000")
+    command.until("actors are running")
+    time.sleep(2)
+    command.stop(what)
+    assert command.code() == 2, command.errors()
+    assert command.last_line().removeprefix("rayio: ").startswith(said)
+    assert command.run().exit_code == 2
+    command.nothing_lives()
+
+
+def test_a_raylet_that_is_stopped_as_actors_start_is_named(command: Command) -> None:
+    command.begin(*ON_RAY, SOON)
+    command.find("raylet")
+    command.until("starting a local Ray")
+    command.find("collector")
+    command.stop("raylet")
+    assert command.code() == 2, command.errors()
+    assert "raylet on " in command.last_line()
     command.nothing_lives()
 
 
@@ -55,12 +87,12 @@ def test_a_silence_is_told_before_it_ends_the_run(command: Command) -> None:
     command.until("actors are running")
     time.sleep(2)
     reader = command.stop("reader")
-    command.until("nothing was heard for 3")
+    command.until("no progress for 3")
     assert "reader-" in command.errors()
     reader.resume()
-    command.until("it goes on, after a silence of")
+    command.until("progress again, after")
     assert command.code() == 0, command.errors()
-    assert any("nothing was heard" in note for note in command.run(is_whole=True).result.notes)
+    assert any("no progress" in note for note in command.run(is_whole=True).result.notes)
 
 
 def test_a_stopped_control_process_does_not_keep_the_command(command: Command) -> None:
@@ -121,11 +153,11 @@ except RunError as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    assert "nothing was heard for" in done.stdout
+    assert "no progress for" in done.stdout
     assert "(cluster.stall_deadline=60 s): rank-" in done.stdout
-    assert " waits for epoch " in done.stdout
-    assert ", stopped) has had since" in done.stdout
-    assert " reads from 0" in done.stdout
+    assert " for its batch of epoch " in done.stdout
+    assert ", stopped) has had it for" in done.stdout
+    assert "; its files are 0" in done.stdout
     left = rayio.Run.open("r")
     assert left.exit_code == 2
     assert left.result["ledger"]["delivered_steps"] > 0

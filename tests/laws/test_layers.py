@@ -40,6 +40,10 @@ GIVEN: dict[str, dict[str, Any]] = {
     "faults": {"storage": {"faults": {"stalls": [{"rate": 0.1, "seconds": "20 ms"}]}}},
     "cache": {"storage": {"cache": [{"tier": "ram", "bytes": "40 kB"}]}},
     "network": {"cluster": {"nodes": 2, "placement": "spread", "nic_bandwidth": "10 MB/s"}},
+    "collective": {
+        "loader": {"file_access": "collective", "partition": "replicated", "aggregators": 1},
+        "cluster": {"ranks_per_node": 2},
+    },
     "toll": {"storage": {"toll": "1 ms"}},
 }
 
@@ -52,7 +56,7 @@ def scenario(name: str, **more: Any) -> Any:
         {
             "name": "law",
             "dataset": {"path": "model://law", "num_files": 12, "samples_per_file": 8, "sample_bytes": "1 kB"},
-            "loader": {"batch_size": 4, "num_workers": 2},
+            "loader": {"batch_size": 4, "num_workers": 2, **given.get("loader", {})},
             "train": {"epochs": 2, "compute": "1 ms"},
             "storage": {"model": "memory", **given.get("storage", {})},
             "cluster": {"ranks_per_node": 1, **given.get("cluster", {})},

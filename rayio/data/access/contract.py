@@ -14,6 +14,7 @@ from rayio.data.formats import FORMATS, Format, layout_of
 from rayio.data.layout import Batch, Layout
 from rayio.registry import Registry
 from rayio.scenario.kind import Kind
+from rayio.scenario.shards import is_by_file
 from rayio.schema.choice import NO_OPTIONS
 from rayio.schema.fields import Section
 from rayio.storage.base import Opener, Requests, RequestTable
@@ -28,6 +29,8 @@ class Files(NamedTuple):
     form: Format
     layout: Layout
     options: Section = NO_OPTIONS
+    #: Samples of a worker's shuffle buffer; 0 without one.
+    shuffled: int = 0
 
 
 class Access(Kind):
@@ -54,7 +57,9 @@ class Access(Kind):
     def contradictions(self, scenario: Scenario) -> Iterator[str]:
         """Refuse more memory than the nodes have (``cluster.memory``)."""
         loader, memory = scenario.loader, scenario.cluster.memory
-        files = Files(FORMATS[scenario.dataset.format], layout_of(scenario), loader.file_access_options)
+        buffer = getattr(loader.shuffle_options, "shuffle_buffer", 0) if is_by_file(scenario) else 0
+        form, layout = FORMATS[scenario.dataset.format], layout_of(scenario)
+        files = Files(form, layout, loader.file_access_options, buffer or 0)
         each, setting = self.memory(files), self.setting(files)
         yield from too_much(setting, each, scenario.cluster, loader.max_workers, memory, "cluster.memory")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +49,7 @@ OpenFiles = dict[str, OpenFile]
 class PerSample(Access):
     """The requests of the format's library, which opens a file once for all samples of a batch in it."""
 
-    options = PerSampleOptions
+    options: ClassVar[type[Section]] = PerSampleOptions
 
     def requests(self, files: Files, batch: Batch, kept: OpenFiles | None) -> tuple[Requests, OpenFiles | None]:
         """Return the format's own requests, without those of descriptions and units that are kept."""

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from rayio.data.access.contract import Access, Files
 from rayio.data.access.held import WindowFile
+from rayio.data.access.mixed import Mixed, after, due, taken
 from rayio.data.access.parts import Asking, by_turn, part_of, pieces
 from rayio.data.formats import FORMATS, Format, layout_of, spans
 from rayio.data.layout import Batch, Layout
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 #: Buffer of TensorFlow's record reader, and of most C++ streams that are read in order.
 BUFFER_BYTES = 256 << 10
 #: Shuffles whose order no stream has.
-JUMPING = ("global", "buffer")
+JUMPING = ("global",)
 
 
 class StreamedOptions(Section):
@@ -76,10 +77,12 @@ class Streamed(Access):
 
     def memory(self, files: Files) -> float:
         """Return the bytes of the buffers."""
-        return float(_size(files) * _most(files))
+        return float(_size(files) * _most(files) + files.shuffled * files.layout.sample_bytes.expected)
 
     def setting(self, files: Files) -> str:
-        """Return the size of the buffer."""
+        """Return the size of the buffers, of bytes or of samples."""
+        if files.shuffled:
+            return f"loader.shuffle_buffer={files.shuffled}"
         return f"loader.buffer_bytes={BYTES.exact(_size(files))}"
 
     def contradictions(self, scenario: Scenario) -> Iterator[str]:
@@ -99,14 +102,45 @@ class Streamed(Access):
                 f"loader.num_parallel_reads={parallel}: only workers that own files read several at once; use "
                 "loader.assignment=by_file"
             )
+        elif loader.shuffle == "buffer" and not is_by_file(scenario):
+            yield (
+                "loader.file_access=streamed: only workers that own files shuffle a stream in a buffer "
+                "(loader.shuffle=buffer); use loader.assignment=by_file"
+            )
+        elif loader.shuffle == "buffer" and scenario.storage.cache:
+            yield "not yet: storage.cache with samples shuffled in a stream's buffer; leave storage.cache out"
         elif loader.shuffle in JUMPING and scenario.dataset.samples_per_file > 1:
             yield (
                 f"loader.file_access=streamed: loader.shuffle={loader.shuffle} needs samples in no file's order; use "
-                "loader.shuffle=file or none"
+                "loader.shuffle=file or none, or buffer with loader.assignment=by_file"
             )
 
-    def requests(self, files: Files, batch: Batch, kept: Streams | None) -> tuple[Requests, Streams | None]:
+    def requests(self, files: Files, batch: Batch, kept: Any) -> tuple[Requests, Any]:
         """Return the windows that are not in the buffer yet."""
+        upcoming, known = batch.upcoming, kept if isinstance(kept, Mixed) else None
+        if upcoming is None:
+            return self._requests(files, batch, kept if known is None else known.streams)
+        begin, end = due(upcoming, batch, known)
+        requests, streams = self._requests(
+            files, upcoming.samples(begin, end), None if known is None else known.streams
+        )
+        return requests, after(upcoming, batch, streams, end)
+
+    def read(
+        self, files: Files, opener: Opener, batch: Batch, out: NDArray[np.uint8], kept: Any
+    ) -> tuple[NDArray[np.int64], Any]:
+        """Read the batch, or what fills the buffer that it leaves."""
+        upcoming, known = batch.upcoming, kept if isinstance(kept, Mixed) else None
+        if upcoming is None:
+            return self._read(files, opener, batch, out, kept if known is None else known.streams)
+        begin, end = due(upcoming, batch, known)
+        fed = upcoming.samples(begin, end)
+        content = np.empty(fed.total_bytes, np.uint8)
+        _, streams = self._read(files, opener, fed, content, None if known is None else known.streams)
+        left = taken(batch, fed, content, out, known, begin)
+        return batch.samples.copy(), after(upcoming, batch, streams, end)._replace(samples=left)
+
+    def _requests(self, files: Files, batch: Batch, kept: Streams | None) -> tuple[Requests, Streams | None]:
         streams, asking = list(kept or ()), Asking(files, batch)
         for turn in _turns(files, batch):
             stream = _take(streams, turn)
@@ -121,7 +155,7 @@ class Streamed(Access):
             _keep(streams, Stream(turn.file, until, turn.last), turn, _most(files))
         return asking.requests, tuple(streams) or None
 
-    def read(
+    def _read(
         self, files: Files, opener: Opener, batch: Batch, out: NDArray[np.uint8], kept: Streams | None
     ) -> tuple[NDArray[np.int64], Streams | None]:
         """Read each turn of a file with the format, through its window."""
@@ -136,9 +170,9 @@ class Streamed(Access):
             _keep(streams, Stream(turn.file, file.until, turn.last, file.last, file.file), turn, _most(files))
         return np.concatenate(ids) if ids else np.empty(0, np.int64), tuple(streams) or None
 
-    def close(self, kept: Streams) -> None:
+    def close(self, kept: Any) -> None:
         """Close the open files."""
-        for stream in kept:
+        for stream in (kept.streams if isinstance(kept, Mixed) else kept) or ():
             if stream.handle is not None:
                 stream.handle.close()
 

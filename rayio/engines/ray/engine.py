@@ -17,7 +17,7 @@ from rayio.errors import ClusterError
 from rayio.model.engine import Outcome, Site, Watch
 from rayio.model.plan import Plan
 from rayio.model.standing import Vigil
-from rayio.model.wiring import check_loader
+from rayio.model.wiring import check_loader, stalls_of
 from rayio.trace.clocks import Anchor, drifts
 
 
@@ -81,7 +81,7 @@ class RayEngine:
         """See ``rayio.model.engine.Engine``."""
         assert self._connection is not None
         site, say = self.site, self.site.reporter.say
-        vigil = Vigil(self.plan.cluster.stall_deadline, say)
+        vigil = Vigil(self.plan.cluster.stall_deadline, say, stalls_of(self.plan))
         group = self._group = ActorGroup(
             self.plan, self._connection, site.directory.address, site.root, site.run_id, vigil, site.live
         )

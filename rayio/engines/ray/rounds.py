@@ -11,12 +11,16 @@ from ray.exceptions import RayError
 
 from rayio.engines.ray.placement import SERVERS, ActorSpec
 from rayio.model.plan import Plan
-from rayio.model.standing import Standing, Vigil, silence
+from rayio.model.standing import Silence, Standing, Vigil, silence
 from rayio.model.wiring import files_of
 from rayio.trace.clocks import Anchor
 
 #: Seconds for an actor to answer; at most a quarter of the deadline.
 ANSWER_SECONDS = 5.0
+#: Seconds between two looks at least.
+SHORTEST_SECONDS = 0.2
+#: Seconds between two looks at most; a longer time means that this process was stopped.
+LONGEST_SECONDS = 2.0
 #: Seconds of a rank's wait after which all actors are asked.
 WAIT_SECONDS = 8.0
 
@@ -49,6 +53,16 @@ class Rounds:
         self._pending: dict[Any, str] = {}
         self._asked_at = time.monotonic()
         self._is_everybody_asked = False
+        #: Seconds of looks so far, without those in which this process was stopped; and as each actor last answered.
+        self._awake, self._looked = 0.0, self._asked_at
+        self._heard: dict[str, float] = {}
+        #: Seconds until the next look: fewer as a silence nears the deadline.
+        self._pause = vigil.look_seconds
+
+    @property
+    def silent(self) -> set[str]:
+        """The actors that did not answer the last request, and shall not be waited for."""
+        return set(self._unanswered)
 
     def look(self) -> None:
         """Process answers; when it is time, judge them and ask again.
@@ -56,6 +70,8 @@ class Rounds:
         Raises:
             RunError: silence beyond the deadline.
         """
+        self._awake += min(LONGEST_SECONDS, time.monotonic() - self._looked)
+        self._looked = time.monotonic()
         if self._pending:
             self._take()
         since = time.monotonic() - self._asked_at
@@ -64,15 +80,25 @@ class Rounds:
         if self._pending:
             self._unanswered |= set(self._pending.values())
             self._pending.clear()
-            since = self.vigil.look_seconds
-        if since < self.vigil.look_seconds:
+            since = self._pause
+        if since < self._pause:
             return
         now = self.anchor.ns + time.perf_counter_ns()
         longest = silence(self._standings(), now, self._silent(), self._files)
+        if (mute := self._mute()) is not None and (longest is None or mute.seconds > longest.seconds + WAIT_SECONDS):
+            longest = mute
         is_long = longest is not None and longest.seconds >= min(WAIT_SECONDS, self.vigil.deadline / 4)
         if longest is None or not is_long or self._is_everybody_asked:
             self.vigil.hear(longest)
+        left = self.vigil.deadline - (0.0 if longest is None else longest.seconds)
+        self._pause = max(SHORTEST_SECONDS, min(self.vigil.look_seconds, left))
         self._ask(everybody=is_long or bool(self._unanswered))
+
+    def _mute(self) -> Silence | None:
+        """Return the longest silence of the actors that do not answer, such as a rank that never told its activity."""
+        seconds = max((self._awake - self._heard.get(name, 0.0) for name in self._unanswered), default=0.0)
+        story = ", ".join(f"{name} does not answer{known}" for name, known in self._silent().items())
+        return Silence(seconds, story) if self._unanswered else None
 
     def _standings(self) -> list[Standing]:
         return [standing for name, standings in self._known.items() if name in self.handles for standing in standings]
@@ -91,6 +117,7 @@ class Rounds:
         for reference in answered:
             name = self._pending.pop(reference)
             self._unanswered.discard(name)
+            self._heard[name] = self._awake
             try:
                 answer = ray.get(reference)
             except RayError:  # a restarting actor: its next answer counts

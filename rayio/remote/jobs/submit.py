@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import shlex
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryDirectory
 from threading import Event
-from typing import Any
+from time import monotonic
+from typing import Any, TypeVar
 
 from rayio import __version__
-from rayio.engines.ray.cluster.jobs import Jobs, JobState
+from rayio.engines.ray.cluster.jobs import Jobs, JobState, SilentError
 from rayio.errors import ClusterError, RayioError, ScenarioError
 from rayio.records.answers import Ran
 from rayio.records.record import DamagedRecordError
@@ -30,12 +30,16 @@ from rayio.scenario.write import to_yaml
 from rayio.session.dataset import paths_of
 from rayio.storage.address import is_absolute, parent
 
+T = TypeVar("T")
+
 #: Files of a job's folder: the scenario, and the job's id.
 SCENARIO, JOB = "scenario.yaml", "job.txt"
 #: Seconds between two queries of a job's status: at first, and at most.
 FIRST_SECONDS, LONGEST_SECONDS = 0.2, 2.0
 #: Seconds that a stopped job has to write its results (Ray's default: 3), and that we wait for it.
 STOP_SECONDS, STOPPED_SECONDS = 60, 75.0
+#: Seconds that a head may be silent while its job is followed.
+SILENCE_SECONDS = 300.0
 #: Lines of a job's output to show if it failed for an unknown reason.
 LAST_LINES = 12
 
@@ -184,21 +188,34 @@ def follow(jobs: Jobs, job_id: str, reporter: Reporter = SILENT) -> Ended:
             jobs.stop(job_id)
             _wait(jobs, job_id, reporter, STOPPED_SECONDS)
         raise
+    output = _patiently(lambda: jobs.output(job_id), job_id, reporter)
     reporter.done()
-    output = jobs.output(job_id)
     return Ended(job, ran_in(output), output)
 
 
 def _wait(jobs: Jobs, job_id: str, reporter: Reporter, seconds: float = float("inf")) -> JobState:
-    began, pause, quiet = time.monotonic(), FIRST_SECONDS, Event()
-    while not (job := jobs.state(job_id)).is_over:
-        gone = time.monotonic() - began
+    began, pause, quiet = monotonic(), FIRST_SECONDS, Event()
+    while not (job := _patiently(lambda: jobs.state(job_id), job_id, reporter)).is_over:
+        gone = monotonic() - began
         if gone > seconds:
             raise ClusterError(f"{job_id} did not end within {seconds:.0f} s; try rayio stop {job_id}")
         reporter.live(f"{job_id}: {job.status.lower()}" + (f", {gone:.0f} s" if gone >= 1 else ""))
         quiet.wait(pause)
         pause = min(LONGEST_SECONDS, pause * 1.2)
     return job
+
+
+def _patiently(call: Callable[[], T], job_id: str, reporter: Reporter) -> T:
+    """Ask a cluster, again if its head is silent: a busy one can need more than a minute."""
+    began = monotonic()
+    while True:
+        try:
+            return call()
+        except SilentError:
+            silence = monotonic() - began
+            if silence >= SILENCE_SECONDS:
+                raise
+            reporter.live(f"{job_id}: the cluster has not answered for {silence:.0f} s")
 
 
 def ran_in(output: str) -> Ran | None:

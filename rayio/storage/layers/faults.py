@@ -34,7 +34,7 @@ from rayio.schema.fields import (
 from rayio.storage.base import Delay, Opener, Requests, Served, Storage
 from rayio.storage.layers.layer import Kernel, Layer, Mount
 from rayio.storage.stores.retrying import Budget, given_up, in_tries
-from rayio.units import SECONDS
+from rayio.units import SECONDS, format_seconds
 
 if TYPE_CHECKING:
     from rayio.scenario.model import Scenario
@@ -219,6 +219,17 @@ class Faults(Layer):
         keys = self.keys
         kinds = [name for name in ("stalls", "errors", "slow_files") if getattr(keys, name)]
         return f"storage.faults: {', '.join(kinds)} as the scenario has them, on_error={keys.on_error}"
+
+    @property
+    def stalls(self) -> str:
+        """The stalls in words, as the scenario has them."""
+        stalls = [
+            f"{format_seconds(stall.seconds)} "
+            + ("" if stall.at is None else f"for all of storage, {format_seconds(stall.at)} after the first read")
+            + ("" if stall.rate is None else f"for {100 * stall.rate:g} % of samples")
+            for stall in self.keys.stalls
+        ]
+        return f"the scenario stalls storage on purpose (storage.faults): {', '.join(stalls)}" if stalls else ""
 
     def hit(self, kind: str, rate: float, address: tuple[int, int, int], number: int, attempt: int = 1) -> NDArray[Any]:
         """Return the places of the samples with a fault in an attempt, among a batch's ``number`` samples."""

@@ -147,6 +147,11 @@ class Layer(Kind):
         return scenario
 
     @property
+    def stalls(self) -> str:
+        """The stalls that it adds on purpose, in words; empty for none."""
+        return ""
+
+    @property
     def description(self) -> str:
         """The model in words, for a prediction; empty for none."""
         return ""

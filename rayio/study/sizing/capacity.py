@@ -25,6 +25,7 @@ from rayio.records.sizing import (
 )
 from rayio.report.capacity_page import PAGE, page
 from rayio.report.text.sizing import storage_in_words
+from rayio.report.text.terms import counted
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
 from rayio.scenario.layers import layers_of, without_layers
@@ -206,18 +207,23 @@ class _Searching:
         return None if au is None else int(failed * au / self.target + 1e-9)
 
     def _show(self, value: int, share: float) -> None:
-        """Show the current point and the progress, as if the next doubling were the last."""
+        """Show the current point, and the progress once a number fails: nobody knows how often it doubles before."""
         judged = {n: trial for n, trial in self.trials.tried.items() if trial.rows}
         holds = max((n for n, trial in judged.items() if trial.status == HOLDS), default=0)
         failed = min((n for n, trial in judged.items() if trial.status != HOLDS and trial.rows), default=None)
-        gap = (failed or 2 * max(value, holds, 1)) - holds
-        left = max(gap.bit_length() - 1, 0) * (holds + gap / 2)
         key = self.question.over.rpartition(".")[2]
         text = f"{key}={value}"
         if judged:
             known = max(judged) if value not in judged else value
             mean = judged[known].mean(self.formula)
-            text += f"; {len(judged)} points so far" + ("" if mean is None else f", AU {100 * mean:.1f} % at {known}")
+            text += f"; {counted(len(judged), 'point')} so far" + (
+                "" if mean is None else f", AU {100 * mean:.1f} % at {known}"
+            )
+        if failed is None and value < self.most:
+            self.reporter.live(text, None)
+            return
+        gap = (failed or self.most) - holds
+        left = max(gap.bit_length() - 1, 0) * (holds + gap / 2) if failed else 0
         self.reporter.live(text, min((self.spent + value * share) / (self.spent + value + left), 0.99))
 
     def _so_far(self) -> Bracket:

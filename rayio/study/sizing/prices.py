@@ -111,7 +111,9 @@ def choices(
             continue
         valid.append(Choice(places, values, tuple(float(price[name]) for name in dear), price))
     if not valid:
-        raise ScenarioError(f"--vary: none of {many} settings is valid: {refused[0]}")
+        raise ScenarioError(
+            f"--vary: {'the setting is' if many == 1 else f'all {many} settings are'} invalid: {refused[0]}"
+        )
     return valid, [*dict.fromkeys(refused)]
 
 

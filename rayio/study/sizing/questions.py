@@ -10,6 +10,7 @@ from typing import Any
 from rayio.analyze.filled import enough
 from rayio.errors import ScenarioError
 from rayio.model.engine import engine_named
+from rayio.report.text.terms import counted
 from rayio.scenario import checks, derive
 from rayio.scenario.load import loading
 from rayio.scenario.model import Scenario
@@ -100,8 +101,9 @@ class Question:
             files = -(-least * derive.samples_per_step(scenario) // scenario.dataset.samples_per_file)
             source = f"--rules {self.rules} needs" if self.rules else "a point needs"
             raise ScenarioError(
-                f"an epoch of {derive.num_files(scenario)} files has {steps} steps on {derive.world_size(scenario)} "
-                f"accelerators, but {source} {least}; use dataset.num_files={files}"
+                f"an epoch of {counted(derive.num_files(scenario), 'file')} has {counted(steps, 'step')} on "
+                f"{counted(derive.world_size(scenario), 'accelerator')}, but {source} {least}; "
+                f"use dataset.num_files={files}"
             )
         if self.rules and self.host_memory is not None:
             memory = RULED_MEMORY * self.host_memory

@@ -21,6 +21,7 @@ from rayio.model.engine import engine_named
 from rayio.model.ledger import Tally
 from rayio.records.run_result import RunResult
 from rayio.records.sizing import BROKEN, FAILS, HOLDS, UNDECIDED
+from rayio.records.sweeps import DONE, FAILED, UNMET
 from rayio.reporter import Reporter
 from rayio.scenario import derive
 from rayio.scenario.model import Scenario
@@ -28,7 +29,7 @@ from rayio.session.conclude import with_spans
 from rayio.session.execute import run as run_one
 from rayio.signals import deferred
 from rayio.study.sweeps.sweep_directory import SweepDirectory
-from rayio.study.sweeps.sweep_rows import DONE, FAILED, UNMET, Row, row_of
+from rayio.study.sweeps.sweep_rows import Row, row_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -209,6 +209,11 @@ def identity(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 
+def written(value: Any) -> str:
+    """Return a value as text in a scenario; - for None."""
+    return "-" if value is None else value if isinstance(value, str) else show(value)
+
+
 def number_of(value: Any) -> float | None:
     """Return a value as a number, a quantity in its base unit; None for anything else."""
     if isinstance(value, bool) or value is None:

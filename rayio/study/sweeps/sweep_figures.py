@@ -9,9 +9,8 @@ from html import escape
 from rayio.report import axes, charts
 from rayio.report.charts import SIDE
 from rayio.study.sweeps import choices
-from rayio.study.sweeps.points import identity, number_of
+from rayio.study.sweeps.points import identity, number_of, written
 from rayio.study.sweeps.sweep_rows import Point, axis
-from rayio.study.sweeps.sweep_tables import written
 
 #: The least ratio of largest to smallest value for a logarithmic axis.
 LOG_FROM = 8.0

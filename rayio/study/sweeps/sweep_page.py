@@ -9,13 +9,14 @@ import yaml
 
 from rayio import __version__
 from rayio.files import parse_json, read_regular
+from rayio.records.sweeps import FAILED, IMPOSSIBLE
 from rayio.report import colours, tables
 from rayio.report.figures_page import Figures
 from rayio.report.page import NOTHING_OUTSIDE, document
 from rayio.report.sections import section
+from rayio.report.text.sweep import HEAD, cells, conclusions, short_names
+from rayio.report.text.terms import counted
 from rayio.study.sweeps import choices, sweep_figures
-from rayio.study.sweeps.sweep_rows import FAILED, IMPOSSIBLE
-from rayio.study.sweeps.sweep_tables import HEAD, cells, conclusions, short_names
 from rayio.study.sweeps.swept import Sweep
 from rayio.units import format_bytes
 
@@ -59,10 +60,10 @@ def page(sweep: Sweep) -> str:
     ]
     runs = len(sweep.rows)
     facts = [
-        f"{sweep.engine} engine", f"{len(sweep.points):,} points, {runs:,} runs",
-        f"swept: {', '.join(sweep.keys)}", f"{sweep.missing:,} runs are missing" if sweep.missing else "",
+        f"{sweep.engine} engine", f"{counted(len(sweep.points), 'point')}, {counted(runs, 'run')}",
+        f"swept: {', '.join(sweep.keys)}", f"{counted(sweep.missing, 'run')} missing" if sweep.missing else "",
     ]  # fmt: skip
-    verdicts = "".join(f'<p class="verdict">{escape(line)}</p>' for line in conclusions(sweep))
+    verdicts = "".join(f'<p class="verdict">{escape(line)}</p>' for line in conclusions(sweep.table))
     style = colours.style() + _file("rayio.report", "style.css") + _file("rayio.study.sweeps", "style.css")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -137,9 +138,9 @@ def _costs(sweep: Sweep) -> str:
 
 
 def _points(sweep: Sweep, names: list[str]) -> str:
-    chosen = sweep.points[:LISTED_POINTS]
-    wrong = [point for point in sweep.points[LISTED_POINTS:] if point.status in (IMPOSSIBLE, FAILED)]
-    rows = [[escape(cell) for cell in cells(sweep, point)] for point in [*chosen, *wrong[:LISTED_POINTS]]]
+    points = sweep.table.points
+    wrong = [point for point in points[LISTED_POINTS:] if point.status in (IMPOSSIBLE, FAILED)]
+    rows = [[escape(cell) for cell in cells(point)] for point in [*points[:LISTED_POINTS], *wrong[:LISTED_POINTS]]]
     left = len(sweep.points) - len(rows)
     more = f'<p class="lead">{left:,} more points are in sweep.csv.</p>' if left > 0 else ""
     return tables.table([*map(escape, names), *HEAD], rows, "worded") + more

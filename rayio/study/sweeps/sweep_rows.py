@@ -10,13 +10,11 @@ from typing import Any
 from rayio.analyze.compare import spread
 from rayio.records.metric_names import METRICS, lookup
 from rayio.records.run_result import RunResult, read_result
+from rayio.records.sweeps import DONE, FAILED, IMPOSSIBLE, UNMET
 from rayio.scenario import derive
 from rayio.scenario.model import Scenario
 from rayio.schema.fields import show
 from rayio.study.sweeps.points import identity, number_of
-
-#: Status of a run: done, done with unmet expectations, contradictory keys, failed.
-DONE, UNMET, IMPOSSIBLE, FAILED = "done", "unmet", "impossible", "failed"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from rayio.errors import ContradictionError, RayioError, ScenarioError
 from rayio.model.engine import engine_named
+from rayio.records.sweeps import DONE, FAILED, IMPOSSIBLE
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import checks
 from rayio.scenario.load import loading
@@ -22,7 +23,7 @@ from rayio.study.sweeps import worker
 from rayio.study.sweeps.points import Points, grid, listed
 from rayio.study.sweeps.sweep_directory import SweepDirectory
 from rayio.study.sweeps.sweep_files import write
-from rayio.study.sweeps.sweep_rows import DONE, FAILED, IMPOSSIBLE, Row, row_of
+from rayio.study.sweeps.sweep_rows import Row, row_of
 from rayio.study.sweeps.swept import Sweep
 
 #: The fewest runs for which more processes are faster.

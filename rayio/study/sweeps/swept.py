@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 
 from rayio.analyze.gate import of_result
 from rayio.records.doubts import SETTING, blocking
+from rayio.records.sweeps import DONE, FAILED, UNMET, SweepTable
 from rayio.report.text.notebook import html
+from rayio.report.text.sweep import text
 from rayio.signals import INTERRUPTED
 from rayio.study.sweeps import choices
-from rayio.study.sweeps.sweep_rows import DONE, FAILED, UNMET, Point, Row, columns, points_of
+from rayio.study.sweeps.sweep_rows import Point, Row, columns, points_of
+from rayio.study.sweeps.sweep_table import table_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,6 +63,11 @@ class Sweep:
         """The Pareto front: the best trade-offs of AU against readers and memory."""
         return [self.points[index] for index in sorted(choices.front(self.points, choices.readers, choices.memory))]
 
+    @cached_property
+    def table(self) -> SweepTable:
+        """The points as a table, with what follows from them."""
+        return table_of(self.keys, self.points, self.knee, self.front)
+
     def frame(self) -> pd.DataFrame:
         """Return a row for every run: swept keys, status, readers, window_bytes, and every metric by its name."""
         import pandas as pd
@@ -79,8 +87,7 @@ class Sweep:
         return figures
 
     def __str__(self) -> str:
-        # by name: the tables import this module
-        return str(import_module("rayio.study.sweeps.sweep_tables").text(self)) if self.rows else repr(self)
+        return text(self.table) if self.rows else repr(self)
 
     def _repr_html_(self) -> str:
         """Return the table and its conclusions for a notebook."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayError, RuntimeEnvSetupError
 
-from rayio.engines.ray.cluster.control import Control
+from rayio.engines.ray.cluster.control import GCS, Control, is_of
 from rayio.engines.ray.transport.remote import plain
 from rayio.errors import RayioError
 from rayio.machine.oom import oom_kills, why_killed
@@ -36,6 +39,8 @@ class Deaths:
         if isinstance(error, OutOfMemoryError):
             return "killed by Ray: its node is out of memory"
         home = next((actor.get("ray_node") for actor in self.actors if actor["name"] == name), None)
+        if (lost := self._of_ray(home)) is not None:
+            return lost
         try:
             nodes = within(WHY_SECONDS, ray.nodes, look=self.control.look)
         except TimeoutError:
@@ -50,7 +55,19 @@ class Deaths:
 
     def why_collector(self, error: RayError) -> str:
         """Return the cause of the collector's death; it is on the driver's host."""
-        return "killed by Ray: its node is out of memory" if isinstance(error, OutOfMemoryError) else self._here()
+        if isinstance(error, OutOfMemoryError):
+            return "killed by Ray: its node is out of memory"
+        return self._of_ray(None) or self._here()
+
+    def state_of(self, name: str) -> str:
+        """Return the unusual state of an actor's process on this host; empty if it has none, or is elsewhere."""
+        about = next((actor for actor in self.actors if actor["name"] == name), {})
+        if name != "collector" and about.get("ray_node") != ray.get_runtime_context().get_node_id():
+            return ""
+        with suppress(psutil.Error, KeyError):
+            state = psutil.Process(about["pid"]).status()
+            return {"stopped": "stopped", "disk-sleep": "waiting for its storage"}.get(state, "")
+        return ""
 
     def not_started(self, name: str, error: RayError) -> str:
         """Return a line on an actor that did not start."""
@@ -65,11 +82,37 @@ class Deaths:
         why = self.why(name, error) if isinstance(error, RayError) else "killed"
         return f"{name} did not start: {why} ({first_line(cause)}); {logs}"
 
+    def _of_ray(self, node: str | None) -> str | None:
+        """Return the cause of a death if it is one of Ray's processes: the control process, or a node's raylet.
+
+        ``node`` is the Ray node of the actor; None is that of the driver.
+        """
+        pulse = self.control.pulse
+        own = self.control.own
+        names = [name for name in pulse.addresses if node is not None and is_of(name, node)] or [own]
+        pulse.look()
+        for name in (GCS, *names):
+            if seconds := pulse.silence(name):
+                return f"{name} has not answered for {seconds:.0f} s"
+        if not pulse.is_closed(names[0]):
+            return None
+        agent = failed_agent(Path(self.control.logs)) if names[0] == own else ""
+        return f"{names[0]} has ended" + (f", because its {agent} had" if agent else "")
+
     def _killed(self, hosts: set[str]) -> str:
         return self._here() if hosts == {platform.node()} else why_killed(None, None)
 
     def _here(self) -> str:
         return why_killed(self._kills, oom_kills())
+
+
+def failed_agent(folder: Path) -> str:
+    """Return the name of the agent whose end ended a raylet, from the raylet's log; empty for any other end."""
+    with suppress(OSError):
+        for path in (folder / "raylet.out", folder / "raylet.err"):
+            if names := re.findall(rb"one Ray agent failed, agent_name = (\w+)", path.read_bytes()[-LOG_BYTES:]):
+                return str(names[-1].decode())
+    return ""
 
 
 def logged(folder: Path, text: bytes) -> bool:

@@ -46,6 +46,8 @@ FLUSH_SECONDS = 10.0
 #: Seconds for the collector to write its spans, and to answer during the run.
 FINISH_SECONDS = 120.0
 COLLECTOR_SECONDS = 30.0
+#: Seconds for it at least, however short the deadline of a silence is.
+LEAST_SECONDS = 5.0
 #: Seconds beyond a deadline: for Ray to place the run, and to end all.
 GRACE_SECONDS = 5.0
 KILL_SECONDS = 15.0
@@ -78,7 +80,10 @@ class ActorGroup:
         self.live_record = live
         self.connection = connection
         self.control = connection.control
+        self.control.deadline = plan.cluster.stall_deadline
         self.vigil = vigil
+        #: Actors that do not answer, and are not waited for at the end.
+        self.silent: set[str] = set()
         self.root = root
         self.run_id = run_id
         self.anchor = Anchor.new()
@@ -113,6 +118,7 @@ class ActorGroup:
         self._place(deadline)
         self._from_ray(partial(self._create_all, say), deadline)
         self._await_ready(deadline, say)
+        self.control.need({actor["ray_node"] for actor in self.actors if actor["name"].startswith("rank-")})
 
     def _create_all(self, say: Callable[[str], None]) -> None:
         beside_driver = NodeAffinitySchedulingStrategy(self.connection.driver_node, soft=False)
@@ -250,8 +256,18 @@ class ActorGroup:
             RayioError: a role failed, or an actor that cannot be replaced died.
         """
         lives = {handle.run.remote(): name for name, handle in self.handles.items() if name.startswith("rank-")}
-        waiting = list(lives)
         rounds = Rounds(self.plan, self.specs, self.handles, self.actors, self.anchor.here(), self.vigil)
+        try:
+            self._live(lives, rounds, watch)
+        except BaseException:
+            self.silent |= rounds.silent
+            raise
+        hold()  # nothing is left to be stopped or to fail
+        with contextlib.suppress(RayioError):
+            watch(self._progress())
+
+    def _live(self, lives: dict[Any, str], rounds: Rounds, watch: Watch) -> None:
+        waiting = list(lives)
         while waiting:
             done, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=LOOK_SECONDS)
             for reference in done:
@@ -271,13 +287,11 @@ class ActorGroup:
                     self._from_ray(partial(self.team.look, progress["wishes"]), time.monotonic() + COLLECTOR_SECONDS)
                 watch(progress)
                 rounds.look()
-        hold()  # nothing is left to be stopped or to fail
-        with contextlib.suppress(RayioError):
-            watch(self._progress())
 
     def _progress(self) -> dict[str, Any]:
         reference = self.handles["collector"].progress.remote()
-        ends = time.monotonic() + COLLECTOR_SECONDS
+        patience = min(COLLECTOR_SECONDS, max(LEAST_SECONDS, self.vigil.deadline))
+        ends = time.monotonic() + patience
         while not ray.wait([reference], timeout=1.0)[0] and time.monotonic() < ends:
             self.control.look()
         try:
@@ -285,9 +299,11 @@ class ActorGroup:
         except RayTaskError as error:
             raise plain(error) from None
         except GetTimeoutError:
+            self.silent.add("collector")
+            state = self.deaths.state_of("collector") or "stopped, or waiting for its storage"
             raise RunError(
-                f"the collector has not answered for {COLLECTOR_SECONDS:g} s (stopped, or waiting for its storage): "
-                "spans can no longer be stored; start the run again"
+                f"the collector has not answered for {patience:.0f} s ({state}): spans can no longer be stored; start "
+                "the run again"
             ) from None
         except RayError as error:
             self.control.look()
@@ -322,23 +338,22 @@ class ActorGroup:
             remove_placement_group(self.group)
 
     def _gather_tallies(self) -> None:
-        known = {tally.rank for tally in self.tallies}
+        known, here = {tally.rank for tally in self.tallies}, self.handles.keys() - self.silent
         references = [
             self.handles[s.name].consumed.remote()
             for s in self.specs
-            if s.kind == "rank" and s.name in self.handles and not known.issuperset(rank for (rank,) in s.members)
+            if s.kind == "rank" and s.name in here and not known.issuperset(rank for (rank,) in s.members)
         ]
         for reference in self.control.answers(references, FLUSH_SECONDS):
             with contextlib.suppress(RayError):
                 self.tallies += ray.get(reference)
 
     def _flush(self) -> None:
+        here = set() if "collector" in self.silent else self.handles.keys() - self.silent  # nobody else takes spans
         layers = [spec.name for spec in self.specs if spec.kind == "layer"]
-        references = [
-            self.handles[name].spent.remote() for name in ("barrier", *layers, "collector") if name in self.handles
-        ]
+        references = [self.handles[name].spent.remote() for name in ("barrier", *layers, "collector") if name in here]
         references += [
-            self.handles[s.name].flush.remote() for s in self.specs if s.kind not in SERVERS and s.name in self.handles
+            self.handles[s.name].flush.remote() for s in self.specs if s.kind not in SERVERS and s.name in here
         ]
         heard, processes = (0, []) if self.team is None else (self.team.sent, [*self.team.cpu])
         for reference in self.control.answers(references, FLUSH_SECONDS):
@@ -350,6 +365,8 @@ class ActorGroup:
         if "collector" not in self.handles:
             return
         try:
+            if "collector" in self.silent:
+                raise RunError("the collector could not write all spans: it no longer answers")
             ending = self.handles["collector"].finish.remote()
             if not self.control.answers([ending], FINISH_SECONDS):
                 raise RunError("the collector could not write all spans: it no longer answers")

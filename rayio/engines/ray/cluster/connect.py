@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rayio import __version__
 from rayio.engines.ray.cluster import token
-from rayio.engines.ray.cluster.control import LAST_SECONDS, Control
+from rayio.engines.ray.cluster.control import GCS, LAST_SECONDS, Control, raylet
 from rayio.engines.ray.cluster.local_ray import (
     SHUTDOWN_SECONDS,
     logs,
@@ -29,6 +29,7 @@ from rayio.engines.ray.cluster.local_ray import (
     start_own,
     usual_priority,
 )
+from rayio.engines.ray.cluster.pulse import Pulse
 from rayio.engines.ray.placement import ACTOR_BYTES, READERS, TIER, Grounds, Place, grounds, is_tiered, num_processes
 from rayio.errors import ClusterError
 from rayio.model.plan import IN_FLIGHT_SHARE, Plan
@@ -37,7 +38,7 @@ from rayio.units import format_bytes
 
 #: Memory of a node that stays free when a run's fit is checked.
 SPARE_BYTES = 256 << 20
-PROBE_SECONDS = 60
+PROBE_SECONDS = 180
 KNOCK_SECONDS = 5.0
 #: The place of a node that was not probed.
 NOWHERE = Place()
@@ -80,6 +81,7 @@ class Connection:
         """
         if self.is_ours and not self.stays:
             shut_down(self.control.patience(SHUTDOWN_SECONDS), is_local=self.is_local)
+        self.control.pulse.close()
         self.restore_log()
 
 
@@ -113,7 +115,7 @@ def connect(address: str | None, log: Path) -> Connection:
             if sharing is not None:
                 sharing.is_running = True
         context = ray.get_runtime_context()
-        control = Control(context.gcs_address, logs())
+        control = _control(context.gcs_address, context.get_node_id())
         stays = sharing is not None and sharing.is_running
         is_local = not already and address is None and not stays
         return Connection(not already or stays, _probe(), context.get_node_id(), restore_log, control, is_local, stays)
@@ -124,6 +126,19 @@ def connect(address: str | None, log: Path) -> Connection:
             shut_down(LAST_SECONDS, is_local=address is None)
         restore_log()
         raise
+
+
+def _control(gcs: str, own_node: str) -> Control:
+    """Return the liveness of the cluster, watched from now on."""
+    addresses, own = {GCS: gcs}, ""
+    for node in ray.nodes():
+        if node["Alive"]:
+            name = raylet(node["NodeManagerHostname"], node["NodeID"])
+            addresses[name] = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
+            own = name if node["NodeID"] == own_node else own
+    pulse = Pulse(addresses)
+    pulse.start()
+    return Control(gcs, logs(), pulse=pulse, own=own)
 
 
 def _start(address: str | None, log: Path) -> None:

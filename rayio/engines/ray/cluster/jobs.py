@@ -20,7 +20,7 @@ from rayio.signals import within
 T = TypeVar("T")
 
 #: Seconds that a head gets to answer; more for a submission, which uploads packages.
-ANSWER_SECONDS, SUBMIT_SECONDS = 20.0, 300.0
+ANSWER_SECONDS, SUBMIT_SECONDS = 60.0, 300.0
 #: Seconds to wait for the agent that starts jobs, in addition to the 10 of each request, and between two requests.
 AGENT_SECONDS, AGENT_PAUSE_SECONDS = 60.0, 2.0
 #: The dashboard's message without that agent, and the agent's usual port.
@@ -57,6 +57,10 @@ class JobState:
     def is_over(self) -> bool:
         """True if the state is final."""
         return self.status in OVER
+
+
+class SilentError(ClusterError):
+    """A cluster whose head did not answer in time: it may be busy."""
 
 
 class NoAgentError(ClusterError):
@@ -156,7 +160,7 @@ class Jobs:
         try:
             return within(seconds, call)
         except TimeoutError:
-            raise ClusterError(f"{self.address}: no answer within {seconds:.0f} s") from None
+            raise SilentError(f"{self.address}: no answer within {seconds:.0f} s") from None
         except Exception as error:  # Ray's client raises many classes
             if NO_AGENT in str(error):
                 raise NoAgentError(self._without_agent()) from None

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import ray
+from ray.exceptions import GetTimeoutError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rayio import storage
@@ -18,8 +19,8 @@ from rayio.engines.ray.cluster.connect import Node
 from rayio.errors import ClusterError, RayioError
 from rayio.trace.clocks import Offset, Ping, estimate
 
-#: Seconds for a node's answers, and for a connection to a collector.
-ANSWER_SECONDS, REACH_SECONDS = 60, 5.0
+#: Seconds for a node's answers, whose first starts a process on a machine that may be busy; and for a connection.
+ANSWER_SECONDS, REACH_SECONDS = 180, 5.0
 #: Requests for a node's time; the first starts a process there.
 PINGS = 8
 
@@ -62,6 +63,9 @@ def _ask(node: Node, resources: dict[str, float], root: str | None, mark: str, c
         try:
             return ray.get(reference, timeout=ANSWER_SECONDS)
         except Exception as error:  # Ray raises many classes
+            if isinstance(error, GetTimeoutError):
+                what = f"node {node.host} ({node.node_id[:8]}) has not answered for {ANSWER_SECONDS} s"
+                raise ClusterError(f"{what}; its machine is too busy, or has no memory for a process") from None
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise ClusterError(f"node {node.host} ({node.node_id[:8]}) does not answer: {lines[-1]}") from None
 

@@ -9,8 +9,9 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rayio.errors import ClusterError
 
@@ -89,10 +90,13 @@ def ask_with_or_without(call: Callable[[], T]) -> T:
 def has_token() -> bool:
     """Return True if this user has a token, whatever the mode is."""
     with contextlib.suppress(Exception):  # other versions of Ray
-        from ray._raylet import AuthenticationTokenLoader
-
-        return bool(AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True))
+        return bool(_core().AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True))
     return False
+
+
+def _core() -> Any:
+    """Return Ray's core, which has no types."""
+    return import_module("ray._raylet")
 
 
 def _choose(mode: str) -> None:
@@ -106,10 +110,8 @@ def _choose(mode: str) -> None:
 def _reload() -> None:
     """Make Ray read its variables again."""
     with contextlib.suppress(Exception):  # other versions of Ray
-        from ray._raylet import AuthenticationTokenLoader, Config
-
-        Config.initialize("")
-        AuthenticationTokenLoader.instance().reset_cache()
+        _core().Config.initialize("")
+        _core().AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _is_refused(gcs: str, mode: str) -> bool | None:
@@ -118,9 +120,7 @@ def _is_refused(gcs: str, mode: str) -> bool | None:
     os.environ[MODE] = mode
     _reload()
     try:
-        from ray._raylet import GcsClient
-
-        GcsClient(address=gcs).check_alive([], timeout=ASK_SECONDS)
+        _core().GcsClient(address=gcs).check_alive([], timeout=ASK_SECONDS)
         return False
     except Exception as error:
         return True if type(error).__name__ == "AuthenticationError" else None

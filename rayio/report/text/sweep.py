@@ -1,0 +1,114 @@
+"""A sweep as text: a table that fits a terminal, and conclusions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rayio.records.sweeps import DONE, FAILED, IMPOSSIBLE, UNMET, SweepTable, TablePoint
+from rayio.report.text.doubts import worded
+from rayio.report.text.terms import counted
+from rayio.units import format_bytes
+
+#: Points that a terminal shows; the files have all.
+SHOWN_POINTS = 40
+#: Different reasons of contradictory points to print; sweep.csv has all.
+SHOWN_REASONS = 3
+#: The fewest characters of a swept value, even in a narrow terminal.
+SHORTEST_VALUE = 8
+
+HEAD = ("AU", "samples/s", "data loading", "readers", "memory", "")
+
+
+def short_names(keys: Sequence[str]) -> list[str]:
+    """Return keys by their last part, if it is unique."""
+    lasts = [key.rpartition(".")[2] for key in keys]
+    return [last if lasts.count(last) == 1 else key for key, last in zip(keys, lasts, strict=True)]
+
+
+def cells(point: TablePoint) -> list[str]:
+    """Return a point's cells: its values, AU, samples/s, exposed data loading, workers, memory, remarks."""
+    au = "-" if point.au is None else f"{100 * point.au:.1f} %"
+    if point.au is not None and point.au_half is not None:
+        au = f"{100 * point.au:.1f} ± {100 * point.au_half:.1f} %"
+    return [
+        *point.values,
+        au,
+        "-" if point.samples_per_second is None else f"{point.samples_per_second:,.1f}",
+        "-" if point.data_wait_share is None else f"{100 * point.data_wait_share:.1f} %",
+        "-" if point.readers is None else f"{point.readers:,}",
+        "-" if point.window_bytes is None else format_bytes(point.window_bytes),
+        ", ".join(remarks(point)),
+    ]
+
+
+def remarks(point: TablePoint) -> list[str]:
+    """Return the remarks on a point: knee, front (on the Pareto front), or its status if it failed."""
+    words = ["knee"] * point.is_knee + ["front"] * point.is_on_front
+    return [*words, *([] if point.status == DONE else [point.status])]
+
+
+def text(table: SweepTable, width: int = 100) -> str:
+    """Return a sweep as a table of at most ``width`` columns, with conclusions.
+
+    If there are more than :data:`SHOWN_POINTS` points, it has the Pareto front and the first others.
+    """
+    points = shown(table)
+    rows = [cells(point) for point in points]
+    head = [*short_names(table.keys), *HEAD]
+    _shorten([head, *rows], len(table.keys), width)
+    wide = [max(len(head[n]), *(len(row[n]) for row in rows)) for n in range(len(head) - 1)]
+    lines = [_line(head, wide, width), *(_line(row, wide, width) for row in rows)]
+    if (left := len(table.points) - len(points)) > 0:
+        lines.append(f"  and {counted(left, 'more point')}: all are in sweep.csv")
+    return "\n".join([*lines, "", *conclusions(table)])
+
+
+def shown(table: SweepTable) -> list[TablePoint]:
+    """Return the points of the table: all, or the Pareto front and the first others."""
+    if len(table.points) <= SHOWN_POINTS:
+        return [*table.points]
+    order = sorted(range(len(table.points)), key=lambda index: not table.points[index].is_on_front)
+    return [table.points[index] for index in sorted(order[:SHOWN_POINTS])]
+
+
+def _shorten(rows: Sequence[list[str]], num_keys: int, width: int) -> None:
+    """Cut the swept values of a table so that its numbers fit; sweep.csv has them whole."""
+    taken = 2 + sum(2 + max(len(row[n]) for row in rows) for n in range(num_keys, len(rows[0])))
+    most = max(SHORTEST_VALUE, (width - taken) // num_keys - 2) if num_keys else 0
+    for row in rows:
+        row[:num_keys] = [cell if len(cell) <= most else f"{cell[: most - 1]}…" for cell in row[:num_keys]]
+
+
+def _line(row: Sequence[str], wide: Sequence[int], width: int) -> str:
+    line = "  " + "  ".join(f"{cell:>{n}}" for cell, n in zip(row[:-1], wide, strict=True)) + f"  {row[-1]}"
+    line = line.rstrip()
+    return line if len(line) <= width else line[: max(width - 1, 1)] + "…"
+
+
+def conclusions(table: SweepTable) -> list[str]:
+    """Return the conclusions: the knee, met expectations, warnings, contradictory and failed points."""
+    names, points = short_names(table.keys), table.points
+    lines = [f"knee: {_place(names, p)}: more of it brings little AU" for p in points if p.is_knee]
+    met, unmet = (sum(point.status == status for point in points) for status in (DONE, UNMET))
+    if unmet:
+        meet = "meets" if met == 1 else "meet"
+        lines.append(f"expect: {counted(met, 'point')} {meet} it, {unmet} {'does' if unmet == 1 else 'do'} not")
+    if table.cheapest is not None:
+        cheapest = _place(names, points[table.cheapest])
+        lines.append(f"the one of these with the fewest readers, then the least memory: {cheapest}")
+    for warned in table.warnings:
+        (doubt,) = worded([warned.doubt])
+        place = _place(names, points[warned.worst])
+        lines.append(f"warning: {counted(warned.number, 'point')}, {place} the most: {doubt.sentence}")
+    for status, what in ((IMPOSSIBLE, "cannot be"), (FAILED, "failed, and the same command tries again")):
+        of_status = [point.error or "" for point in points if point.status == status]
+        if of_status:
+            reasons = [*dict.fromkeys(of_status)]
+            left = len(reasons) - SHOWN_REASONS
+            more = f"; and {counted(left, 'other reason')}" if left > 0 else ""
+            lines.append(f"{counted(len(of_status), 'point')} {what}: {'; '.join(reasons[:SHOWN_REASONS])}{more}")
+    return lines
+
+
+def _place(names: Sequence[str], point: TablePoint) -> str:
+    return ", ".join(f"{name}={value}" for name, value in zip(names, point.values, strict=True))

@@ -1,0 +1,58 @@
+"""The table of a sweep, made from its points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rayio.analyze.gate import of_result, of_runs
+from rayio.records.doubts import SETTING, blocking
+from rayio.records.sweeps import DONE, UNMET, SweepTable, TablePoint, Warned
+from rayio.study.sweeps.points import written
+from rayio.study.sweeps.sweep_rows import Point
+
+
+def table_of(keys: Sequence[str], points: Sequence[Point], knee: Point | None, front: Sequence[Point]) -> SweepTable:
+    """Return the table of a sweep over some keys; ``knee`` and ``front`` are some of its points."""
+    on_front = {id(point) for point in front}
+    return SweepTable(
+        keys=tuple(keys),
+        points=tuple(_row(point, is_knee=point is knee, is_on_front=id(point) in on_front) for point in points),
+        cheapest=_cheapest(points),
+        warnings=tuple(_warnings(points)),
+    )
+
+
+def _row(point: Point, *, is_knee: bool, is_on_front: bool) -> TablePoint:
+    au, half = point.spread("au") or (None, None)
+    return TablePoint(
+        values=tuple(map(written, point.values)),
+        au=au,
+        au_half=half,
+        samples_per_second=point.mean("samples_per_second"),
+        data_wait_share=point.mean("data_wait_share"),
+        readers=point.first.readers,
+        window_bytes=point.first.window_bytes,
+        status=point.status,
+        error=point.error,
+        is_knee=is_knee,
+        is_on_front=is_on_front,
+    )
+
+
+def _cheapest(points: Sequence[Point]) -> int | None:
+    """Return the index of the cheapest point that meets ``expect:``, where some do not; None if the gate holds it."""
+    met = [index for index, point in enumerate(points) if point.status == DONE]
+    results = (result for index in met for result in points[index].measured)
+    if all(point.status != UNMET for point in points) or blocking(of_runs(results), SETTING):
+        return None
+    costs = {index: (points[index].first.readers or 0, points[index].first.window_bytes or 0.0) for index in met}
+    return min(met, key=lambda index: costs[index], default=None)
+
+
+def _warnings(points: Sequence[Point]) -> Iterator[Warned]:
+    """Yield each kind of doubt: the worst one, the number of points that have it, and the worst of them."""
+    for doubt in of_runs(result for point in points for result in point.measured):
+        of_points = [[d for result in point.measured for d in of_result(result)] for point in points]
+        mine = [index for index, doubts in enumerate(of_points) if any(d.code == doubt.code for d in doubts)]
+        worst = next(index for index in mine if any(d.numbers == doubt.numbers for d in of_points[index]))
+        yield Warned(doubt=doubt, number=len(mine), worst=worst)
