@@ -190,6 +190,23 @@ def test_a_python_reader_of_tfrecord_streams_as_planned(tmp_path: Path) -> None:
     assert real == planned(layout, "tfrecord", "streamed", IN_ORDER, buffer_bytes=buffer)
 
 
+_TAR = """
+import tarfile
+for number in range(3):
+    with tarfile.open(str(number), "r|") as archive:
+        for member in archive:
+            archive.extractfile(member).read()
+"""
+
+
+def test_tarfile_streams_as_planned(tmp_path: Path) -> None:
+    """WebDataset reads with tarfile's stream: 20 blocks at a time."""
+    layout = written(tmp_path, "tar", 1500)
+    real = seen(tmp_path, _TAR)
+    ours = planned(layout, "tar", "streamed", IN_ORDER, buffer_bytes=10_240)
+    assert real == ours
+
+
 _NUMPY = """
 import io, pathlib
 import numpy as np
