@@ -74,10 +74,11 @@ class Case:
         self.keys = [f"{sample}/{layout.path(number)}" for number in range(layout.num_files)]
         self.memory = np.zeros(BATCH * self.nbytes, np.uint8)
         self.reader = BatchReader(Reading(plan_of(wanted, modelled=False), 0, "", 0), 0, self._lend)
-        config = {"region": "us-east-1", "endpoint": os.environ["AWS_ENDPOINT_URL"]}
+        endpoint = os.environ["AWS_ENDPOINT_URL"]
         self.client = S3Store(
-            "bucket", config={**config, "virtual_hosted_style_request": False}, client_options={"allow_http": True}
-        )
+            "bucket", config={"region": "us-east-1", "endpoint": endpoint, "virtual_hosted_style_request": False},
+            client_options={"allow_http": True},
+        )  # fmt: skip
         self.pool, self.alone = ThreadPoolExecutor(depth), ThreadPoolExecutor(1)
 
     def _lend(self, nbytes: int) -> NDArray[np.uint8]:

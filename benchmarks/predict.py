@@ -130,11 +130,12 @@ def points(seed: int, groups: list[str]) -> Iterator[Point]:
 
 def learned(group: str, root: str, tries: int) -> tuple[Scenario, float]:
     """Calibrate two runs of a group; give the seconds of fixed work with them too."""
-    runs, speeds = [], []
+    runs: list[rayio.Run] = []
+    speeds: list[float] = []
     for sample_kb in TAUGHT_KB:
         wanted = build(Point(group, 1, 2, 4, sample_kb, TAUGHT_MS).scenario())
-        run, speed = at_a_speed(lambda wanted=wanted: rayio.run(wanted, root=root), speeds[0] if speeds else None,
-                                SPEED_WITHIN, tries)  # fmt: skip
+        make = partial(rayio.run, wanted, root=root)
+        run, speed = at_a_speed(make, speeds[0] if speeds else None, SPEED_WITHIN, tries)
         runs.append(run)
         speeds.append(speed)
     found = calibrated(*(run.path for run in runs))
@@ -178,8 +179,8 @@ def outcome(point: Point, taught: Scenario, fixed: float, root: str, tries: int)
         usual, least, most = predicted(taught, wanted, root)
     finally:
         shutil.rmtree(Path(root, wanted["dataset"]["path"]), ignore_errors=True)  # all of them would fill the memory
-    parts = (each / steps for each in (made, usual, least, most))
-    return Outcome(*parts, trivial=point.compute_ms / 1000), now / fixed
+    found = Outcome(made / steps, usual / steps, least / steps, most / steps, trivial=point.compute_ms / 1000)
+    return found, now / fixed
 
 
 def main() -> None:

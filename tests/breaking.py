@@ -201,8 +201,8 @@ class Server:
                 keys = re.findall(rb"<Key>([^<]*)</Key>", request.body)
                 for key in keys:
                     self.stored.pop(f"{path.rstrip('/')}/{key.decode()}", None)
-                inner = b"".join(b"<Deleted><Key>%s</Key></Deleted>" % key for key in keys)
-                return "200 OK", "", b"<DeleteResult>%s</DeleteResult>" % inner
+                gone = b"".join(b"<Deleted><Key>%s</Key></Deleted>" % key for key in keys)
+                return "200 OK", "", b"<DeleteResult>%s</DeleteResult>" % gone
             case "list":
                 return "200 OK", "", self._listed(path, query)
         if path not in self.stored:

@@ -34,6 +34,7 @@ def kills(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     """The number of processes that the kernel has killed for memory, to be set."""
     number: list[int | None] = [3]
     monkeypatch.setattr(deaths, "oom_kills", lambda: number[0])
+    monkeypatch.setattr(deaths, "EVIDENCE_SECONDS", 0.0)
     return number
 
 

@@ -51,7 +51,7 @@ def waiting(request: pytest.FixtureRequest) -> tuple[Any, str]:
     return taught(run).scenario, size
 
 
-@pytest.mark.parametrize("compute", ["40 ms", "60 ms", "100 ms"])
+@pytest.mark.parametrize("compute", ["20 ms", "40 ms", "60 ms", "100 ms"])
 def test_waits_for_cores_are_no_cost_of_a_step(waiting: Any, compute: str) -> None:
     """Where longer compute leaves cores free, nothing waits for them any more."""
     found, size = waiting
@@ -116,6 +116,13 @@ def test_busy_runs_that_leave_cores_free_fit_no_contention() -> None:
     cpu = lazy.scenario.charges.cpu
     assert (cpu.at_least, cpu.at_most) == (0.75, 1.35)
     assert any("left processors free or others used them" in note for note in lazy.notes)
+
+
+def test_one_busy_run_makes_a_prediction_less_sure_than_two(two_runs: Any) -> None:
+    (large, of_large), (small, of_small) = two_runs
+    one, two = (taught(large, small, full=full).scenario.charges.cpu for full in ([of_large], [of_large, of_small]))
+    assert one.at_most - one.at_least >= 0.24
+    assert two.at_most - two.at_least < one.at_most - one.at_least
 
 
 def test_uneven_times_of_decoding_still_count_by_the_byte() -> None:

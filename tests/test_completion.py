@@ -63,14 +63,11 @@ def test_every_key_is_reached_section_by_section() -> None:
     loader = {f"{name}=" for name in known if name.startswith("loader.")}
     assert below("loader.") == loader
     assert {"checkpoint.every.", "checkpoint.path="} <= below("checkpoint.")
-    assert answers("rayio show unet3d-small loader.num") == ["loader.num_workers="]
+    assert answers("rayio show unet3d-small loader.num_w") == ["loader.num_workers="]
 
 
 def test_values_that_are_offered_are_allowed() -> None:
-    assert answers("rayio show unet3d-small loader.assignment=") == [
-        "loader.assignment=static",
-        "loader.assignment=dynamic",
-    ]
+    assert answers("rayio show unet3d-small loader.worker=") == ["loader.worker=process", "loader.worker=thread"]
     assert answers("rayio sweep unet3d-small loader.in_order=true,f") == ["loader.in_order=true,false"]
     assert "storage.model=nvme" in answers("rayio show unet3d-small storage.model=")
     assert answers("rayio show unet3d-small no.such=") == []

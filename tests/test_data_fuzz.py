@@ -22,7 +22,8 @@ from rayio.data.formats.chunks import Hdf5Options
 from rayio.data.formats.encoded import Encoded
 from rayio.data.formats.parquet_options import ParquetOptions
 from rayio.data.formats.sample import fill
-from rayio.data.formats.tfrecord import TfRecordOptions, masked_crc
+from rayio.data.formats.tfrecord import masked_crc
+from rayio.data.formats.tfrecord_options import TfRecordOptions
 from rayio.data.generate import prepare
 from rayio.data.layout import Batch, Layout
 from rayio.errors import DataError, StorageError

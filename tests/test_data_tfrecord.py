@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayio.data.formats import FORMATS
-from rayio.data.formats.tfrecord import READ_BYTES, TfRecordOptions, _around, _starts, decode, masked_crc
+from rayio.data.formats.tfrecord import READ_BYTES, _around, _starts, decode, masked_crc
+from rayio.data.formats.tfrecord_options import TfRecordOptions
 from rayio.data.layout import Layout
 from rayio.errors import DataError
 from rayio.schema.choice import NO_OPTIONS

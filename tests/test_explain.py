@@ -349,7 +349,8 @@ def test_of_a_run_that_its_own_times_do_not_give_nothing_is_predicted(
     found = explain(run.path)
     assert found.prediction is None
     (doubt,) = found.doubts
-    assert doubt.sentence.startswith(f"No prediction: the model gives AU 90.0 %, the run had {100 * run.au:.1f} %.")
+    measured = f"{100 * (run.au or 0):.1f} %"
+    assert doubt.sentence.startswith(f"No prediction: the model gives AU 90.0 %, the run had {measured}.")
     assert found.sentence.endswith("No prediction: the model does not give the run.")
     assert found.simulated is not None
     assert found.simulated.changes == (), "they would be counted from another run"
@@ -389,9 +390,8 @@ def test_advice_is_what_a_key_can_change_unless_that_gains_little(
         for name, gain in gains.items()
     )
     verdict: Any = SimpleNamespace(bound="input", cause="decode", is_worth_removing=True, is_processor_bound=None)
-    found: Any = counterfactual.prediction(
-        verdict, SimpleNamespace(base=run, tried=tried, baseline=SimpleNamespace(au=0.3))
-    )  # type: ignore[arg-type]
+    replays: Any = SimpleNamespace(base=run, tried=tried, baseline=SimpleNamespace(au=0.3))
+    found: Any = counterfactual.prediction(verdict, replays)
     assert (found and found.prediction.change.partition(" (")[0]) == said
 
 

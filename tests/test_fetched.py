@@ -172,7 +172,10 @@ def test_a_dataset_that_fits_into_memory_is_warned_of_before_it_is_read(tmp_path
     ended = run(tmp_path, {}, reporter=heard)
     (warned,) = (text for text in heard.said if text.startswith("warning: "))
     assert "storage.page_cache=drop" in warned
-    assert warned.removeprefix("warning: ") in ended.result.notes
+    assert ended.result.fetched is not None
+    is_known = ended.result.fetched.page_cache_share is not None
+    assert (warned.removeprefix("warning: ") in ended.result.notes) != is_known, "else it is a doubt, with its share"
+    assert any(doubt.code == "page_cache" for doubt in ended.result.doubts or ()) == is_known
     dropping = Heard()
     run(tmp_path, {"storage.page_cache": "drop"}, "again", dropping)
     assert not [text for text in dropping.said if "warning" in text]

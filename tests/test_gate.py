@@ -144,6 +144,14 @@ def test_a_model_that_gives_another_au_predicts_nothing() -> None:
     assert gate.not_reproduced(0.010, 0.012) is None
 
 
+@pytest.mark.parametrize(("simulated", "is_doubted"), [(0.109, False), (0.091, False), (0.12, True), (0.085, True)])
+def test_costs_with_which_steps_take_another_time_are_a_doubt(simulated: float, is_doubted: bool) -> None:
+    doubt = gate.other_steps(simulated, 0.1)
+    assert (doubt is not None) == is_doubted
+    if doubt is not None:
+        assert "took 100 ms. Calibrate a longer run" in worded([doubt])[0].sentence
+
+
 @pytest.mark.parametrize("model", [name for name in STORAGE_MODELS if name != "memory"])
 def test_a_run_on_each_storage_model_is_given_back_by_its_replay(model: str, tmp_path: Path) -> None:
     """Also where the model makes one request of ranges that are close: npz samples have three."""
@@ -344,6 +352,7 @@ EACH = (
     gate.short_run(given=1, took=2, au=0.4, epochs=3, steps=100, prefetched=4, change="workers × 2"),
     gate.not_reproduced(0.5, 0.9),
     gate.contradiction("read", 0.6, "read = 0", 0.01),
+    gate.other_steps(0.2, 0.1),
     gate.page_cache(fetched(1.0)),
     gate.busy_machine(0.95),
     gate.speed_of_calibration(0.04, 0.08),

@@ -19,11 +19,11 @@ from datasets import on_disk
 
 import rayio
 from rayio.errors import StorageError
+from rayio.records.sweeps import FAILED
 from rayio.reporter import Reporter
 from rayio.scenario.write import to_yaml
 from rayio.session.conclude import in_memory
 from rayio.signals import SIGNALS, Interrupts, deferred, interruptible, uninterrupted
-from rayio.study.sweeps.sweep_rows import FAILED
 from rayio.trace.recorder import Recorder
 from scenarios import scenario
 

@@ -25,6 +25,7 @@ from rayio.scenario.load import build, load
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import json_schema, to_yaml
 from rayio.schema.choice import Choosing, options_of
+from rayio.storage.stores import opening
 
 USED = """\
 name: toys
@@ -170,7 +171,7 @@ def test_the_commands_of_a_new_process_know_it(toy: Path) -> None:
         ({"storage.shlef": "left"}, "storage.shlef=left: no such key; did you mean shelf?"),
         ({"storage.schemes": {"toy": {"shelf": "left"}}}, "storage.schemes={toy: {shelf: left}}: no such key"),
         ({"storage.region": "a b"}, "storage.region=a b: must be the name of a region, such as eu-west-1"),
-        ({"dataset.path": "toys://x"}, "unknown scheme toys://; give a path or model://<name>, s3://..., toy://..."),
+        ({"dataset.path": "toys://x"}, "unknown scheme toys://; give a path or model://<name>, "),
         ({"dataset.format": "toys"}, "dataset.format=toys: must be npz, hdf5, tfrecord"),
     ],
 )
@@ -189,22 +190,39 @@ def test_choosing_another_kind_leaves_the_old_ones_options_behind(toy: Path) -> 
 
 def test_an_option_of_several_schemes_is_given_to_each_and_one_that_nobody_gave_to_none(toy: Path) -> None:
     both = load("toys.yaml", ["storage.region=eu-west-1"])
-    assert {name: options.region for name, options in both.stores.options.items()} == {
-        "s3": "eu-west-1", "toy": "eu-west-1",
-    }  # fmt: skip
+    regions = {name: options.region for name, options in both.stores.options.items() if "region" in dict(options)}
+    assert regions == dict.fromkeys(schemes_with("region"), "eu-west-1")
+    assert {"s3", "toy"} <= {*regions}
     assert build(yaml.safe_load(to_yaml(both))) == both
     assert hash(pickle.loads(pickle.dumps(both))) == hash(both)
     neither = load("toys.yaml", ["storage.max_attempts=1"])
     assert "region" not in to_yaml(neither)
     assert build(yaml.safe_load(to_yaml(neither))) == neither
     alone = build(yaml.safe_load(USED.replace(", shelf: left", "")))
-    assert [*alone.stores.options] == ["s3"], "what is not asked for is not imported"
+    built_in = [name for name in STORAGES.built_in if options_of(STORAGES[name]).model_fields]
+    assert [*alone.stores.options] == built_in, "what is not asked for is not imported"
+
+
+def schemes_with(key: str) -> list[str]:
+    """The schemes of addresses that have this option."""
+    return [name for name, kind in STORAGES.usable().items() if key in options_of(kind).model_fields]
+
+
+def test_an_option_that_a_scheme_shares_reaches_it_even_where_no_key_is_its_alone(toy: Path) -> None:
+    text = USED.replace(", shelf: left", ", region: north")
+    run = rayio.run(build(yaml.safe_load(text)), engine="local", out="run")
+    assert len([*(toy / "elsewhere" / "north" / "data" / "000000").iterdir()]) == 6
+    assert not [note for note in run.result.notes if note.startswith("storage.region")]
+    store = opening.open("toy://saved", build(yaml.safe_load(text)).stores)
+    assert len(store.entries()) == 2
 
 
 def test_options_of_a_scheme_that_nothing_of_a_run_has_are_said_to_do_nothing(toy: Path) -> None:
     run = rayio.run("toys.yaml", ["storage.max_attempts=1", "storage.region=eu-west-1"], engine="local", out="run")
-    assert [note for note in run.result.notes if note.startswith("storage.")] == [
-        "storage.max_attempts=1: no effect, because no path of this run is at s3://"
+    notes = [note for note in run.result.notes if note.startswith(("storage.max_attempts", "storage.region"))]
+    others = [name for name in schemes_with("max_attempts") if name != "toy"]
+    assert notes == [
+        f"storage.max_attempts=1: no effect, because no path of this run is at {name}://" for name in others
     ]
 
 

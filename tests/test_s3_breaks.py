@@ -128,7 +128,7 @@ def test_a_writer_that_fails_leaves_no_parts(server: Server) -> None:
     assert not server.uploads
 
 
-FLOODS = {
+FLOODS: dict[str, tuple[str, Callable[[Store], object]]] = {
     "list": ("list", lambda store: store.sizes()), "read": ("get", lambda store: store.read("f")),
     "get": ("get", got),
     "put": ("put", lambda store: store.write("g", lambda file: file.write(b"x"))),

@@ -37,6 +37,9 @@ dataset:
   format: npz
   num_files: 50
   samples_per_file: 3
+  sizes: per_file
+  files_per_folder: 20
+  compressibility: 1
   sample_bytes: {kind: lognormal, median: 1 MiB, sigma: 0.5, max: 4 MiB}
   eval: {num_files: 12, path: model://y, samples_per_file: 2, sample_bytes: 1 KiB}
 storage:

@@ -147,7 +147,7 @@ def test_a_run_whose_storage_does_not_answer_ends_with_the_story(home: Path) -> 
     said: list[str] = []
 
     class Heard(Reporter):
-        def say(self, text: str) -> None:
+        def failed(self, text: str) -> None:
             said.append(text)
 
     model = {"first_byte": "60 s", "connection_bandwidth": "1 GB/s", "bandwidth": "1 GB/s"}

@@ -27,12 +27,13 @@ import rayio
 from rayio.cli import main
 from rayio.errors import ScenarioError, StorageError
 from rayio.records.metric_names import METRICS, lookup
+from rayio.records.sweeps import DONE, FAILED, IMPOSSIBLE, UNMET
 from rayio.scenario import derive
 from rayio.scenario.load import load
 from rayio.study.sweeps import worker
 from rayio.study.sweeps.choices import front, knee, memory, readers
 from rayio.study.sweeps.points import grid, listed, number_of, split
-from rayio.study.sweeps.sweep_rows import DONE, FAILED, IMPOSSIBLE, UNMET, Point, Row, axis
+from rayio.study.sweeps.sweep_rows import Point, Row, axis
 
 SMALL = """
 name: small

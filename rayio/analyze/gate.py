@@ -40,6 +40,8 @@ MOST_BUSY = 0.9
 #: A replay reproduces a run if its AU is within this of the measured one, and differs by no more than this factor:
 #: AU is compute by time, so that is the factor on the time.
 REPRODUCED, REPRODUCED_FACTOR = 0.05, 1.25
+#: Calibrated costs reproduce a run if its steps take this share more or less time with them.
+REPRODUCED_STEP = 0.1
 #: Machines whose times of fixed work differ by more than this factor have another speed. On an idle machine the time
 #: differs by a tenth.
 OTHER_SPEED = 1.25
@@ -113,6 +115,14 @@ def not_reproduced(simulated: float | None, measured: float | None) -> Doubt | N
         names={},
         invalidates=(PREDICTION, CHANGES),
     )
+
+
+def other_steps(simulated: float, measured: float) -> Doubt | None:
+    """Return the doubt about calibrated costs with which steps do not take as long as in the run (s)."""
+    if abs(simulated - measured) <= REPRODUCED_STEP * measured:
+        return None
+    numbers = {"simulated_step": simulated, "measured_step": measured}
+    return Doubt(code=NOT_REPRODUCED, numbers=numbers, names={}, invalidates=(PREDICTION, CHANGES, INTERVAL))
 
 
 def contradiction(cause: str, share: float, change: str, time_saved: float) -> Doubt | None:

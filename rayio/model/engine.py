@@ -52,18 +52,20 @@ class Outcome:
     unstored: pa.Table | None = None
     info: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    #: Warnings that the run will measure memory: notes where it cannot be measured whether it did.
+    foretold: list[str] = field(default_factory=list)
     #: Hosts of readers, ranks and writers before the run, and those that answered afterwards.
     before: list[Sighting] = field(default_factory=list)
     after: list[Sighting] = field(default_factory=list)
 
     def meet(self, sightings: Iterable[Sighting], plan: Plan, site: Site) -> None:
-        """Record the hosts, and note in advance what the run cannot measure there."""
+        """Record the hosts, and warn in advance of what the run cannot measure there."""
         self.before = each_once(sightings)
         hosts = [sighting.host for sighting in self.before]
         self.info["hosts"] = [host.as_json() for host in hosts]
         for text in warnings(plan, site.root, hosts):
             site.reporter.warn(text)
-            self.notes.append(text)
+            self.foretold.append(text)
 
     @classmethod
     def of(cls, plan: Plan) -> Outcome:

@@ -90,11 +90,13 @@ def check_loader(plan: Plan) -> None:
                 f"storage.{shared[0]}: the workers of loader.kind={plan.loader.kind} cannot share its state; use "
                 "loader.kind=actors, or simulate"
             )
-    if not plan.modelled and plan.loader.io_depth > 1 and plan.loading().of(Where(0, 0, 0)).requests.places is None:
-        raise ScenarioError(
-            f"loader.io_depth={plan.loader.io_depth}: format {plan.format} plans no offsets, so its requests cannot be "
-            "in flight together; use loader.io_depth=1, or simulate"
-        )
+    if not plan.modelled and plan.loader.io_depth > 1:
+        planned = plan.loading().of(Where(0, 0, 0)).requests
+        if len(planned.nbytes) and planned.places is None:
+            raise ScenarioError(
+                f"loader.io_depth={plan.loader.io_depth}: format {plan.format} plans no offsets, so its requests "
+                "cannot be in flight together; use loader.io_depth=1, or simulate"
+            )
 
 
 def loader_of(plan: Plan) -> LoaderKind:

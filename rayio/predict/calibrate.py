@@ -13,6 +13,7 @@ from uuid import uuid4
 import numpy as np
 import yaml
 
+from rayio.analyze import gate
 from rayio.analyze.arrays import concatenated
 from rayio.analyze.shape import RunShape
 from rayio.errors import RunError, StorageError
@@ -28,7 +29,16 @@ from rayio.predict.processors import UNKNOWN, Processors, SeenCpu, cores_of_run,
 from rayio.predict.replay import UNLIMITED
 from rayio.predict.run_costs import apparent, costs_of_run, step_seconds, warm_since
 from rayio.predict.shown import Shown, reads_of
-from rayio.records.calibrated import Calibrated, DecodeFitted, LayerDelays, NoBusyRun, Note, StorageFitted, Usage
+from rayio.records.calibrated import (
+    Calibrated,
+    DecodeFitted,
+    LayerDelays,
+    NoBusyRun,
+    Note,
+    SimulatedBack,
+    StorageFitted,
+    Usage,
+)
 from rayio.records.doubts import Doubt
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario.costs import MOST_FACTOR, CpuCosts, taken
@@ -143,7 +153,7 @@ def calibrate(
             full=[learnable(each, reporter) for each in evidence.full], machine=evidence.machine,
             missing=evidence.missing, is_cached=first.is_cached,
         )  # fmt: skip
-        return replace(learned, doubts=speeds(runs))
+        return replace(learned, doubts=(*learned.doubts, *speeds(runs)))
     finally:
         reporter.done()
 
@@ -236,7 +246,8 @@ def learn(
         shown = [run, *(Shown(other.spans, plan_of(other.scenario, modelled=False)) for other in more)]
         costs = saving.learned(taught.charges, shown, storing["model"], notes, is_varied=cpu.is_work)
         taught = taught.model_copy(update={"costs": costs})
-    return Calibration(taught, tuple(notes))
+    back = [gate.other_steps(note.simulated, note.measured) for note in notes if isinstance(note, SimulatedBack)]
+    return Calibration(taught, tuple(notes), tuple(doubt for doubt in back if doubt is not None))
 
 
 def _cpu_of(runs: Sequence[Learnable]) -> list[SeenCpu]:

@@ -32,6 +32,8 @@ BUSY = 0.5
 FULL = 0.6
 #: Costs that a busy run shows without waits for processors: by its shortest steps, and by its CPU times.
 KNOWN_WHERE_BUSY = ("step", "barrier", "put")
+#: The least error of the contention of one run alone, which always comes back.
+ALONE = 0.12
 #: Rounds of fitting contention, and its bounds.
 ROUNDS, LEAST, MOST = 3, 0.2, 4.0
 
@@ -107,7 +109,7 @@ def as_full(
         scenario = scenario.model_copy(update={"costs": scenario.charges.model_copy(update={"cpu": cpu})})
     apart = float(np.abs(factors - 1).max())
     notes.append(FullBack(len(seen), apart))
-    return scenario, apart
+    return scenario, apart if len(seen) > 1 else max(apart, ALONE)
 
 
 def _slower(scenario: Scenario, like: Scenario, plan: Plan, step: float) -> float:

@@ -13,10 +13,11 @@ from rayio.scenario import checks, evaluation
 from rayio.scenario.layers import layers_of
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
+from rayio.schema.choice import options_of
 from rayio.schema.fields import show
 from rayio.session.folders import Checkpoints, refuse_overlaps
 from rayio.storage.address import is_absolute, is_path, join, path_of, scheme_of
-from rayio.storage.stores.opening import gap_at, has_fsync, has_page_cache
+from rayio.storage.stores.opening import STORES, gap_at, has_fsync, has_page_cache
 from rayio.storage.stores.paged import check_direct
 from rayio.units import format_bytes
 
@@ -93,7 +94,7 @@ def idle_storage(scenario: Scenario, base: str, out: str) -> Iterator[str]:
         if layer.idle_if_real and layer.name not in acting:
             yield layer.idle_if_real
     used = {scheme_of(join(base, path)) for path in [out, *paths_of(scenario)]}
-    of_use = {key for name in used & schemes.keys() for key, _ in schemes[name]}
+    of_use = {key for name in used if name in STORES for key in options_of(STORES[name]).model_fields}
     for name, options in schemes.items():
         for key, value in options:
             if key not in of_use and value != type(options).model_fields[key].default:

@@ -284,8 +284,10 @@ class _Session:
         unread = (f"unreadable span files: {', '.join(lost)}",) if lost else ()
         outcome = self.engine.outcome
         sources = fetched(self.plan, self.base, tallies, outcome.before, outcome.after)
+        is_known = sources is not None and sources.page_cache_share is not None
+        foretold = () if is_known else outcome.foretold
         result = replace(
-            result, notes=(*self.notes, *result.notes, *unread, *eviction_notes(sources)), fetched=sources,
+            result, notes=(*self.notes, *foretold, *result.notes, *unread, *eviction_notes(sources)), fetched=sources,
             hosts=tuple(sighting.host for sighting in outcome.before) or None,
         )  # fmt: skip
         speed = gate.speed_of_run(self.info)

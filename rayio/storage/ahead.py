@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -43,17 +44,19 @@ class _Request:
 @dataclass(slots=True, eq=False)
 class _File:
     name: str
-    #: True if the plan has an open of this file; otherwise the reader has kept it open.
-    is_opened: bool
+    #: Opens of this file that the plan has left; 0 if the reader has kept it open.
+    opens: int
     state: int = CLOSED
     file: CountedFile | None = None
     error: BaseException | None = None
     requests: list[_Request] = field(default_factory=list)
+    #: True until the planned first open.
+    is_unopened: bool = False
 
     @property
     def is_ready(self) -> bool:
         """True if a request to it can be made now, perhaps after an open."""
-        return self.state == OPEN or (self.state == CLOSED and self.is_opened)
+        return self.state == OPEN or (self.state == CLOSED and self.is_unopened)
 
 
 class Crew:
@@ -110,9 +113,9 @@ class Ahead:
         assert requests.places is not None
         placed = Placed(*requests.places())
         assert placed.offset is not None
-        first = set[int]() if placed.opening is None else set(placed.file[placed.opening].tolist())
+        opens = Counter(range(len(placed.files)) if placed.opening is None else placed.file[placed.opening].tolist())
         self._files = {
-            name: _File(name, placed.opening is None or number in first) for number, name in enumerate(placed.files)
+            name: _File(name, opens[number], is_unopened=opens[number] > 0) for number, name in enumerate(placed.files)
         }
         of = [self._files[name] for name in placed.files]
         self._waiting: list[_Request] = []
@@ -202,17 +205,18 @@ class Ahead:
         return known is not None and bool(known.requests) and self.take(name, known.requests[0].offset, b"") >= 0
 
     def closing(self, name: str, *, waits: bool) -> None:
-        """Drop what is left of a file that the reader closes; with ``waits``, after its requests in flight."""
+        """Forget a file that the reader closes, unless it opens it again; with ``waits``, after requests in flight."""
         known = self._files.get(name)
         if known is None:
             return
         with self._changed:
-            known.state, known.file, known.is_opened = CLOSED, None, False
-            self._waiting = [request for request in self._waiting if request.file is not known]
+            known.state, known.file, known.is_unopened, known.opens = CLOSED, None, False, known.opens - 1
             while waits and any(request.state == IN_FLIGHT for request in known.requests):
                 self._changed.wait(LOOK_SECONDS)
-            for request in known.requests:
-                self._drop(request)
+            if known.opens <= 0:
+                self._waiting = [request for request in self._waiting if request.file is not known]
+                for request in known.requests:
+                    self._drop(request)
             self._changed.notify_all()
 
     def finish(self, *, waits: bool = True) -> None:
@@ -265,7 +269,7 @@ class Ahead:
                 file = self._opened(known.name)
                 self._settle(known, file, None)
                 start = perf_counter_ns()
-            content = file.content(request.offset, request.nbytes)
+            content = file.bytes_at(request.offset, request.nbytes)
         except BaseException as raised:
             error = raised
         with self._changed:
@@ -296,7 +300,7 @@ class Ahead:
         with self._changed:
             known.file, known.state = file, CLOSED if file is None else OPEN
             if file is None and error is not None:
-                known.error, known.is_opened = error, False
+                known.error, known.is_unopened = error, False
                 for request in known.requests:
                     if request.state == WAITING:
                         self._waiting.remove(request)

@@ -62,9 +62,9 @@ def _cut(begin: NDArray[np.int64], end: NDArray[np.int64], starts: NDArray[np.in
 
 
 def _places(placed: Placed, file: NDArray[np.int64], offset: NDArray[np.int64]) -> Placed:
-    """Return the places of joined requests; a file is opened before its first one, if it is opened at all."""
+    """Return the places of joined requests; a file is opened before its first one, as often as in the plan."""
     opening = None
     if placed.opening is not None:
         files, first = np.unique(file, return_index=True)
-        opening = np.sort(first[np.isin(files, placed.file[placed.opening])])
+        opening = np.sort(first[np.searchsorted(files, placed.file[placed.opening])])
     return Placed(placed.files, file, offset, opening)

@@ -45,7 +45,7 @@ def test_who_can_be_replaced_is_and_is_named(command: Command, role: str) -> Non
         ("rank", "a rank is not restarted"),
         ("collector", "the collector died"),
         ("raylet", "raylet on "),
-        ("dashboard_agent", "has ended, because its dashboard_agent had"),
+        ("dashboard_agent", "ended with its dashboard_agent, which had died"),
         ("gcs", "control process (GCS)"),
     ],
 )

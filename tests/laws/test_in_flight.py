@@ -13,16 +13,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from options import drawn
-from registered import every
+from test_accesses import every_walk, there, walk_of
 
-from rayio.data.access.contract import ACCESSES, Files
 from rayio.data.formats import FORMATS
 from rayio.data.generate import write_file
 from rayio.data.layout import Layout
 from rayio.data.sampler import Sampler
 from rayio.errors import DataError
-from rayio.schema.choice import options_of
 from rayio.schema.distribution import Uniform
 from rayio.storage.base import READ, Issued, Requests
 from rayio.storage.itemise import itemise
@@ -31,24 +28,11 @@ from rayio.storage.real import RealStorage
 from rayio.storage.stores.posix import PosixFile, PosixStore
 
 T = TypeVar("T")
-every_access = every(ACCESSES, "access")
-every_format = every(FORMATS, "form")
-few = settings(max_examples=settings().max_examples // 8)
+few = settings(max_examples=max(2, settings().max_examples // 25))
 
 
 async def in_place(function: Callable[[], T]) -> T:
     return function()
-
-
-def written(form: str, root: Path, draw: st.DataObject) -> Layout:
-    """Write a small dataset in any layout of its format."""
-    made = FORMATS[form]
-    num_files, per_file = draw.draw(st.integers(1, 5)), draw.draw(st.integers(1, 6))
-    sizes = Uniform(low=16, high=draw.draw(st.sampled_from([40, 9000])))
-    layout = Layout(num_files, per_file, sizes, 5, made.extension, draw.draw(drawn(options_of(made))))
-    for number in range(num_files):
-        write_file(layout, made, PosixStore(root), number)
-    return layout
 
 
 def calls(issued: Issued) -> Counter[tuple[Any, ...]]:
@@ -57,25 +41,18 @@ def calls(issued: Issued) -> Counter[tuple[Any, ...]]:
     return Counter((issued.files[file], *row) for file, *row in rows)
 
 
-@every_access
-@every_format
+@there
+@every_walk
 @few
 @given(data=st.data())
 def test_what_is_made_ahead_is_the_plan_and_the_samples_are_the_same(
     access: str, form: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    root, walked = tmp_path_factory.mktemp("data"), ACCESSES[access]
-    layout = written(form, root, data)
-    if walked.cannot(FORMATS[form], layout):
-        return
-    files = Files(FORMATS[form], layout, data.draw(drawn(options_of(walked))))
-    size = data.draw(st.integers(1, min(6, layout.num_samples)))
-    shuffle = data.draw(st.sampled_from(["none", "global"]))
-    sampler = Sampler(layout, batch_size=size, world_size=1, shuffle=shuffle, seed=1, drop_last=False)
+    root, walked, files, batches = walk_of(access, form, tmp_path_factory.mktemp("data"), data)
     depth, gap = data.draw(st.sampled_from([1, 2, 16])), data.draw(st.sampled_from([0, 100, 1 << 20]))
     storage = RealStorage(PosixStore(root), in_place, 0, depth=depth)
     planned = kept = alone = None
-    for batch in [sampler.batch(epoch, 0, step) for epoch in range(2) for step in range(sampler.steps(epoch, 0))]:
+    for batch in batches:
         requests, planned = walked.requests(files, batch, planned)
         requests = joined(requests, gap)
         out, plain = np.zeros(batch.total_bytes, np.uint8), np.zeros(batch.total_bytes, np.uint8)

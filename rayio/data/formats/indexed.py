@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.data.formats.reads import HEAD, NOT_KEPT, Runs, by_file, check_length, opened, read_into
+from rayio.data.formats.reads import HEAD, NOT_KEPT, Runs, by_file, check_length, opened, read_into, scratch
 from rayio.data.formats.records import AGAIN, Records
 from rayio.data.formats.sample import Place
 from rayio.data.layout import Batch, Layout
@@ -240,9 +240,9 @@ class MmapIndexedBinary(Indexed):
         begin, end = (int(edge[0]) for edge in _pages(*edges))
         if (begin, end) == (start, start + len(span)):
             return read_into(stream, start, span)
-        pages = np.empty(end - begin, np.uint8)
-        have = read_into(stream, begin, pages.data)
-        span[:] = pages.data[start - begin : start - begin + len(span)]
+        pages = scratch(end - begin)
+        have = read_into(stream, begin, pages)
+        span[:] = pages[start - begin : start - begin + len(span)]
         return min(have - (start - begin), len(span))
 
 

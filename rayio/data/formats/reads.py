@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -21,6 +22,11 @@ FEW = 64
 
 #: Units of requests whose bytes a library keeps as long as the file is open, or not at all (``units`` of formats).
 HEAD, NOT_KEPT = -1, -2
+
+
+#: A thread keeps at most this much memory for records that are taken apart.
+SCRATCH_BYTES = 16 << 20
+_THREAD, _NOTHING = threading.local(), memoryview(b"")
 
 
 class Runs(NamedTuple):
@@ -106,6 +112,21 @@ def _few_by_file(batch: Batch) -> Iterator[tuple[int, list[tuple[int, int]]]]:
         before = place
     if spans:
         yield files[before], spans
+
+
+def whole_places(layout: Layout, files: NDArray[np.int64]) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the places of requests for whole files: paths, each request's file and its offset."""
+    return [layout.path(number) for number in files.tolist()], np.arange(len(files)), np.zeros_like(files)
+
+
+def scratch(num_bytes: int) -> memoryview:
+    """Return memory of this thread, to be used until the next call; memory that is new costs as much as reading it."""
+    memory: memoryview = getattr(_THREAD, "memory", _NOTHING)
+    if len(memory) < num_bytes:
+        memory = np.empty(num_bytes, np.uint8).data
+        if num_bytes <= SCRATCH_BYTES:
+            _THREAD.memory = memory
+    return memory[:num_bytes]
 
 
 def check_length(nbytes: int, out: NDArray[np.uint8]) -> None:

@@ -25,6 +25,7 @@ from rayio.data.formats.reads import (
     opened,
     read_into,
     requests_of,
+    scratch,
 )
 from rayio.data.formats.sample import Place, check, fill
 from rayio.data.layout import Batch, Layout
@@ -194,7 +195,7 @@ class Records(Kind):
         check_length(offsets[-1], out)
         samples, rows = batch.samples.tolist(), batch.index.tolist()
         ids, view = [0] * len(samples), out.data
-        buffer, records = memoryview(b""), self.record_bytes(batch.nbytes).tolist()
+        records = self.record_bytes(batch.nbytes).tolist()
         starts = (self._starts(layout, batch.files, batch.index, batch.nbytes) - self.head_bytes).tolist()
         is_copied, check_row = self.is_framed or self.reads_whole, self.check
         for file, runs in self._by_file(batch):
@@ -208,12 +209,7 @@ class Records(Kind):
                     if whole is not None:
                         content, length = whole[at : at + ends], ends
                     else:
-                        if not self.is_framed:
-                            content = view[offsets[start] : offsets[stop]]
-                        else:
-                            if ends > len(buffer):
-                                buffer = np.empty(ends, np.uint8).data
-                            content = buffer[:ends]
+                        content = scratch(ends) if self.is_framed else view[offsets[start] : offsets[stop]]
                         length = read_into(stream, at, content)
                     for n in range(start, stop):
                         place = first if n == begin else Place(path, samples[n], rows[n])
@@ -234,7 +230,7 @@ class Records(Kind):
 
     def _whole(self, stream: BinaryIO, layout: Layout, number: int, place: Place) -> memoryview:
         """Return the bytes of a file, in one request."""
-        content = np.empty(int(self.file_bytes(layout, np.array([number]))[0]), np.uint8).data
+        content = scratch(int(self.file_bytes(layout, np.array([number]))[0]))
         if (length := read_into(stream, 0, content)) < len(content):
             raise place.error(f"expected a file of {len(content)} bytes, found {length}: the file is truncated")
         return content

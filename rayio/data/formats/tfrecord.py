@@ -18,20 +18,29 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Annotated, Any, BinaryIO
+from functools import lru_cache, partial
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from rayio.data.formats import gzipped
 from rayio.data.formats.places import starts_of
-from rayio.data.formats.reads import Runs, as_one, check_length, opened, place_of, read_into, requests_of
+from rayio.data.formats.reads import (
+    Runs,
+    as_one,
+    check_length,
+    opened,
+    place_of,
+    read_into,
+    requests_of,
+    scratch,
+    whole_places,
+)
 from rayio.data.formats.sample import Place, check, fill
+from rayio.data.formats.tfrecord_options import TfRecordOptions, is_zipped
 from rayio.data.layout import Batch, Layout
 from rayio.scenario.kind import Kind
-from rayio.schema.fields import Section, choice
 from rayio.storage.base import Opener, Requests, RequestTable
 
 AGAIN = "the file is corrupted or foreign; delete it and generate it again"
@@ -44,14 +53,6 @@ FEATURES, FEATURE, KEY, VALUE, BYTES_LIST, INT64_LIST, ITEMS = 1, 1, 1, 2, 1, 3,
 VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
 #: The smallest numbers with one more byte: a byte holds 7 bits.
 _LONGER = np.left_shift(1, np.arange(7, 63, 7))
-
-
-class TfRecordOptions(Section):
-    """Options of TFRecord."""
-
-    compression: Annotated[str, choice("none", "gzip")] = Field(
-        "none", description="Compression of whole files; gzip allows no access to single records."
-    )
 
 
 class TfRecord(Kind):
@@ -102,7 +103,7 @@ class TfRecord(Kind):
             return Requests(address, 0, batch.nbytes)
         if is_zipped(layout):
             files = np.unique(batch.files)
-            return Requests(address, len(files), self.file_bytes(layout, files), partial(_whole_places, layout, files))
+            return Requests(address, len(files), self.file_bytes(layout, files), partial(whole_places, layout, files))
         runs = Runs.of(batch, _records_per_read(layout, batch))
         nbytes = _sizes(layout, runs, batch)
         return Requests(address, int(runs.is_first.sum()), nbytes, partial(self._places, layout, batch))
@@ -137,14 +138,12 @@ class TfRecord(Kind):
             return ids
         offsets = [0, *np.cumsum(batch.nbytes).tolist()]
         starts, stops = (edges.tolist() for edges in _spans(layout, batch))
-        buffer = np.empty(0, np.uint8)
         for _, runs in Runs.of(batch, _records_per_read(layout, batch)).by_file(batch):
             with opened(opener, place_of(layout, batch, runs[0][0])) as stream:
                 for start, stop in runs:
                     begin, num_bytes = starts[start], stops[stop - 1] - starts[start]
-                    if num_bytes > len(buffer):
-                        buffer = np.empty(num_bytes, np.uint8)
-                    length = read_into(stream, begin, buffer.data[:num_bytes])
+                    buffer = np.frombuffer(scratch(num_bytes), np.uint8)
+                    length = read_into(stream, begin, buffer.data)
                     for row in range(start, stop):
                         place = place_of(layout, batch, row)
                         record = buffer[starts[row] - begin : stops[row] - begin]
@@ -166,18 +165,9 @@ class TfRecord(Kind):
 _SIZED = TfRecord()
 
 
-def is_zipped(layout: Layout) -> bool:
-    """Return True if files are gzip streams."""
-    return isinstance(layout.options, TfRecordOptions) and layout.options.compression == "gzip"
-
-
 def _slot(layout: Layout, nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the bytes of a compressed record with a sample of ``nbytes``, in the longest encoding of a label."""
     return gzipped.slot(_record_bytes(nbytes)(len(_varint(layout.num_samples - 1))), layout.compressibility)
-
-
-def _whole_places(layout: Layout, files: NDArray[np.int64]) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
-    return [layout.path(number) for number in files.tolist()], np.arange(len(files)), np.zeros_like(files)
 
 
 def _read_zipped(opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
@@ -239,6 +229,11 @@ def _unpack(record: NDArray[np.uint8], sample: NDArray[np.uint8], place: Place) 
     for name, written, data in (("length", length_crc, record[:8]), ("payload", payload_crc, payload)):
         if written != (computed := masked_crc(data)):
             raise place.error(f"expected CRC {written:08x} of the record's {name}, found {computed:08x}: {AGAIN}")
+    before, after = _around(len(sample), place.sample)
+    end = len(payload) - len(after)
+    if end - len(before) == len(sample) and payload.data[: len(before)] == before and payload.data[end:] == after:
+        sample.data[:] = payload.data[len(before) : end]  # as rayio writes it
+        return place.sample
     try:
         content, label = decode(payload.data)
     except (ValueError, TypeError) as error:
@@ -251,14 +246,22 @@ def _unpack(record: NDArray[np.uint8], sample: NDArray[np.uint8], place: Place) 
 
 
 def _around(row_bytes: int, label: int) -> tuple[bytes, bytes]:
-    """Return the encoding of an ``Example`` before and after the bytes of ``x``."""
+    """Return the encoding of an ``Example`` before and after the bytes of ``x``; the label is at its end."""
+    encoded = _varint(label)
+    before, after = _without_label(row_bytes, len(encoded))
+    return before, after + encoded
+
+
+@lru_cache(maxsize=1024)
+def _without_label(row_bytes: int, label_bytes: int) -> tuple[bytes, bytes]:
+    """Return the same for a label of so many bytes, without it."""
     before, length = b"", row_bytes
     for field, key in ((ITEMS, b""), (BYTES_LIST, b""), (VALUE, _delimited(KEY, b"x")), (FEATURE, b"")):
         before = key + _tag(field, length) + before
         length = len(before) + row_bytes
-    y = _delimited(ITEMS, _varint(label))  # packed, as TensorFlow writes it
+    y = _delimited(ITEMS, bytes(label_bytes))  # packed, as TensorFlow writes it
     after = _delimited(FEATURE, _delimited(KEY, b"y") + _delimited(VALUE, _delimited(INT64_LIST, y)))
-    return _tag(FEATURES, length + len(after)) + before, after
+    return _tag(FEATURES, length + len(after)) + before, after[:-label_bytes]
 
 
 def decode(example: memoryview) -> tuple[memoryview | None, int | None]:

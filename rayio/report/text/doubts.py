@@ -82,6 +82,12 @@ def _overhead(doubt: Doubt) -> str:
 
 
 def _not_reproduced(doubt: Doubt) -> str:
+    if "simulated_step" in doubt.numbers:
+        times = [format_seconds(doubt.numbers[name]) for name in ("simulated_step", "measured_step")]
+        return (
+            f"The calibrated model does not give the run: a step takes {times[0]} with it, and took {times[1]}. "
+            "Calibrate a longer run, or one on a quiet machine"
+        )
     simulated, measured = doubt.numbers["simulated"], doubt.numbers["measured"]
     return (
         f"No prediction: the model gives AU {format_share(simulated)}, the run had {format_share(measured)}. "

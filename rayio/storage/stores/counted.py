@@ -235,7 +235,7 @@ class CountedFile:
         """Read from ``position`` into ``buffer`` in one request; shorter at the file's end."""
         raise NotImplementedError
 
-    def content(self, position: int, nbytes: int) -> Any:
+    def bytes_at(self, position: int, nbytes: int) -> Any:
         """Return bytes from ``position`` on, read in one request that is not counted; fewer at the file's end."""
         buffer = np.empty(nbytes, np.uint8).data
         return buffer[: self._fetch(position, buffer)]

@@ -212,8 +212,19 @@ def open(address: str | Path, settings: Settings = DEFAULTS) -> Store:
         others = ", ".join(sorted(f"{name}://" for name in STORES))
         raise StorageError(f"{text}: no storage serves {scheme_of(text)}://; give a path, or one of {others}") from None
     options = settings.options.get(scheme_of(text))
-    defaults = getattr(scheme, "options", None)
-    return scheme(text, defaults() if options is None and defaults is not None else options, settings)
+    kind = getattr(scheme, "options", None)
+    return scheme(text, _shared(kind, settings) if options is None and kind is not None else options, settings)
+
+
+def _shared(kind: Any, settings: Settings) -> Any:
+    """Return the options of a scheme that no key is given for alone: with those that it shares with other schemes."""
+    given = {
+        key: getattr(options, key)
+        for options in settings.options.values()
+        for key in options.model_fields_set
+        if key in kind.model_fields
+    }
+    return kind(**given)
 
 
 def with_option(error: StorageError, what: str, option: str) -> StorageError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +24,9 @@ from rayio.signals import within
 WHY_SECONDS = 5.0
 #: The kernel's message on its limit of open files, and the end of each log that is searched for it.
 OPEN_FILES, LOG_BYTES = b"Too many open files", 64 << 10
+#: Seconds in which Ray's processes show that they end: they end a node's actors first.
+EVIDENCE_SECONDS = 2.0
+_AGENT = re.compile(rb"(\w+) failed and raylet fate-shares with it")
 
 
 class Deaths:
@@ -87,17 +91,21 @@ class Deaths:
 
         ``node`` is the Ray node of the actor; None is that of the driver.
         """
-        pulse = self.control.pulse
-        own = self.control.own
-        names = [name for name in pulse.addresses if node is not None and is_of(name, node)] or [own]
-        pulse.look()
-        for name in (GCS, *names):
-            if seconds := pulse.silence(name):
-                return f"{name} has not answered for {seconds:.0f} s"
-        if not pulse.is_closed(names[0]):
-            return None
-        agent = failed_agent(Path(self.control.logs)) if names[0] == own else ""
-        return f"{names[0]} has ended" + (f", because its {agent} had" if agent else "")
+        pulse, own = self.control.pulse, self.control.own
+        name = next((name for name in pulse.addresses if node is not None and is_of(name, node)), own)
+        ends = time.monotonic() + EVIDENCE_SECONDS
+        while True:
+            pulse.look()
+            for silent in (GCS, name):
+                if seconds := pulse.silence(silent):
+                    return f"{silent} has not answered for {seconds:.0f} s"
+            if name == own and (agent := failed_agent(Path(self.control.logs))):
+                return f"{name} ended with its {agent}, which had died"
+            if pulse.is_closed(name):
+                return f"{name} has ended"
+            if time.monotonic() > ends:
+                return None
+            time.sleep(0.2)
 
     def _killed(self, hosts: set[str]) -> str:
         return self._here() if hosts == {platform.node()} else why_killed(None, None)
@@ -107,10 +115,10 @@ class Deaths:
 
 
 def failed_agent(folder: Path) -> str:
-    """Return the name of the agent whose end ended a raylet, from the raylet's log; empty for any other end."""
+    """Return the name of the agent whose end ends a raylet, from the raylet's log; empty for any other end."""
     with suppress(OSError):
         for path in (folder / "raylet.out", folder / "raylet.err"):
-            if names := re.findall(rb"one Ray agent failed, agent_name = (\w+)", path.read_bytes()[-LOG_BYTES:]):
+            if names := _AGENT.findall(path.read_bytes()[-LOG_BYTES:] if path.exists() else b""):
                 return str(names[-1].decode())
     return ""
 

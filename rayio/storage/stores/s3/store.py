@@ -69,14 +69,14 @@ class S3File(CountedFile):
             return 0
         return super().readinto(buffer)
 
-    def content(self, position: int, nbytes: int) -> Any:
+    def bytes_at(self, position: int, nbytes: int) -> Any:
         """Return bytes from ``position`` on, read in one request that is not counted; fewer at the object's end."""
         self._size, content = self._store.get(self.name, position, nbytes, self.traffic)
         return content
 
     def _fetch(self, position: int, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
-        content = self.content(position, len(view))
+        content = self.bytes_at(position, len(view))
         view[: len(content)] = content
         return len(content)
 
