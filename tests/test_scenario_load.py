@@ -232,7 +232,7 @@ def test_full_names_every_key_there_is(here: Path) -> None:
     resolved = yaml.safe_load(to_yaml(read(FULL)))
     fixed = {
         "storage": {"page_cache", "stage", "faults", *S3Options.model_fields} - {"endpoint", "region"},
-        "loader": {"kind", "worker", "file_access"},
+        "loader": {"kind", "worker", "file_access", "keep_open"},
         "train": {"device_copy"},
     }
     assert {*resolved} == {*keys} | {"trace"}
