@@ -16,7 +16,10 @@ from rayio.cli import main
 from rayio.session.execute import simulate
 from rayio.trace.span import COLUMNS
 
-SWEEP = ["sweep", "unet3d-small", "dataset.num_files=28", "train.epochs=1", "loader.num_workers=1,2", ""]
+SWEEP = [
+    "sweep", "unet3d-small", "dataset.num_files=28", "dataset.path=model://x", "train.epochs=1",
+    "loader.num_workers=1,2", "--out", "s", "--processes", "1",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -94,3 +97,54 @@ def test_a_column_of_spans_that_cannot_be_is_one_line(
         assert "our fault" not in said, (command, said)
         if code:
             assert (str(path) in said, column in said, said.count("\n")) == (True, True, 1), (command, said)
+
+
+#: Values of other types than the keys of the files have.
+WRONG = (None, True, -5, 1.5, "text", [], [None], {}, {"a": 1})
+
+
+def swept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(folder)
+    with pytest.raises(SystemExit):
+        main(SWEEP)
+    return folder / "s" / "points.jsonl"
+
+
+@pytest.fixture(scope="module")
+def a_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        return swept(tmp_path_factory.mktemp("sweep"), monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "key", ["values", "repeat", "status", "error", "readers", "window_bytes", "result", "epochs", "busy_share"]
+)
+def test_a_point_of_another_type_is_one_line(
+    key: str, a_sweep: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(a_sweep.parent.parent)
+    good = a_sweep.read_text()
+    first, *others = good.splitlines(keepends=True)
+    for wrong in WRONG:
+        a_sweep.write_text(json.dumps(json.loads(first) | {key: wrong}) + "\n" + "".join(others))
+        code, said = told(capsys, *SWEEP)
+        assert code in (0, 2), (wrong, said)
+        assert "our fault" not in said, (wrong, said)
+        if code:
+            assert f"{a_sweep}:1 " in said, said
+            assert key in said or "has version None" in said, said
+            assert said.count("\n") == 1
+        a_sweep.write_text(good)
+
+
+@pytest.mark.parametrize("key", ["nodes", "actors", "restarts"])
+def test_a_list_of_run_json_of_another_type_is_one_line(
+    key: str, copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = copied / "run.json"
+    info = json.loads(file.read_text())
+    for wrong in (True, 1.5, "text", [None], {"a": 1}):
+        file.write_text(json.dumps(info | {key: wrong}))
+        for command in readers(copied):
+            code, said = told(capsys, *command)
+            assert (code, said) == (2, f"rayio: {file}: {key} is no list of objects: the file is damaged\n"), command

@@ -260,7 +260,7 @@ def timeline(content: Content) -> str:
         "The whole run is drawn coarsely, by what took most of each moment; the suggested windows are exact. "
         "<code>rayio report RUN --window 12s..15s</code> adds one. " if tracks.is_coarse else ""
     )  # fmt: skip
-    data = json.dumps(packed(tracks), separators=(",", ":")).replace("</", "<\\/")
+    data = json.dumps(packed(tracks), separators=(",", ":")).replace("<", "\\u003c")
     return (
         f'<p class="lead">{few}{coarse}<span class="screen">Drag to look closer, double-click to step back.</span></p>'
         '<div id="timeline"><p class="choice" id="windows"></p><p class="choice"><button type="button" data-move="-1">◀'
