@@ -69,7 +69,7 @@ def spoiled(copied: Path, column: str, spoil: Callable[[Any], Any]) -> Path:
     """Give the first span of the first file another value in one column."""
     path = min((copied / "spans").iterdir())
     table = pq.read_table(path)
-    stored = next((name for name in (column.replace("_ns", "_us"), column) if name in table.column_names))
+    stored = next(name for name in (column.replace("_ns", "_us"), column) if name in table.column_names)
     values = table[stored].to_pylist()
     values[0] = spoil(values[0])
     kind = table.schema.field(stored).type
