@@ -218,6 +218,13 @@ def words(value: Mapping[str, Any]) -> list[str]:
     return [*dict.fromkeys(accepted)]
 
 
+def exporters(incomplete: str) -> list[str]:
+    """Return the exporters that are installed for OpenTelemetry's SDK."""
+    from rayio.export.collectors.installed import installed_exporters
+
+    return [name for name in installed_exporters() if name.startswith(incomplete)]
+
+
 def among(*known: str) -> Callable[[str], list[str]]:
     """Return a completion of these words."""
     return lambda incomplete: [word for word in known if word.startswith(incomplete)]

@@ -1,7 +1,8 @@
-"""The commands export and view."""
+"""The commands export, export sdk and view."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rayio.cli import completion
 from rayio.cli.arguments import AsJson, RunPath
 from rayio.cli.file_options import local_file
 from rayio.cli.grouped import LOOK
@@ -18,6 +20,7 @@ from rayio.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from rayio.export.collectors.sending import Sender
+    from rayio.export.exporting import Chosen
     from rayio.records.answers import ExportedFile, ExportedTo
     from rayio.trace.run_directory import RunDirectory
 
@@ -156,6 +159,79 @@ def _send(
     raise ExportError(f"{sent.complaint(sender.target)}; the run still has all spans: {again}")
 
 
+def sdk(
+    path: RunPath,
+    exporter: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of an installed exporter, such as console or zipkin_json.",
+            metavar="NAME",
+            show_default="OTEL_TRACES_EXPORTER",
+            autocompletion=completion.exporters,
+        ),
+    ] = None,
+    select: Annotated[
+        str | None, typer.Option(help="Steps to export, see rayio export.", show_default="as to a collector")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Export a run's spans with any exporter of OpenTelemetry's SDK.
+
+    Settings of exporters are their environment variables. Standard output is the exporter's.
+
+    Example:  rayio export sdk --exporter console runs/four
+    """
+    from rayio.export import exporting
+    from rayio.export.collectors.installed import names_of
+    from rayio.export.select import DEFAULT
+    from rayio.records.answers import Exported
+    from rayio.trace.run_directory import RunDirectory
+
+    names = names_of(exporter)
+    directory = RunDirectory.open(path)
+    terminal = Terminal()
+    with only_json(as_json):
+        terminal.live("export: reading spans")
+        chosen = exporting.Chosen.of(directory, select or DEFAULT, terminal)
+        _warn([*chosen.warnings(), *chosen.big_traces()])
+        again = f"rayio export sdk {{}} {shlex.quote(path)}{f' --select {shlex.quote(select)}' if select else ''}"
+        took = tuple(_hand_over(chosen, name, again, terminal) for name in names)
+    if as_json:
+        print_json(Exported(recorded=chosen.recorded, stored=directory.stored, files=(), collectors=took))
+
+
+def _hand_over(chosen: Chosen, name: str, again: str, terminal: Terminal) -> ExportedTo:
+    """Export the selected spans with one exporter.
+
+    Raises:
+        ExportError: it cannot be made, or does not take all spans.
+    """
+    from rayio.errors import ExportError
+    from rayio.export import sdk_spans
+    from rayio.export.collectors.installed import make, whose
+    from rayio.records.answers import ExportedTo
+
+    target, began = whose(name), time.perf_counter()
+    sent = sdk_spans.send(chosen, make(name))
+    terminal.done()
+    if not sent.is_whole:
+        raise ExportError(
+            f"{sent.complaint(target)}; the run still has all spans: {again.format(f'--exporter {shlex.quote(name)}')}"
+        )
+    if sent.why:
+        _warn([f"exporter {target}: {sent.why}"])
+    traces = len(chosen.spans.trace_sizes)
+    terminal.say(chosen.counts())
+    terminal.say(
+        f"{sent.spans} spans exported to {target}, and {sent.added} roots added: {traces} traces, "
+        f"{sent.requests} batches{_pace(sent.spans, began)}"
+    )
+    return ExportedTo(
+        target=target, spans=sent.spans, roots=sent.added, traces=traces, requests=sent.requests,
+        seconds=time.perf_counter() - began,
+    )  # fmt: skip
+
+
 def collector(otlp: str | None, grpc: str | None) -> Sender | None:
     """Return the sender to the collector of a live export; None without one."""
     if otlp is not None and grpc is not None:
@@ -221,4 +297,5 @@ def _pace(number: int, began: float) -> str:
 def add_to(app: typer.Typer) -> None:
     """Register these commands."""
     app.command(rich_help_panel=LOOK)(export)
+    app.command("export sdk", rich_help_panel=LOOK)(sdk)
     app.command(rich_help_panel=LOOK)(view)

@@ -33,6 +33,12 @@ class Grouped(TyperGroup):
                 parameter.get_help_record = _plainly(parameter.get_help_record)
             command.params += options
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the first word names, or the first two words, such as ``export sdk``."""
+        if (two := " ".join(args[:2])) in self.commands and len(args) > 1:
+            return two, self.commands[two], args[2:]
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the groups: a line for each command, with its whole description."""
         commands = [self.commands[name] for name in self.list_commands(ctx)]

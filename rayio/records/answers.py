@@ -127,7 +127,7 @@ class ExportedFile(Record):
 class ExportedTo(Record):
     """A collector that accepted spans."""
 
-    target: str = value("address, without credentials")
+    target: str = value("address, without credentials; or the exporter of OpenTelemetry's SDK")
     spans: int = value("spans of the run")
     roots: int = value("root spans added")
     traces: int = value("traces")

@@ -13,9 +13,7 @@ __all__ = ["RunDirectoryExporter"]
 def __getattr__(name: str) -> Any:
     """Import the exporter, and with it OpenTelemetry's SDK, at first use."""
     if name == "RunDirectoryExporter":
-        try:
-            from rayio.trace.otel.exporter import RunDirectoryExporter
-        except ModuleNotFoundError as error:
-            raise ImportError(f"RunDirectoryExporter needs {error.name}: pip install 'rayio[otel]'") from None
+        from rayio.trace.otel.exporter import RunDirectoryExporter
+
         return RunDirectoryExporter
     raise AttributeError(f"module 'rayio.trace.otel' has no attribute {name!r}")
