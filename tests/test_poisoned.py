@@ -12,11 +12,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from test_architecture import FILES, named
+from test_import_reduced import results
 
 from rayio.cli import main
 from rayio.cli.output import escaped
 from rayio.session.execute import simulate
+
+__all__ = ["results"]  # a fixture
 
 #: A tag, an end of an attribute, and sequences that a terminal obeys: its escape, its 8-bit form, one to go back.
 POISON = "<script>evil</script>\"'><b evil>\x1b[31mred\x9b2J\x07\r\x1b]0;title\x07"
@@ -71,6 +75,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 RESUMED = (
     ("sweep", "small.yaml", "loader.num_workers=1,2", "--out", "swept", "--processes", "1"),
     ("capacity", "small.yaml", "--max", "2", "--out", "capacity"),
+    ("advise", "small.yaml", "--reach", "au=0.4", "--vary", "loader.num_workers=1..2", "--out", "advice"),
 )
 READ = (
     ("report", "run"), ("explain", "run", "--no-simulate"), ("explain", "run", "--no-simulate", "--json"),
@@ -122,6 +127,20 @@ def test_a_poisoned_file_of_a_run_harms_no_page_and_no_terminal(
     file.write_text(json.dumps(good))
 
 
+@pytest.mark.parametrize("line", [f"# {POISON}", f"name: {json.dumps(POISON)}", "# <script>evil</script><b evil>"])
+def test_a_poisoned_scenario_of_a_run_harms_no_page_and_no_terminal(
+    line: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(home, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    file = Path("run/scenario.yaml")
+    good = [text for text in file.read_text().splitlines() if not (line[0] == "n" and text.startswith("name:"))]
+    file.write_text("\n".join([*good, line]) + "\n")
+    for arguments in (*READ, ("validate", "run/scenario.yaml"), ("show", "run/scenario.yaml")):
+        command(*arguments)
+        check(tmp_path, arguments, "".join(capsys.readouterr()))
+
+
 @pytest.mark.parametrize("resumed", RESUMED, ids=lambda arguments: arguments[0])
 def test_a_poisoned_sweep_harms_no_page_and_no_terminal(
     resumed: tuple[str, ...],
@@ -163,6 +182,24 @@ def test_poisoned_spans_harm_no_page_and_no_terminal(
         check(tmp_path, arguments, said.out + said.err)
         if "--json" in arguments and said.out:
             json.loads(said.out)
+
+
+@pytest.mark.parametrize("name", ["summary.json", "per_epoch_stats.json", "configs/config.yaml"])
+def test_a_poisoned_import_harms_no_page_and_no_terminal(
+    name: str, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = results / name
+    good = yaml.safe_load(file.read_text())  # JSON is YAML, too
+    alone = [changed for _, changed in poisoned(good)]
+    for number, content in enumerate([good, *alone]):
+        file.write_text(json.dumps(content))
+        command("import", "dlio-results", str(results), "--out", f"run-{number}")
+        check(tmp_path, name, "".join(capsys.readouterr()))
+        if Path(f"run-{number}").exists():
+            command("report", f"run-{number}")
+            check(tmp_path, name, "".join(capsys.readouterr()))
+    assert len(alone) >= 3
 
 
 def test_what_a_terminal_would_obey_is_written_out_in_json_too(capsys: pytest.CaptureFixture[str]) -> None:

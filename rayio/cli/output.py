@@ -23,7 +23,7 @@ def escaped(text: str) -> str:
     >>> escaped("\x1b[2Jgone")
     '\\u001b[2Jgone'
     """
-    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _OBEYED.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
 
 
 class Escaped:

@@ -165,7 +165,7 @@ class RunDirectory:
         """The content of ``run.json``: versions, cluster, clock anchors, engine settings."""
         info = self._read_json(INFO) or {}
         for key in LISTED:
-            entries = [] if (found := info.get(key)) is None else found
+            entries = [] if info.get(key) is None else info[key]
             if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
                 raise StorageError(f"{self.store.full(INFO)}: {key} is no list of objects: the file is damaged")
         return info
