@@ -101,7 +101,7 @@ def test_a_column_of_spans_that_cannot_be_is_one_line(
 
 
 #: Values of other types than the keys of the files have.
-WRONG = (None, True, -5, 1.5, "text", [], [None], {}, {"a": 1})
+WRONG: tuple[Any, ...] = (None, True, -5, 1.5, "text", [], [None], {}, {"a": 1})
 
 
 def swept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -48,7 +48,7 @@ def escaped_streams() -> Iterator[None]:
     for stream in before:
         if isinstance(stream, io.TextIOWrapper):  # no traceback for characters that the terminal cannot show
             stream.reconfigure(errors="replace")
-    sys.stdout, sys.stderr = Escaped(before[0]), Escaped(before[1])  # type: ignore[assignment]
+    sys.stdout, sys.stderr = Escaped(before[0]), Escaped(before[1])
     try:
         yield
     finally:
