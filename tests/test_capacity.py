@@ -237,7 +237,7 @@ def test_the_interval_of_several_runs_covers_the_mean_in_nineteen_of_twenty() ->
     covered = []
     for runs in draws:
         each = [spread(run.tolist()) for run in runs]
-        found = mean_of([(one["mean"], one["mean"] - one["ci95"], one["mean"] + one["ci95"]) for one in each])
+        found = mean_of([(one.mean, one.mean - (one.ci95 or 0.0), one.mean + (one.ci95 or 0.0)) for one in each])
         covered.append(found is not None and found.low <= 0.8 <= found.high)
     assert np.mean(covered) == pytest.approx(0.95, abs=0.02)
     assert mean_of([(0.8, 0.7, 0.9), (0.8, None, None)]) is None

@@ -55,14 +55,14 @@ def test_the_quantiles_of_student_are_those_of_the_tables() -> None:
 
 def test_the_spread_of_repeats_by_hand() -> None:
     found = spread([1.0, 2.0, 3.0])
-    assert (found["runs"], found["mean"], found["stdev"]) == (3, 2.0, 1.0)
-    assert found["ci95"] == pytest.approx(4.303 / 3**0.5)
-    assert spread([1.0]) == {"runs": 1, "mean": 1.0, "stdev": None, "ci95": None}
+    assert (found.runs, found.mean, found.stdev) == (3, 2.0, 1.0)
+    assert found.ci95 == pytest.approx(4.303 / 3**0.5)
+    assert spread([1.0]) == (1, 1.0, None, None)
 
 
 def test_an_interval_of_what_cannot_be_negative_begins_at_zero() -> None:
     name = "percentiles.read.p90"
-    (_, line) = repeats_text([Repeated(name=name, **spread([0.001, 0.010]))])
+    (_, line) = repeats_text([Repeated(name=name, **spread([0.001, 0.010])._asdict())])
     assert line.split("   ")[-1] == "0 s to 62.7 ms"
 
 
@@ -252,7 +252,7 @@ def test_runs_with_other_seeds_are_repeats_and_equal_seeds_are_pairs() -> None:
     (verdict,) = comparison.verdicts
     differences = [b - a for a, b in zip(RATES, FASTER, strict=True)]
     assert (verdict.outcome, verdict.pairs, verdict.metric) == ("faster", 5, "samples_per_second")
-    mean, half = spread(differences)["mean"], spread(differences)["ci95"]
+    mean, half = spread(differences).mean, spread(differences).ci95 or 0.0
     assert verdict.percent == pytest.approx(100 * mean / (sum(RATES) / 5))
     assert verdict.noise_percent == pytest.approx(100 * half / (sum(RATES) / 5))
     assert verdict.sentence == "B is 1.4 % ± 0.2 % faster than A; more than noise (5 pairs of equal seeds)."
@@ -312,7 +312,7 @@ def test_repeats_of_one_scenario_are_no_difference_and_show_their_spread() -> No
     comparison = compare([seeded(f"r{n}", n, rate) for n, rate in enumerate(RATES)])
     (verdict,) = comparison.verdicts
     assert verdict.outcome == "repeats"
-    assert verdict.percent == pytest.approx(spread(RATES)["stdev"] / spread(RATES)["mean"] * 100)
+    assert verdict.percent == pytest.approx((spread(RATES).stdev or 0.0) / spread(RATES).mean * 100)
     shown = text(comparison)
     assert shown.startswith("No key differs: these are 5 repeats of one scenario. Throughput varies by 5.3 %")
     assert "B - A" not in shown

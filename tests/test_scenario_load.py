@@ -232,8 +232,8 @@ def test_full_names_every_key_there_is(here: Path) -> None:
     resolved = yaml.safe_load(to_yaml(read(FULL)))
     fixed = {
         "storage": {"page_cache", "stage", "faults", *S3Options.model_fields} - {"endpoint", "region"},
-        "loader": {"kind", "worker", "file_access"},
-        "train": {"device_copy"},
+        "loader": {"kind", "worker", "file_access", "keep_open"},
+        "train": {"device_copy", "compute_cores"},
     }
     assert {*resolved} == {*keys} | {"trace"}
     for section, content in resolved.items():

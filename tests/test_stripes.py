@@ -190,6 +190,20 @@ def test_what_explain_says_of_servers_is_what_the_change_gives(tmp_path: Path) -
     assert told["servers = ∞"] == pytest.approx(without.au, abs=0.01)
 
 
+def test_explain_names_busy_servers_and_not_the_workers(tmp_path: Path) -> None:
+    wanted = scenario(1, 4096, {"model": "lustre-theta"}, train={"epochs": 3, "compute": "10 ms"})
+    run = rayio.simulate(wanted, out=tmp_path / "run")
+    found = explain(run.directory.address)
+    assert found.verdict.cause == "server"
+    assert "of it `server` (busy servers of the file system)" in found.sentence
+    assert "fast enough" not in found.sentence
+    (worker,) = (row for row in found.capacity.stages if row.stage == "worker")
+    assert worker.capacity == pytest.approx(found.capacity.delivered, rel=0.15), "the servers are the limit"
+    assert found.simulated is not None
+    told = {change.change: change.time_saved or 0.0 for change in found.simulated.changes}
+    assert told["read = 0"] < 0.05, "a read without the pipe still waits for servers"
+
+
 def test_stripes_without_servers_and_more_stripes_than_servers_are_refused() -> None:
     with pytest.raises(ScenarioError, match="stripe_count: nvme has no servers; choose one that has, such as lustre"):
         scenario(1, 4096, {"model": "nvme", "stripe_count": 4})

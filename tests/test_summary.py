@@ -5,12 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from handmade import Trace, result
+from handmade import Trace, measure, result
 from pages import Page
 
 import rayio
 from rayio.analyze.arrays import RunArrays
-from rayio.analyze.metrics import measure
 from rayio.analyze.shape import RunShape
 from rayio.records.run_result import Books, RunResult
 from rayio.report.build import report

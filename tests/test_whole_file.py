@@ -14,6 +14,7 @@ from walks import DATASET, bytes_read, opens, requests, walking
 import rayio
 from rayio.data.formats import FORMATS, layout_of
 from rayio.errors import ScenarioError
+from rayio.report.explain import explain
 from rayio.scenario.model import Scenario
 from scenarios import run_locally, simulated
 
@@ -120,6 +121,15 @@ def test_a_real_run_has_the_memory_of_its_machine(tmp_path: Path, monkeypatch: p
         ScenarioError, match=r"the 4 of a node 39[0-9.]* KiB; a node has 195 KiB \(free on this machine\)"
     ):
         rayio.run(wanted, engine="local", out="run")
+
+
+def test_batches_from_memory_take_no_time_and_are_not_missed(tmp_path: Path) -> None:
+    wanted = walking(
+        "in_memory", dataset=DATASET | {"path": "model://memory"}, loader__shuffle="global", trace__level="batch",
+        train__compute="1 ms", train__epochs=5, loader__num_workers=1, cluster__ranks_per_node=1,
+    )  # fmt: skip
+    explained = explain(rayio.simulate(wanted, root=tmp_path).path)
+    assert not any("no spans of readers" in str(note) for note in explained.notes)
 
 
 @pytest.mark.ray

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -75,12 +75,23 @@ class Compared:
 Side = Sequence[Compared]
 
 
-def spread(values: Sequence[float]) -> dict[str, Any]:
-    """Return the number, mean, sample standard deviation and half the width of the mean's 95 % confidence interval."""
+class Estimate(NamedTuple):
+    """The mean of values, with its spread."""
+
+    runs: int
+    mean: float
+    #: Sample standard deviation; None for one value.
+    stdev: float | None
+    #: Half the width of the mean's 95 % confidence interval.
+    ci95: float | None
+
+
+def spread(values: Sequence[float]) -> Estimate:
+    """Return the mean of values and their spread."""
     number = len(values)
     deviation = stdev(values) if number > 1 else None
     half = t_quantile(number - 1) * deviation / math.sqrt(number) if deviation is not None else None
-    return {"runs": number, "mean": fmean(values), "stdev": deviation, "ci95": half}
+    return Estimate(number, fmean(values), deviation, half)
 
 
 def noise(a: Sequence[float], b: Sequence[float]) -> float | None:
@@ -171,7 +182,7 @@ def repeats(results: Sequence[RunResult]) -> list[Repeated]:
     for name in METRICS:
         values = [value for value in (lookup(result, name) for result in results) if value is not None]
         if len(values) == len(results):
-            rows.append(Repeated(name=name, **spread(values)))
+            rows.append(Repeated(name=name, **spread(values)._asdict()))
     return rows
 
 
@@ -207,7 +218,7 @@ def _metric(name: str, sides: Sequence[Side]) -> MetricRow:
     return MetricRow(
         name=name,
         groups=tuple(
-            Spread(**spread(numbers), of_runs=tuple(side)) if numbers else None
+            Spread(**spread(numbers)._asdict(), of_runs=tuple(side)) if numbers else None
             for side, numbers in zip(values, known, strict=True)
         ),
         differences=tuple(_difference(*first, *other) for other in others),

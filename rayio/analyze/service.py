@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rayio.analyze.delays import delays
 from rayio.analyze.part import COLUMNS, KINDS, Part
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import Lives, StepsInSlices, integers, is_text, texts
@@ -62,9 +63,10 @@ class Capacities:
             computed, number = computed + int(whole.sum()), number + len(whole)
             arrived += int(window.holds(some.arrived).sum())
         demand = len(self.lives.rank) / (computed / number / 1e9) if computed else None
+        delaying = [cause for cause in self._service if cause not in _ROWS]
         rows = [
             _stage(stage, self._service[stage] / self._number, self._busy[stage], self.workers, window)
-            for stage in _ROWS
+            for stage in (*KINDS, *delaying, "worker")
             if self._service[stage]
         ]  # fmt: skip
         if row := self._writers.row(window):
@@ -93,6 +95,15 @@ def _count(part: Part, window: Window, service: Counter[str], busy: Counter[str]
         for row in (stage, "worker"):
             service[row] += served
             busy[row] += worked
+    # Delays by layers are parts of the reads that they belong to.
+    for cause, chosen in delays(part.spans, "reader", "rank").items():
+        start = integers(part.spans, "start_ns", chosen)
+        took = integers(part.spans, "duration_ns", chosen)
+        served, within = int(took[window.holds(start)].sum()), np.minimum(start + took, window.end)
+        service[cause] += served
+        busy[cause] += int(np.maximum(within - np.maximum(start, window.begin), 0).sum())
+        service["read"] -= served
+        busy["read"] -= busy[cause]
     return int(np.bincount(batch[inside]).astype(np.bool_).sum())
 
 

@@ -55,7 +55,7 @@ def _stages(run: Run) -> Iterator[Change]:
 
 def _no_read(scenario: Scenario) -> Scenario:
     model = storage_of(scenario)
-    unlimited = UNLIMITED_STORAGE.model_copy(update={"scope": model.scope, "gap": model.gap})
+    unlimited = UNLIMITED_STORAGE.model_copy(update={"scope": model.scope, "gap": model.gap, "servers": model.servers})
     cpu = scenario.charges.cpu.model_copy(update={"sample": 0.0, "bandwidth": None})
     costs = scenario.charges.model_copy(update={"cpu": cpu})
     scenario = scenario.model_copy(update={"costs": costs})

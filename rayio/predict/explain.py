@@ -237,7 +237,7 @@ def _remarks(run: Subject, judged: Judged, capacity: Capacity, *, simulate: bool
         remarks = [] if run.directory.lost_files else [_spanless(run.directory)]
     elif not timed.number:
         remarks.append(remark("no_step_completed"))
-    elif not any(row.stage == "worker" for row in capacity.stages):
+    elif "read" not in timed.slices.names and not any(row.stage == "worker" for row in capacity.stages):
         remarks.append(remark("no_spans_of_readers"))
     result = run.directory.result
     if result is not None and result.scaling is not None:

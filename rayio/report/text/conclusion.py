@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rayio.analyze.delays import meanings
+from rayio.analyze.part import KINDS
 from rayio.analyze.stages import OF_LOADER, STAGES, shown
 from rayio.analyze.stalls import CAUSES
 from rayio.analyze.verdict import BINDS, OF_DATA, OF_STORAGE
@@ -12,6 +14,7 @@ from rayio.records.explained import (
     Capacity,
     Explained,
     Prediction,
+    Stage,
     StorageLimit,
     Throttled,
     Verdict,
@@ -19,7 +22,7 @@ from rayio.records.explained import (
 )
 from rayio.records.origin import CHARGED
 from rayio.report.text.doubts import withheld
-from rayio.report.text.terms import PLENTY, counted, in_words, rate
+from rayio.report.text.terms import PLENTY, WORK_OF_STAGES, counted, in_words, rate
 from rayio.units import format_bytes, format_rate, format_seconds
 
 NAMED = 3
@@ -29,6 +32,9 @@ SEEN = 0.005
 
 #: AU by which a run must miss what its storage gives for that to be mentioned.
 BEYOND = 0.1
+
+#: Rows of capacities that are no layer of storage.
+KNOWN = {*KINDS, *WORK_OF_STAGES}
 
 
 def sentence(explained: Explained) -> str:
@@ -242,7 +248,9 @@ def _supply(verdict: Verdict, capacity: Capacity, *, is_refused: bool) -> str:
         if capacity.storage is None and verdict.cause in OF_STORAGE:
             # Where storage refuses, it is known that it would refuse more readers more.
             return "" if is_refused else _as_served(capacity, can, need, who.replace("The", "the"))
-        return f"{who} {are} too slow: {rate(can)} batches/s at most, ranks need {rate(need)}."
+        return _held_up(capacity, worker) or (
+            f"{who} {are} too slow: {rate(can)} batches/s at most, ranks need {rate(need)}."
+        )
     if verdict.bound == "loader":
         return ""
     numbers = f"{rate(can)} batches/s, ranks need {rate(need)}"
@@ -253,6 +261,19 @@ def _supply(verdict: Verdict, capacity: Capacity, *, is_refused: bool) -> str:
         first = _percent(verdict.first_step_share)
         return f"{first} of the wait is at the first step of an epoch, where prefetching starts anew. {enough}."
     return f"{enough}, but single batches come late."
+
+
+def _held_up(capacity: Capacity, worker: Stage) -> str:
+    """Return what a layer of storage does to a batch, if that is most of a worker's time; else nothing."""
+    held = max(
+        (row for row in capacity.stages if row.stage not in KNOWN), key=lambda row: row.service_seconds, default=worker
+    )
+    if held is worker or held.service_seconds < worker.service_seconds / 2:
+        return ""
+    of_it = f"{format_seconds(held.service_seconds)} of it `{held.stage}` ({meanings([held.stage])[held.stage]})"
+    many = f"{counted(worker.parallelism, 'worker')} do {rate(worker.capacity)} batches/s at most"
+    need = rate(capacity.demand or 0.0)
+    return f"A batch takes {format_seconds(worker.service_seconds)}, {of_it}: {many}, ranks need {need}."
 
 
 def _cores(capacity: Capacity) -> str:

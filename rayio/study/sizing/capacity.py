@@ -298,7 +298,7 @@ class _Searching:
         results, interval = trial.results, trial.interval(self.formula)
         scenario = trial.scenario
         rates = [result.samples_per_second for result in results if result.samples_per_second is not None]
-        rate = float(spread(rates)["mean"]) if rates else None
+        rate = spread(rates).mean if rates else None
         real = [result.fetched for result in results if result.fetched is not None and result.fetched.source != MODEL]
         shares = [fetched.page_cache_share for fetched in real if fetched.page_cache_share is not None]
         busy = [row.busy_share for row in trial.rows if row.busy_share is not None]

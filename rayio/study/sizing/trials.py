@@ -81,7 +81,8 @@ class Trial:
         if formula == AU:
             return mean_of([(run.au or 0.0, run.au_interval_low, run.au_interval_high) for run in self.results])
         epochs = [au for row in self.rows for au in row.epochs]
-        return around(mean, float(spread(epochs)["ci95"])) if len(epochs) >= FEWEST_EPOCHS else None
+        half = spread(epochs).ci95 if len(epochs) >= FEWEST_EPOCHS else None
+        return None if half is None else around(mean, half)
 
 
 def mean_of(runs: Sequence[tuple[float, float | None, float | None]]) -> Interval | None:

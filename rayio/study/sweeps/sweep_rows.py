@@ -115,9 +115,8 @@ class Point:
         known = [value for value in (lookup(result, metric) for result in self.measured) if value is not None]
         if not known:
             return None
-        statistics = spread(known)
-        half = statistics["ci95"]
-        return float(statistics["mean"] or 0.0), None if half is None else float(half)
+        estimate = spread(known)
+        return estimate.mean, estimate.ci95
 
     @property
     def status(self) -> str:
