@@ -83,7 +83,10 @@ class Before:
             found.append(f"the working directory {Path.cwd()}")
             os.chdir(self.folder)
         changed = {*dict(os.environ).items()} ^ {*self.environment.items()}
-        names = {name for name, _ in changed} - {"PYTEST_CURRENT_TEST"}
+        names = {name for name, _ in changed} - {
+            "PYTEST_CURRENT_TEST",
+            "RAY_CLIENT_MODE",
+        }  # importing Ray sets the latter
         return found + [f"the variable {name}" for name in sorted(names)]
 
 

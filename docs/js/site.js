@@ -20,7 +20,7 @@
   document.querySelector(".wy-side-nav-search").append(button);
 })();
 
-// A worker of search/main.js in the page itself: it loads the index as a script (search/index.js, by mkdocs_hooks.py).
+// A worker of search/main.js in the page itself: it loads the index as a script (search/index.js, by search_index.py).
 if (location.protocol === "file:") {
   window.Worker = class {
     postMessage(message) {
