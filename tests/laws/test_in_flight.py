@@ -140,7 +140,8 @@ def test_a_joined_request_has_a_limit_that_a_whole_object_has_not() -> None:
 
 @pytest.mark.parametrize("form", [name for name in FORMATS if getattr(FORMATS[name], "has_files", True)])
 def test_a_lost_or_cut_file_is_one_line_at_any_depth(form: str, tmp_path: Path) -> None:
-    layout = Layout(8, 1, Uniform(low=5000, high=9000), 5, FORMATS[form].extension)
+    made = FORMATS[form]
+    layout = Layout(8, 1, Uniform(low=5000, high=9000), 5, made.extension, options_of(made)())
     for number in range(8):
         write_file(layout, FORMATS[form], PosixStore(tmp_path), number)
     sampler = Sampler(layout, batch_size=8, world_size=1, shuffle="none", seed=1)
