@@ -20,6 +20,7 @@ from rayio.data.generate import write_file
 from rayio.data.layout import Layout
 from rayio.data.sampler import Sampler
 from rayio.errors import DataError
+from rayio.schema.choice import options_of
 from rayio.schema.distribution import Uniform
 from rayio.storage.base import READ, Issued, Requests
 from rayio.storage.itemise import itemise
