@@ -16,7 +16,7 @@ from typing import Any
 import beside
 import pytest
 import stories
-from hypothesis import settings
+from hypothesis import Phase, settings
 from left import Before
 from objects import objects, place, s3_server  # noqa: F401 (fixtures)
 from packages import TOY, installed, toy_installed
@@ -24,7 +24,9 @@ from packages import TOY, installed, toy_installed
 #: How long an example takes says more about the machine than about the code; and the same are drawn whoever runs the
 #: suite, so that none fails for the first time where it cannot be looked at. The slow tier draws more, and new ones.
 settings.register_profile("rayio", deadline=None, derandomize=True, max_examples=50)
-settings.register_profile("brief", deadline=None, derandomize=True, max_examples=10)
+settings.register_profile(
+    "brief", deadline=None, derandomize=True, max_examples=10, phases=(Phase.explicit, Phase.generate)
+)
 settings.register_profile("deep", deadline=None, max_examples=300)
 settings.load_profile("rayio")
 

@@ -169,7 +169,10 @@ def test_verify_reads_every_sample(format: str, tmp_path: Path) -> None:
         (replace(LAYOUT, num_files=31), "dataset.num_files = 30, the scenario has 31;"),
         (replace(LAYOUT, samples_per_file=1), "dataset.samples_per_file = 2, the scenario has 1;"),
         (replace(LAYOUT, seed=6), "seed = 5, the scenario has 6;"),
-        (replace(LAYOUT, options=Hdf5Options(chunk=4096)), "dataset.chunk = none, the scenario has 4096;"),
+        (
+            replace(LAYOUT, options=Hdf5Options(chunk=4096)),
+            r"dataset.chunk = none, the scenario has 4096 \(and 1 more\);",
+        ),
         (replace(LAYOUT, seed=6, num_files=3), r"dataset.num_files = 30, the scenario has 3 \(and 1 more\);"),
         (
             replace(LAYOUT, sample_bytes=Constant(value=300)),
@@ -228,7 +231,7 @@ def test_a_manifest_of_rayio_0_1_is_read_which_has_its_chunks_beside_the_rest(tm
     layout = replace(LAYOUT, extension=".hdf5", options=Hdf5Options(chunk=4096))
     prepare(layout, "hdf5", tmp_path)
     note = json.loads((tmp_path / NAME).read_text())
-    assert note.pop("options") == {"chunk": 4096}
+    assert note.pop("options") == {"chunk": 4096, "datasets": 1}
     (tmp_path / NAME).write_text(json.dumps(note | {"chunk": 4096}))
     assert prepare(layout, "hdf5", tmp_path).reused_files == 30
     (tmp_path / NAME).write_text(json.dumps(note | {"chunk": 1024}))

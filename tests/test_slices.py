@@ -121,7 +121,8 @@ def test_numbers_are_those_of_the_whole_however_small_the_slices_are(run: RunDir
     def found(spans: Slices) -> list[Any]:
         asked = Trained(scenario.train.epochs)
         sums: list[Any] = [
-            Capacities(lives, steps, shape, readers), Accesses(spans, lives), figures.Split(lives, steps, shape, bins),
+            Capacities(lives, steps, shape, readers, names=spans.names), Accesses(spans, lives),
+            figures.Split(lives, steps, shape, bins),
             figures.Depths(spans, lives, bins), tracks.Drawn(lives, steps),
         ]  # fmt: skip
         Timelines(spans).go_through(*sums, asked)

@@ -195,7 +195,7 @@ def test_explain_names_busy_servers_and_not_the_workers(tmp_path: Path) -> None:
     run = rayio.simulate(wanted, out=tmp_path / "run")
     found = explain(run.directory.address)
     assert found.verdict.cause == "server"
-    assert "of it `server` (busy servers of the file system)" in found.sentence
+    assert "of it `server`: 32 workers do " in found.sentence
     assert "fast enough" not in found.sentence
     (worker,) = (row for row in found.capacity.stages if row.stage == "worker")
     assert worker.capacity == pytest.approx(found.capacity.delivered, rel=0.15), "the servers are the limit"

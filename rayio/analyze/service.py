@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rayio.analyze.delays import delays
+from rayio.analyze.delays import columns_of, delays
 from rayio.analyze.part import COLUMNS, KINDS, Part
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import Lives, StepsInSlices, integers, is_text, texts
@@ -25,16 +26,22 @@ class Capacities:
     """The capacity of each stage of the workers, and the demand of the ranks, in batches per second.
 
     ``readers`` is how many the run had; without any, ranks read themselves and are the workers; ``window`` is the
-    measured part of the run, where it is known. A stage's capacity is that of all workers if they did nothing else; the
-    row ``worker`` is all stages one after the other. Utilisation is the busy time in the window, per worker.
+    measured part of the run, where it is known; ``names`` are those of the run's spans. A stage's capacity is that of
+    all workers if they did nothing else; the row ``worker`` is all stages one after the other. Utilisation is the busy
+    time in the window, per worker.
     """
 
-    columns = COLUMNS
-
     def __init__(
-        self, lives: Lives, steps: StepsInSlices, shape: RunShape, readers: int, window: Noted | None = None
+        self,
+        lives: Lives,
+        steps: StepsInSlices,
+        shape: RunShape,
+        readers: int,
+        window: Noted | None = None,
+        names: Collection[str] = (),
     ) -> None:
         self.lives, self.steps, self.readers = lives, steps, readers
+        self.columns = (*COLUMNS, *columns_of(names))
         self.workers = readers or shape.world_size
         self.window = (window or find_window(lives, steps, shape))[0] or _everything(steps)
         self._service, self._busy, self._number = Counter[str](), Counter[str](), 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from rayio.cli import (
     why,
 )
 from rayio.cli.grouped import Grouped
+from rayio.cli.output import escaped_streams
 from rayio.cli.streams import open_streams
 from rayio.cli.terminal import detail
 from rayio.errors import RayioError
@@ -95,13 +95,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     open_streams()
     interruptible()
     detail.restart()
-    leave(_exit_code(arguments))
+    with escaped_streams():
+        code = _exit_code(arguments)
+    leave(code)
 
 
 def _exit_code(arguments: Sequence[str] | None) -> int:
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # no traceback for characters that the terminal cannot show
-            stream.reconfigure(errors="replace")
     try:
         if (line := os.environ.get(completion.VARIABLE)) is not None:
             print(completion.answer(application(), line))

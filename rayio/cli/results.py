@@ -17,7 +17,7 @@ from rayio.cli.file_options import Force, check_replaced, local_file
 from rayio.cli.fitting import columns, fit
 from rayio.cli.fitting import shown as shown_columns
 from rayio.cli.grouped import ASK, LOOK, TOOLS
-from rayio.cli.output import only_json, print_json
+from rayio.cli.output import escaped, only_json, print_json, raw
 from rayio.errors import QueryError
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _print_table(table: pa.Table) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    names, width = table.column_names, columns()
+    names, width = [escaped(name) for name in table.column_names], columns()
     cells = [[_cell(value) for value in row] for row in _rows(table.slice(0, SHOWN_ROWS))]
     widths = [
         max([len(name), *(len(line) for row in cells for line in row[index].split("\n"))])
@@ -133,7 +133,7 @@ def _print_table(table: pa.Table) -> None:
         printed.add_column(names[index], justify="right" if is_number else "left", overflow="fold", width=wide)
     for row in cells:
         printed.add_row(*(row[index] for index, _ in chosen))
-    console = Console(markup=False, highlight=False, emoji=False)
+    console = Console(file=raw(sys.stdout), markup=False, highlight=False, emoji=False)
     console.width = sum(wide + 3 for _, wide in chosen) + 1
     console.print(printed)
     if (left := len(table) - SHOWN_ROWS) > 0:
@@ -144,7 +144,7 @@ def _print_table(table: pa.Table) -> None:
 
 
 def _cell(value: Any) -> str:
-    return "" if value is None else f"{value:.9g}" if isinstance(value, float) else str(value)
+    return "" if value is None else f"{value:.9g}" if isinstance(value, float) else escaped(str(value))
 
 
 def dlio_results(

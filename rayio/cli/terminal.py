@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rayio.cli.output import escaped, raw
 from rayio.cli.remaining import Remaining, words
 from rayio.reporter import Reporter
 from rayio.units import format_bytes
@@ -91,10 +92,10 @@ class Terminal(Reporter):
         if self._status is None or self._console is None:
             from rich.console import Console
 
-            self._console = Console(stderr=True)
+            self._console = Console(file=raw(sys.stderr))
             self._status = self._console.status("")
             self._status.start()
-        self._status.update(Text(fitted(text, left, self._console.width - SPINNER), no_wrap=True))
+        self._status.update(Text(fitted(escaped(text), left, self._console.width - SPINNER), no_wrap=True))
 
     def progress(self, live: Live) -> None:
         """Print a run's progress every 5 s, for ``rayio top`` of its job."""

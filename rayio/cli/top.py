@@ -19,7 +19,7 @@ from rayio.cli.arguments import AsJson
 from rayio.cli.fitting import columns, fit
 from rayio.cli.grouped import LOOK
 from rayio.cli.jobs import VARIABLES, Dashboard, dashboard
-from rayio.cli.output import only_json, print_json
+from rayio.cli.output import escaped, only_json, print_json, raw
 
 if TYPE_CHECKING:
     from rayio.records.running import Live
@@ -118,8 +118,8 @@ def _screen(live: Live, look: Callable[[], Live], seconds: float) -> Live:
 
     with _keys() as pressed:
         while True:
-            text = fit(block(live), columns())
-            sys.stdout.write(_HOME + text.replace("\n", _REST) + _REST + "\x1b[J\n  q: end" + "\x1b[K")
+            text = escaped(fit(block(live), columns()))
+            raw(sys.stdout).write(_HOME + text.replace("\n", _REST) + _REST + "\x1b[J\n  q: end" + "\x1b[K")
             sys.stdout.flush()
             if _is_over(live) or pressed(seconds):
                 return live
@@ -145,10 +145,10 @@ def _keys() -> Iterator[Callable[[float], bool]]:
 
     try:
         tty.setcbreak(terminal)
-        sys.stdout.write(_ENTER)
+        raw(sys.stdout).write(_ENTER)
         yield pressed
     finally:
         with suppress(OSError):
-            sys.stdout.write(_LEAVE)
+            raw(sys.stdout).write(_LEAVE)
             sys.stdout.flush()
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)

@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
 from rayio.data.layout import FILES_PER_FOLDER, Layout
-from rayio.errors import DataError
+from rayio.errors import DataError, RayioError
 from rayio.files import parse_json
+from rayio.kinds import FORMATS
+from rayio.schema.choice import options_of
 from rayio.storage.stores.opening import Store
 
 NAME = "rayio-dataset.json"
@@ -78,7 +81,17 @@ class Manifest:
 
     def _identity(self) -> dict[str, Any]:
         names = ("format", "num_files", "samples_per_file", "sample_bytes")
-        return {**{name: getattr(self, name) for name in names}, **self.options, "seed": self.seed}
+        options = {**_defaults(self.format), **self.options}
+        return {**{name: getattr(self, name) for name in names}, **options, "seed": self.seed}
+
+
+def _defaults(format: str) -> dict[str, Any]:
+    """Return the options that a format has by default: manifests of earlier versions lack later ones."""
+    try:
+        options = options_of(FORMATS[format])()
+    except (RayioError, ValidationError):  # a format that is not here, or whose options have no defaults
+        return {}
+    return dict(to_jsonable_python(options.model_dump(exclude_none=True)))
 
 
 def _shown(value: Any) -> str:

@@ -64,7 +64,7 @@ class Seen:
         self.timed, self.readers = timed, readers
         self.window = find_window(lives, timed, shape)
         self.losses = Losses(timed, payload=info.get("payload") == "real")
-        self.capacities = Capacities(lives, timed, shape, readers, self.window)
+        self.capacities = Capacities(lives, timed, shape, readers, self.window, timed.slices.names)
         self.trained = Trained(scenario.train.epochs)
         self.accesses = Accesses(timed.slices, lives)
         self.beside = Beside(timed, shape, self.window)

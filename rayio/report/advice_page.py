@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
-
 from rayio.records.sizing import Advised, Setting
 from rayio.report import axes, charts, tables
 from rayio.report.answer_page import Tile, answer_page, notes, titled
@@ -142,9 +140,8 @@ def _cost(setting: Setting, part: str) -> str:
 def _settings(advised: Advised) -> str:
     head, rows = table(advised)
     marked = [
-        [*map(escape, row), "Pareto front" if setting.is_on_front else ""]
-        for row, setting in zip(rows, advised.tried, strict=True)
+        [*row, "Pareto front" if setting.is_on_front else ""] for row, setting in zip(rows, advised.tried, strict=True)
     ]
     place = len(advised.varied) + 1
     head = ["goal" if number == place else name for number, name in enumerate(head)]
-    return tables.table([*map(escape, head), ""], marked, "worded")
+    return tables.table([*head, ""], marked, "worded")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from html import escape
-
 from rayio.records.sizing import CapacityFound, CapacityPoint
 from rayio.report import charts, tables
 from rayio.report.answer_page import Tile, answer_page, notes, titled
 from rayio.report.curves import Dot, curve
+from rayio.report.markup import code
 from rayio.report.sections import section
 from rayio.report.text.sizing import (
     above,
@@ -167,7 +166,7 @@ def _points(capacity: CapacityFound) -> str:
         rows.append([setting, accelerators, au, verdict + mark, needed, reached, share, runs])
     if not has_shares:
         head, *rows = ([cell for place, cell in enumerate(row) if place != 6] for row in [head, *rows])
-    return tables.table([*head], [[escape(cell) for cell in row] for row in rows])
+    return tables.table(head, rows)
 
 
 def _changes(capacity: CapacityFound) -> str:
@@ -179,5 +178,5 @@ def _changes(capacity: CapacityFound) -> str:
         least = "at least " if change.is_at_least else ""
         holds = "" if change.accelerators is None else f"{least}{change.accelerators}"
         verdict = "reaches it" if change.holds else "misses it"
-        rows.append([f"<code>{escape(change.change)}</code>", escape(effect(change)), verdict, holds])
+        rows.append([code(change.change), effect(change), verdict, holds])
     return tables.table(["change", f"AU{number}", "target", "accelerators"], rows)

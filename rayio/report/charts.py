@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from html import escape
 
 import numpy as np
 
 from rayio.report.axes import Tick
 from rayio.report.figures import Floats
+from rayio.report.markup import Html, escape
 
 #: Units of a plot's own coordinates, in both directions.
 SIDE = 1000
@@ -20,7 +20,7 @@ SIDE = 1000
 
 def attribute(tips: object) -> str:
     """Return a value as JSON for an attribute that the page's script reads."""
-    return escape(json.dumps(tips, ensure_ascii=False, separators=(",", ":")), quote=True)
+    return escape(json.dumps(tips, ensure_ascii=False, separators=(",", ":")))
 
 
 def plot(
@@ -45,7 +45,7 @@ def plot(
     return (
         f'<div class="plot" style="--h:{height}px"><div class="y">{labels(y, "bottom")}</div>'
         f'<div class="area"{tipped}><svg viewBox="0 0 {SIDE} {SIDE}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(label, quote=True)}">{lines}{shapes}{down}</svg>{named}</div>'
+        f'aria-label="{escape(label)}">{lines}{shapes}{down}</svg>{named}</div>'
         f'<div class="x">{labels(x, "left")}</div></div>'
     )
 
@@ -60,8 +60,9 @@ def labels(ticks: Sequence[Tick], side: str) -> str:
 
 
 def legend(entries: Sequence[tuple[str, str]]) -> str:
-    """Return a legend of colours: pairs of a class of colour and HTML."""
-    return '<p class="legend">' + "".join(f'<span><i class="c-{c}"></i>{text}</span>' for c, text in entries) + "</p>"
+    """Return a legend of colours: pairs of a class of colour, and text or markup."""
+    shown = "".join(f'<span><i class="c-{colour}"></i>{escape(text)}</span>' for colour, text in entries)
+    return f'<p class="legend">{shown}</p>'
 
 
 def stacked(series: Sequence[tuple[str, Floats]], high: float) -> str:
@@ -139,7 +140,7 @@ def cells(values: Floats, edges: Sequence[float], colour: str) -> str:
     return f'<svg viewBox="0 0 {number} {rows}" preserveAspectRatio="none" aria-hidden="true">{drawn}</svg>'
 
 
-def bar(begin: float, share: float, colour: str) -> str:
+def bar(begin: float, share: float, colour: str) -> Html:
     """Return one bar of a waterfall, as shares of the whole."""
     drawn = f'<i class="c-{colour}" style="left:{100 * begin:.3f}%;width:{100 * share:.3f}%"></i>' if share > 0 else ""
-    return f'<span class="bar">{drawn}</span>'
+    return Html(f'<span class="bar">{drawn}</span>')

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from html import escape
+
+from rayio.report.markup import escape
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from html import escape
 
 from rayio.analyze.compare import label
 from rayio.records.comparison import FASTER, SLOWER, Comparison, Difference, MetricRow
@@ -11,6 +10,7 @@ from rayio.records.metric_names import unit_of
 from rayio.report import tables
 from rayio.report.answer_page import Tile, answer_page, eyebrow, notes, titled
 from rayio.report.curves import Column, columns
+from rayio.report.markup import Html, code, escape
 from rayio.report.sections import section
 from rayio.report.text.comparison import (
     NAMES,
@@ -116,16 +116,12 @@ def _metrics(comparison: Comparison) -> str:
     if comparison.repeats is not None:
         main, others = repeats_cells(comparison.repeats, comparison.main_metrics)
         head = ["metric", "mean", "standard deviation of a run", "95 % interval of the mean"]
-        return tables.table(head, _escaped(main)) + _folded(tables.table(head, _escaped(others)), len(others))
+        return tables.table(head, main) + _folded(tables.table(head, others), len(others))
     drawn = ""
     for number in range(len(comparison.groups) - 1):
         main_rows, other_rows = split(comparison, number)
         drawn += _table(main_rows, number) + _folded(_table(other_rows, number), len(other_rows))
     return drawn
-
-
-def _escaped(rows: list[list[str]]) -> list[list[str]]:
-    return [[escape(cell) for cell in row] for row in rows]
 
 
 def _folded(drawn: str, number: int) -> str:
@@ -135,7 +131,7 @@ def _folded(drawn: str, number: int) -> str:
 def _table(rows: list[MetricRow], number: int) -> str:
     letter = label(number + 1)
     head = ["metric", "A", letter, f"{letter} − A", "difference", "beyond noise"]
-    return tables.table(head, _escaped([[*cells_of(row, number)] for row in rows]))
+    return tables.table(head, [[*cells_of(row, number)] for row in rows])
 
 
 def _figures(comparison: Comparison) -> str:
@@ -198,8 +194,7 @@ def _keys(comparison: Comparison) -> str:
     if not comparison.differing_keys:
         return ""
     rows = [
-        [f"<code>{escape(row.key)}</code>", *(escape("–" if each is None else each) for each in row.values)]
-        for row in comparison.differing_keys
+        [code(row.key), *("–" if each is None else each for each in row.values)] for row in comparison.differing_keys
     ]
     return tables.table(["key", *map(label, range(len(comparison.groups)))], rows)
 
@@ -208,9 +203,9 @@ def _groups(comparison: Comparison) -> str:
     rows = [
         [
             label(number),
-            escape(group.kind),
-            "<br>".join(map(escape, group.runs)),
-            escape(", ".join(str(seed) for seed in group.seeds if seed is not None)),
+            group.kind,
+            Html("<br>".join(map(escape, group.runs))),
+            ", ".join(str(seed) for seed in group.seeds if seed is not None),
         ]
         for number, group in enumerate(comparison.groups)
     ]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from html import escape
-
 from rayio.analyze.stages import shown
 from rayio.analyze.stalls import CAUSES
+from rayio.report.markup import Html, escape
 from rayio.trace.span import SPANS
 
 #: Anchor -> title and text. Causes and spans are added from their own tables.
@@ -128,13 +127,13 @@ TERMS["span-other"] = ("other", "What no span covers: rayio's own overhead.")
 TERMS["span-restart"] = ("restart", "Time lost to a failure: steps done again, and the time until they began.")
 
 
-def term(name: str, text: str) -> str:
+def term(name: str, text: str) -> Html:
     """Return text with a link to its definition."""
     if name not in TERMS and name.startswith("cause-"):  # a layer's: the table has its meaning
         return escape(text)
     if name not in TERMS:
         raise KeyError(name)
-    return f'<a class="t" href="#d-{name}">{escape(text)}</a>'
+    return Html(f'<a class="t" href="#d-{name}">{escape(text)}</a>')
 
 
 def definitions() -> str:

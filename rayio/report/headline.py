@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from html import escape
 
 from rayio.analyze.stages import shown
 from rayio.imports.dlio_losses import largest
@@ -18,6 +17,7 @@ from rayio.records.origin import IMPORTED, storage_words
 from rayio.records.run_result import RunResult
 from rayio.report.content import Content
 from rayio.report.definitions import term
+from rayio.report.markup import escape
 from rayio.report.text.doubts import title as title_of
 from rayio.report.text.doubts import worded
 from rayio.report.text.summary import fetched_line, fetched_row, format_done, whose_overhead

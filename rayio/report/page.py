@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from html import escape
 from importlib import resources
 
 from rayio import __version__
@@ -11,6 +10,7 @@ from rayio.records.origin import head
 from rayio.report import colours, headline, sections, tables
 from rayio.report.content import Content
 from rayio.report.definitions import definitions, term
+from rayio.report.markup import escape
 from rayio.report.sections import section
 from rayio.report.text.summary import books_line
 from rayio.units import format_seconds

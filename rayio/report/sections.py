@@ -6,7 +6,6 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from rayio.report.bins import Bins
 from rayio.report.content import Content
 from rayio.report.definitions import term
 from rayio.report.figures import Floats
+from rayio.report.markup import escape
 from rayio.report.text.terms import seconds
 from rayio.report.tracks import packed
 
@@ -260,7 +260,7 @@ def timeline(content: Content) -> str:
         "The whole run is drawn coarsely, by what took most of each moment; the suggested windows are exact. "
         "<code>rayio report RUN --window 12s..15s</code> adds one. " if tracks.is_coarse else ""
     )  # fmt: skip
-    data = json.dumps(packed(tracks), separators=(",", ":")).replace("</", "<\\/")
+    data = json.dumps(packed(tracks), separators=(",", ":")).replace("<", "\\u003c")
     return (
         f'<p class="lead">{few}{coarse}<span class="screen">Drag to look closer, double-click to step back.</span></p>'
         '<div id="timeline"><p class="choice" id="windows"></p><p class="choice"><button type="button" data-move="-1">◀'
@@ -299,16 +299,10 @@ def access(content: Content) -> str:
 
 def configuration(content: Content) -> str:
     """Return the configuration of the run and its machines, without passwords in addresses."""
-    rows = [
-        [text, escape(_safe(content.info[key]))]
-        for key, text in ENVIRONMENT.items()
-        if content.info.get(key) is not None
-    ]
+    rows = [[text, _safe(content.info[key])] for key, text in ENVIRONMENT.items() if content.info.get(key) is not None]
     nodes = content.info.get("nodes") or []
     if nodes:
-        rows.append(
-            ["Ray nodes", escape(f"{len(nodes)}: {', '.join(_safe(node.get('host', '?')) for node in nodes[:8])}")]
-        )
+        rows.append(["Ray nodes", f"{len(nodes)}: {', '.join(_safe(node.get('host', '?')) for node in nodes[:8])}"])
     if restarts := content.info.get("restarts"):
         rows.append(["actors restarted", str(len(restarts))])
     hosts = (content.result.hosts if content.result else None) or ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from html import escape
 
 from rayio.analyze.stages import shown
 from rayio.records.explained import Access, Capacity, Change, Simulated, Verdict
@@ -15,6 +14,7 @@ from rayio.records.scaling import Scaling
 from rayio.report.axes import number
 from rayio.report.charts import bar
 from rayio.report.definitions import term
+from rayio.report.markup import code, escape
 from rayio.report.text.summary import meaning_of, measured_times
 from rayio.report.text.terms import WORK_OF_STAGES, can_do, rate, seconds
 from rayio.units import format_bytes, format_seconds, format_share
@@ -23,16 +23,17 @@ _TAG = re.compile(r"<[^>]*>")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], name: str = "") -> str:
-    """Return a table of HTML cells; the first column has names. ``name`` is its class.
+    """Return a table of texts and markup; the first column has names. ``name`` is its class.
 
     On a phone a row of more than three columns is a card: a line for each cell, with its heading before it.
     """
-    top = "".join(f"<th>{cell}</th>" for cell in head)
-    of = [escape(_TAG.sub("", cell), quote=True) for cell in head]
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    of = [escape(_TAG.sub("", cell)) for cell in head]
     body = "".join(
         "<tr>"
         + "".join(
-            f'<th data-of="{of[0]}">{c}</th>' if not n else f'<td data-of="{of[n]}">{c}</td>' for n, c in enumerate(row)
+            f'<td data-of="{of[n]}">{escape(cell)}</td>' if n else f'<th data-of="{of[0]}">{escape(cell)}</th>'
+            for n, cell in enumerate(row)
         )
         + "</tr>"
         for row in rows
@@ -44,7 +45,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], name: str = "") ->
 def reader_changes(scaling: Scaling) -> str:
     """Return when readers came and went, and why."""
     rows = [
-        [seconds(row.at_seconds), f"{row.rank}", f"{row.before} → {row.after}", seconds(row.seconds), escape(row.why)]
+        [seconds(row.at_seconds), f"{row.rank}", f"{row.before} → {row.after}", seconds(row.seconds), row.why]
         for row in scaling.changes
     ]
     listed = f"{len(rows)} of {scaling.num_changes} changes" if scaling.num_changes > len(rows) else "changes"
@@ -56,15 +57,15 @@ def hosts(listed: Sequence[Host]) -> str:
     if not listed:
         return ""
     hardware = [
-        [escape(host.name), escape(host.kernel), "unknown" if host.cores is None else f"{host.cores:,}",
+        [host.name, host.kernel, "unknown" if host.cores is None else f"{host.cores:,}",
          _bytes(host.memory_bytes),
          _bytes(host.memory_limit_bytes) if host.memory_limit_bytes else "",
-         escape(", ".join(f"{link.name}{_speed(link.bits_per_second)}" for link in host.interfaces))]
+         ", ".join(f"{link.name}{_speed(link.bits_per_second)}" for link in host.interfaces)]
         for host in listed
     ]  # fmt: skip
     mounts = [
-        [escape(host.name), escape(mount.key), escape(mount.type), escape(mount.device), escape(mount.server or ""),
-         escape(mount.point), _bytes(mount.capacity_bytes), _bytes(mount.free_bytes), escape(mount.options)]
+        [host.name, mount.key, mount.type, mount.device, mount.server or "",
+         mount.point, _bytes(mount.capacity_bytes), _bytes(mount.free_bytes), mount.options]
         for host in listed
         for mount in host.mounts
     ]  # fmt: skip
@@ -116,7 +117,7 @@ def time_split(result: RunResult) -> str:
     time, share, what = result.time, result.share, meaning_of(result)
     rows = [
         [term(f"span-{name}", name), bar(0, getattr(share, name) or 0.0, name), format_share(getattr(share, name)),
-         seconds(getattr(time, name)), escape(what[name])]
+         seconds(getattr(time, name)), what[name]]
         for name in SPLIT
         if getattr(time, name) or name not in ("evaluate", "restart", "checkpoint")
     ]  # fmt: skip
@@ -157,10 +158,10 @@ def changes(simulated: Simulated) -> str:
 
     rows = [[term("counterfactual", "baseline"), format_share(simulated.au), rate_of(simulated), "", "", ""]]
     rows += [
-        [escape(shown(row.change)), "too short" if row.is_short else format_share(row.au),
+        [shown(row.change), "too short" if row.is_short else format_share(row.au),
          "" if row.is_short else rate_of(row), "" if row.time_saved is None else format_share(row.time_saved),
          "" if row.causal_share is None or row.is_short else format_share(row.causal_share),
-         f"<code>{escape(shown(row.then))}</code>"]
+         code(shown(row.then))]
         for row in simulated.changes
         if row.au is not None
     ]  # fmt: skip
@@ -222,13 +223,13 @@ def lost_points(result: RunResult) -> str:
     imported = result.imported
     if imported and imported.reduced:
         names, epochs = dlio_published.table(imported)
-        return f"<h3>{term('au-dlio', 'as published')}</h3>" + table([escape(name) for name in names], epochs)
+        return f"<h3>{term('au-dlio', 'as published')}</h3>" + table(names, epochs)
     if not imported or imported.lost_points is None:
         return ""
     points = {"au": imported.au, **imported.lost_points}
     published = "" if imported.published_au is None else f" Published: {imported.published_au:.2f} %."
     rows = [
-        [term("au-dlio", name), f"{points[name]:.2f}", escape(what)]
+        [term("au-dlio", name), f"{points[name]:.2f}", what]
         for name, what in ({"au": "Σ compute / T"} | LOSSES).items()
     ]
     head = f"<h3>{term('au-dlio', 'as DLIO counts')} <small>the parts sum to 100.{published}</small></h3>"

@@ -40,6 +40,8 @@ RESERVED, RESERVED_BYTES = ".reserved", 128 << 10
 
 #: File names in a run directory.
 INFO, RESULT, SCENARIO, SPANS, LOG = "run.json", "result.json", "scenario.yaml", "spans", "log.txt"
+#: Keys of ``run.json`` that are lists of objects.
+LISTED = ("nodes", "actors", "restarts")
 
 
 class RunDirectory:
@@ -161,7 +163,12 @@ class RunDirectory:
     @property
     def info(self) -> dict[str, Any]:
         """The content of ``run.json``: versions, cluster, clock anchors, engine settings."""
-        return self._read_json(INFO) or {}
+        info = self._read_json(INFO) or {}
+        for key in LISTED:
+            entries = [] if info.get(key) is None else info[key]
+            if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+                raise StorageError(f"{self.store.full(INFO)}: {key} is no list of objects: the file is damaged")
+        return info
 
     @property
     def result(self) -> RunResult | None:

@@ -154,6 +154,12 @@ COLUMNS: dict[str, str] = {
     "attributes": "text",
 }
 
+#: The least value of each column of numbers; ids may have any.
+LEAST: dict[str, int] = {
+    **{name: 0 for name, kind in COLUMNS.items() if kind != "text" and name not in ("parent", "link")},
+    **dict.fromkeys(("rank", "epoch", "step", "batch", "offset"), -1),
+}
+
 #: Values of the columns that a version added, for files of older versions.
 ADDED: dict[int, dict[str, int | str]] = {2: {"pid": 0, "thread": 0, "file": "", "offset": -1, "attributes": ""}}
 

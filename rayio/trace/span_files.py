@@ -18,7 +18,7 @@ from rayio.files import NotAFileError, check_regular
 from rayio.trace.arrow import coded, numbers, plain
 from rayio.trace.order import order_by
 from rayio.trace.rows import NOTHING
-from rayio.trace.span import ADDED, COLUMNS, SCHEMA_VERSION, schema
+from rayio.trace.span import ADDED, COLUMNS, LEAST, SCHEMA_VERSION, schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,6 +99,7 @@ class SpanFile:
 
         Raises:
             DamagedError: a page is damaged, or a column is missing or of another type.
+            StorageError: a column has a value that no span has.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -108,6 +109,9 @@ class SpanFile:
         try:
             with pq.ParquetFile(self.path, page_checksum_verification=True) as file:
                 table = file.read(columns=list(stored.values()))
+            for name, column in stored.items():
+                if empty := table[column].null_count:
+                    raise self._impossible(name, f"lacks {empty} value{'s' * (empty != 1)}")
             arrays = {}
             for name in columns:
                 if (source := stored_columns[name]) is None:
@@ -119,10 +123,19 @@ class SpanFile:
             wanted = pa.schema([schema().field(name) for name in columns], schema().metadata)
             table = pa.table(arrays)
             if table.schema.equals(wanted):  # a cast imports pyarrow.compute, a twentieth of the start of a command
-                return table.replace_schema_metadata(wanted.metadata)
-            return table.cast(wanted)
+                table = table.replace_schema_metadata(wanted.metadata)
+            else:
+                table = table.cast(wanted)
         except (pa.ArrowException, OSError, KeyError, ValueError):
             raise DamagedError(self.path.name) from None
+        for name in LEAST.keys() & stored.keys():
+            least = min((int(plain(chunk).min()) for chunk in table[name].chunks if len(chunk)), default=LEAST[name])
+            if least < LEAST[name]:
+                raise self._impossible(name, f"has {least}, below {LEAST[name]}")
+        return table
+
+    def _impossible(self, column: str, what: str) -> StorageError:
+        return StorageError(f"{self.path}: column {column} {what}: restore the file, or remove it")
 
     def stored(self, column: str) -> tuple[str, int] | None:
         """Return the file's column that stores ``column``, and its factor; None if the file's version lacks it.

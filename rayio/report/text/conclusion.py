@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rayio.analyze.delays import meanings
 from rayio.analyze.part import KINDS
 from rayio.analyze.stages import OF_LOADER, STAGES, shown
 from rayio.analyze.stalls import CAUSES
@@ -270,7 +269,7 @@ def _held_up(capacity: Capacity, worker: Stage) -> str:
     )
     if held is worker or held.service_seconds < worker.service_seconds / 2:
         return ""
-    of_it = f"{format_seconds(held.service_seconds)} of it `{held.stage}` ({meanings([held.stage])[held.stage]})"
+    of_it = f"{format_seconds(held.service_seconds)} of it `{held.stage}`"
     many = f"{counted(worker.parallelism, 'worker')} do {rate(worker.capacity)} batches/s at most"
     need = rate(capacity.demand or 0.0)
     return f"A batch takes {format_seconds(worker.service_seconds)}, {of_it}: {many}, ranks need {need}."

@@ -64,8 +64,8 @@ class SweepDirectory:
             raise StorageError(f"{path} holds a sweep with {key}={_text(was)}, not {_text(now)}; choose another --out")
         return sweep
 
-    def rows(self) -> Iterator[Row]:
-        """Iterate over the finished runs; an incomplete last line is skipped.
+    def rows(self, num_keys: int | None = None) -> Iterator[Row]:
+        """Iterate over the finished runs, of ``num_keys`` values each if given; an incomplete last line is skipped.
 
         Raises:
             StorageError: another line is damaged.
@@ -77,9 +77,12 @@ class SweepDirectory:
             raise StorageError(f"cannot read {file}: {error.strerror}") from None
         for number, line in enumerate(lines[:-1], 1):
             try:
-                yield Row.of_json(parse_json(line), f"{file}:{number}")
-            except (ValueError, KeyError, TypeError):
-                raise StorageError(f"{file}:{number} is damaged; remove that line to repeat its run") from None
+                row = Row.of_json(parse_json(line), f"{file}:{number}")
+                if num_keys not in (None, len(row.values)):
+                    raise ValueError(f"values are {len(row.values)}, expected {num_keys}")
+            except ValueError as error:
+                raise StorageError(f"{file}:{number} is damaged: {error}; remove that line to repeat its run") from None
+            yield row
 
     def __enter__(self) -> Self:
         file = self.path / "points.jsonl"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from html import escape
 
 from rayio.report import axes, charts
 from rayio.report.charts import SIDE
+from rayio.report.markup import escape
 from rayio.study.sweeps import choices
 from rayio.study.sweeps.points import identity, number_of, written
 from rayio.study.sweeps.sweep_rows import Point, axis

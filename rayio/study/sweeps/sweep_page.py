@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from importlib import resources
 
 import yaml
@@ -12,6 +11,7 @@ from rayio.files import parse_json, read_regular
 from rayio.records.sweeps import FAILED, IMPOSSIBLE
 from rayio.report import colours, tables
 from rayio.report.figures_page import Figures
+from rayio.report.markup import escape
 from rayio.report.page import NOTHING_OUTSIDE, document
 from rayio.report.sections import section
 from rayio.report.text.sweep import HEAD, cells, conclusions, short_names
@@ -140,10 +140,10 @@ def _costs(sweep: Sweep) -> str:
 def _points(sweep: Sweep, names: list[str]) -> str:
     points = sweep.table.points
     wrong = [point for point in points[LISTED_POINTS:] if point.status in (IMPOSSIBLE, FAILED)]
-    rows = [[escape(cell) for cell in cells(point)] for point in [*points[:LISTED_POINTS], *wrong[:LISTED_POINTS]]]
+    rows = [cells(point) for point in [*points[:LISTED_POINTS], *wrong[:LISTED_POINTS]]]
     left = len(sweep.points) - len(rows)
     more = f'<p class="lead">{left:,} more points are in sweep.csv.</p>' if left > 0 else ""
-    return tables.table([*map(escape, names), *HEAD], rows, "worded") + more
+    return tables.table([*names, *HEAD], rows, "worded") + more
 
 
 def _shared(sweep: Sweep) -> str:

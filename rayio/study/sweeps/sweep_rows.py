@@ -9,12 +9,26 @@ from typing import Any
 
 from rayio.analyze.compare import spread
 from rayio.records.metric_names import METRICS, lookup
+from rayio.records.record import DamagedRecordError, Record, value
 from rayio.records.run_result import RunResult, read_result
 from rayio.records.sweeps import DONE, FAILED, IMPOSSIBLE, UNMET
 from rayio.scenario import derive
 from rayio.scenario.model import Scenario
 from rayio.schema.fields import show
 from rayio.study.sweeps.points import identity, number_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line(Record):
+    """A line of ``points.jsonl``, without its values and its result."""
+
+    repeat: int = value("number of the repeat")
+    status: str = value("status of the run")
+    error: str | None = value("error of a failed run")
+    readers: int | None = value("workers of all ranks")
+    window_bytes: float | None = value("expected bytes of the full windows", "bytes")
+    epochs: tuple[float, ...] = value("AU of each epoch", "fraction", default=())
+    busy_share: float | None = value("busy share of the processors", "fraction", can_be_absent=True)
 
 
 @dataclass(frozen=True)
@@ -57,20 +71,26 @@ class Row:
         """Return the row of plain values.
 
         Raises:
-            KeyError, TypeError: the content is not a row.
+            DamagedRecordError: the content is not a row.
             StorageError: its result is damaged.
         """
-        result = content["result"]
+        line, values, result = _Line.of_json(content), content.get("values"), content.get("result")
+        if not isinstance(values, list):
+            raise DamagedRecordError("values is not a list")
+        if line.status not in (DONE, UNMET, IMPOSSIBLE, FAILED):
+            raise DamagedRecordError(f"status is {line.status!r}, expected {DONE}, {UNMET}, {IMPOSSIBLE} or {FAILED}")
+        if not isinstance(result, dict | None) or (result is None and line.status in (DONE, UNMET)):
+            raise DamagedRecordError("result is not an object")
         return cls(
-            tuple(content["values"]),
-            content["repeat"],
-            content["status"],
-            content["error"],
-            content["readers"],
-            content["window_bytes"],
+            tuple(values),
+            line.repeat,
+            line.status,
+            line.error,
+            line.readers,
+            line.window_bytes,
             None if result is None else read_result(result, where),
-            tuple(content.get("epochs", ())),
-            content.get("busy_share"),
+            line.epochs,
+            line.busy_share,
         )
 
 

@@ -147,7 +147,7 @@ class _Sweeping:
 
     def run(self) -> Sweep:
         """Make the missing runs; return the sweep."""
-        before = {row.identity: row for row in self.directory.rows()}
+        before = {row.identity: row for row in self.directory.rows(len(self.points.keys))}
         self.rows = before | self.rows
         todo = [key for key in self.runs if key not in before or before[key].status in (FAILED, IMPOSSIBLE)]
         if len(todo) < len(self.runs):

@@ -1,0 +1,25 @@
+"""Text and markup of pages: every text is escaped where it is put into a table or a legend, markup is not."""
+
+from __future__ import annotations
+
+import html
+
+
+class Html(str):
+    """A text that is markup already; what is made of it, such as by an f-string, is text again."""
+
+    __slots__ = ()
+
+
+def escape(text: str) -> Html:
+    """Return a text as markup; markup stays as it is.
+
+    >>> escape("a < b"), escape(Html("<b>"))
+    ('a &lt; b', '<b>')
+    """
+    return text if isinstance(text, Html) else Html(html.escape(text))
+
+
+def code(text: str) -> Html:
+    """Return a text as code, such as a key or a command."""
+    return Html(f"<code>{escape(text)}</code>")
