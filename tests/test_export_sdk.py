@@ -276,6 +276,11 @@ def test_names_are_completed(vendor: pytest.MonkeyPatch) -> None:
     answers = completion.answer(application(), "rayio export sdk --exporter m")
     assert answers.startswith("memory")
     assert "console" in completion.answer(application(), "rayio export sdk --exporter ")
+    assert [line.partition("\t")[0] for line in completion.answer(application(), "rayio exp").splitlines()] == [
+        "explain",
+        "export",
+    ], "a shell would quote two words"
+    assert completion.answer(application(), "rayio export s").partition("\t")[0] == "sdk"
     assert {"console", "memory"} <= {*installed_exporters()}
 
 

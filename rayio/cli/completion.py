@@ -139,6 +139,14 @@ def runs(incomplete: str) -> list[tuple[str, str]]:
     return candidates
 
 
+def exported(incomplete: str) -> list[tuple[str, str]]:
+    """Return what can follow ``export``: runs, or the word of its second command."""
+    return [
+        *([("sdk", "any exporter of OpenTelemetry's SDK")] if "sdk".startswith(incomplete) else []),
+        *runs(incomplete),
+    ]
+
+
 def _paths(incomplete: str, suffixes: tuple[str, ...] = ()) -> Iterator[str]:
     """Iterate over folders, and files with these suffixes, whose path starts with ``incomplete``."""
     folder, _, name = incomplete.rpartition("/")

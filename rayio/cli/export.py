@@ -40,7 +40,7 @@ Grpc = Annotated[
 
 
 def export(
-    path: RunPath,
+    path: Annotated[str, typer.Argument(help="A run directory.", metavar="RUN", autocompletion=completion.exported)],
     otlp: Otlp = None,
     grpc: Grpc = None,
     perfetto: Annotated[

@@ -39,6 +39,10 @@ class Grouped(TyperGroup):
             return two, self.commands[two], args[2:]
         return super().resolve_command(ctx, args)
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Return the candidates for one word; shells would quote two."""
+        return [item for item in super().shell_complete(ctx, incomplete) if " " not in item.value]
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the groups: a line for each command, with its whole description."""
         commands = [self.commands[name] for name in self.list_commands(ctx)]
