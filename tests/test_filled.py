@@ -97,7 +97,9 @@ def test_nothing_is_said_where_nothing_is_wrong(keys: dict[str, Any]) -> None:
     assert note_of(result) is None, result.doubts
 
 
-@pytest.mark.parametrize("name", ["unet3d-small", "unet3d-h100", "unet3d-a100", "unet3d-v100", "s3-autoscaled"])
+@pytest.mark.parametrize(
+    "name", ["unet3d-small", "unet3d-h100", "unet3d-a100", "unet3d-v100", "s3-autoscaled", "imagenet", "candle_nt3"]
+)
 def test_nothing_is_said_of_scenarios_that_are_packaged(name: str) -> None:
     assert note_of(in_memory(load(name))) is None
 

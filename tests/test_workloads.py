@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from rayio.scenario.derive import read_demand, world_size
 from rayio.scenario.load import load
+from scenarios import simulated
 
 ROOT = Path(__file__).parents[1]
 
@@ -25,6 +27,12 @@ def benchmark() -> Any:
 
 
 MADE = benchmark()
+#: Scenarios with DLIO's or MLPerf Storage's numbers, and the published bytes that a rank needs each second, in GiB.
+CONFIGURED = {
+    "resnet50-h100": 0.19, "cosmoflow-h100": 0.75, "unet3d-h100": 2.96, "unet3d-a100": 1.50, "resnet50-a100": None,
+    "resnet50-v100": None, "cosmoflow-a100": None, "cosmoflow-v100": None, "bert-v100": None, "dlrm": None,
+    "flux-b200": None, "retinanet-b200": None,
+}  # fmt: skip
 
 
 def shown() -> dict[str, list[tuple[str, ...]]]:
@@ -75,3 +83,18 @@ def test_a_verdict_that_is_not_so_is_refused() -> None:
     for wrong in (MADE.share(7, "agrees"), MADE.share(5.2, "contradicts"), MADE.share(4, "agrees", bound=True)):
         with pytest.raises(ValueError, match=r"I/O share of time: 5\.0 beside"):
             wrong.row(made, None)
+
+
+@pytest.mark.parametrize("name", CONFIGURED)
+def test_a_scenario_of_dlio_runs_and_needs_the_published_bytes(name: str) -> None:
+    path = ROOT / "scenarios" / f"{name}.yaml"
+    assert len(path.read_text().splitlines()) <= 60
+    made = simulated(load(name, ["train.steps=3", "train.epochs=1", "train.warmup_steps=0", "checkpoint=none"]))
+    assert made.ledger.even
+    assert made.ledger.delivered_steps == 3 * world_size(made.scenario)
+    published = CONFIGURED[name]
+    if published is not None:
+        demand = read_demand(load(name)) / (1 << 30)
+        assert demand == pytest.approx(published, rel=0.03)
+        page = (ROOT / "docs/workloads.md").read_text()
+        assert f"| `{name}` | {published:.2f} GiB/s | {demand:.2f} GiB/s |" in page

@@ -292,7 +292,7 @@ def find(source: str | Path, beside: Path | None = None) -> tuple[Path, str]:
     label = _label(path)
     if is_name and not _is_file(path):
         names = [*packaged()]
-        hint = _hint(text, names) or f"; there are {', '.join(names)}"
+        hint = _hint(text, names) or "; rayio scenarios lists all names"
         shown = repr(text if len(text) <= 80 else text[:77] + "...")
         raise ScenarioError(f"no scenario is named {shown}{hint} (a path ends in .yaml)")
     return path, label
