@@ -17,7 +17,7 @@ from documents import PAGES, ROOT
 
 MEASURED = (ROOT / "benchmarks" / "README.md").read_text()
 #: Pages that are made from the code, and have its examples.
-GENERATED = ("docs/scenario.md", "docs/results.md", "docs/findings.md")
+GENERATED = ("docs/scenario.md", "docs/results.md", "docs/findings.md", "docs/workloads.md")
 _REGION = re.compile(r"<!-- (figures|not measured): ([^>]+?) -->(.*?)<!-- end -->", re.DOTALL)
 _NUMBER = re.compile(r"(?<![\w.])\d{1,3}(?: \d{3})+(?:\.\d+)?(?!\d)|(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?")
 _TAKES = re.compile(r"\b(took|takes?|costs?|faster|slower|overhead)\b")

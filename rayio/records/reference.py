@@ -33,7 +33,8 @@ dictionaries.
   ranks share and the pause after it.
 - `version` is 2 for `result.json` and 1 for the others. Results of version 1, in which the window ended when the first
   rank was done, are still read. Within a version keys are only added: programs should ignore unknown keys. A damaged
-  file is refused in one line that names the key.
+  file is refused in one line that names the key. A span file with missing or impossible values is refused in one line
+  that names the column.
 
 All metrics of a result can be used in `expect:` by their dotted names
 (`expect: {percentiles.data_wait.p99: "< 0.1"}`). `rayio compare` compares them, and a [sweep](sweep.md) has them as
