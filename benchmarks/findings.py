@@ -1,4 +1,4 @@
-"""What the field found about reading files, as changes of one or two keys: published beside simulated.
+"""What the field found about reading files, as changes of one or two keys: published and simulated.
 
 Each finding is a scenario and two or more variants of it, on the virtual clock. The numbers are exact and the same on
 every machine; ``docs/findings.md`` has them, and ``tests/test_findings.py`` holds both. Storage is ``lustre-theta``:

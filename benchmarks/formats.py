@@ -1,4 +1,4 @@
-"""How fast each format is written and read, beside what its libraries take alone.
+"""How fast each format is written and read, compared with its libraries alone.
 
 Writing: 64 files of one sample of 8 MiB in memory, a thread on each of two cores; the formats take turns. MB per CPU
 second say what a core can do when nothing else wants it. Goals (MB/s): raw, npy 750; indexed, parquet, tar 250; jpeg
@@ -195,7 +195,7 @@ def print_writing(formats: list[str], files: int, rounds: int) -> None:
 
 def print_reading(formats: list[str], sizes: list[int], files: int, rounds: int) -> None:
     """Print what reading takes, on both sides."""
-    print_head("format", "sample", "rayio", "bare loop", "rate beside it")
+    print_head("format", "sample", "rayio", "bare loop", "rate, goal 0.9")
     for size in sizes:
         for format in formats:
             with tempfile.TemporaryDirectory(prefix="rayio-bench-", dir="/dev/shm") as root:

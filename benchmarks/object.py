@@ -2,7 +2,7 @@
 
 A reader in this process reads batches of npz objects of one sample (which samples, their objects, requests, spans,
 checksums), with ``loader.io_depth`` requests in flight. In turn, as many threads get the same objects of the same
-batches with ``obstore.get_range`` and drop them. The server (``object_server.py``) is a process of its own on loopback,
+batches with ``obstore.get_range`` and drop them. The server (``object_server.py``) is a separate process on loopback,
 and answers at once or after 20 ms. Median of rounds of MB/s; goal: >= 0.85 of obstore.
 
 ``python benchmarks/object.py``; ``--quick`` in a few seconds; ``--rounds N``.

@@ -1,4 +1,4 @@
-"""Published workloads: what their profiles say of reading, beside what their packaged scenarios do in simulation.
+"""Published workloads: what their profiles report about reading, and what the packaged scenarios do in simulation.
 
 Shares of time and bytes are of the whole scenario. Sizes and order of requests are of its first steps, request by
 request. The numbers are exact and the same on every machine; ``docs/workloads.md`` has them, and
@@ -110,7 +110,7 @@ class Fact:
         value = self.simulated(made, first)
         near = value <= self.published if self.bound else abs(value / self.published - 1) <= 0.1
         if self.verdict in ("agrees", "contradicts", "differs") and near != (self.verdict == "agrees"):
-            raise ValueError(f"{self.what}: {value} beside {self.published} is not: {self.verdict}")
+            raise ValueError(f"{self.what}: simulated {value}, published {self.published}: not {self.verdict}")
         published = self.said or ("< " if self.bound else "") + self.shown.format(self.published)
         return self.what, published, self.shown.format(value), self.verdict
 

@@ -81,7 +81,7 @@ def test_a_verdict_that_is_not_so_is_refused() -> None:
     made = MADE.Whole(seconds=10.0, ranks=1, read_seconds=0.5, nbytes=1, delivered=1)
     assert MADE.share(5.2, "agrees").row(made, None)[2] == "5.00 %"
     for wrong in (MADE.share(7, "agrees"), MADE.share(5.2, "contradicts"), MADE.share(4, "agrees", bound=True)):
-        with pytest.raises(ValueError, match=r"I/O share of time: 5\.0 beside"):
+        with pytest.raises(ValueError, match=r"I/O share of time: simulated 5\.0, published"):
             wrong.row(made, None)
 
 

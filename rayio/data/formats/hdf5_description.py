@@ -68,12 +68,11 @@ def library(stream: Any) -> Iterator[Any]:
         access.close()
 
 
-@lru_cache(maxsize=64)
-def description(shape: tuple[int, int], chunk: tuple[int, int] | None) -> tuple[bytes, bytes]:
-    """Return HDF5's bytes of a file of this shape before ``x``, and between ``x`` and ``y``."""
-    from h5py import h5d, h5f, h5p, h5s, h5t
+@contextmanager
+def _created(stream: Written, allocation: str) -> Iterator[tuple[Any, Any]]:
+    """Return a new HDF5 file in a stream, and properties of datasets whose space is allocated "EARLY" or "LATE"."""
+    from h5py import h5d, h5f, h5p
 
-    stream = Written()
     with library(stream) as access:
         access.set_libver_bounds(h5f.LIBVER_V110, h5f.LIBVER_V110)
         group = h5p.create(h5p.FILE_CREATE)
@@ -82,18 +81,28 @@ def description(shape: tuple[int, int], chunk: tuple[int, int] | None) -> tuple[
         try:
             plan = h5p.create(h5p.DATASET_CREATE)
             plan.set_obj_track_times(False)
-            plan.set_alloc_time(h5d.ALLOC_TIME_EARLY)
+            plan.set_alloc_time(getattr(h5d, f"ALLOC_TIME_{allocation}"))
             plan.set_fill_time(h5d.FILL_TIME_NEVER)
-            of_labels = plan.copy()
-            if chunk is not None:
-                plan.set_chunk(chunk)
-            x = h5d.create(h5, b"x", h5t.STD_U8LE, h5s.create_simple(shape), plan)
-            x_at = x.get_offset() if chunk is None else x.get_chunk_info(0).byte_offset
-            x_end = x_at + x.get_storage_size()
-            labels = h5d.create(h5, b"y", h5t.STD_I64LE, h5s.create_simple(shape[:1]), of_labels)
-            labels_at = labels.get_offset()
+            yield h5, plan
         finally:
             h5.close()
+
+
+@lru_cache(maxsize=64)
+def description(shape: tuple[int, int], chunk: tuple[int, int] | None) -> tuple[bytes, bytes]:
+    """Return HDF5's bytes of a file of this shape before ``x``, and between ``x`` and ``y``."""
+    from h5py import h5d, h5s, h5t
+
+    stream = Written()
+    with _created(stream, "EARLY") as (h5, plan):
+        of_labels = plan.copy()
+        if chunk is not None:
+            plan.set_chunk(chunk)
+        x = h5d.create(h5, b"x", h5t.STD_U8LE, h5s.create_simple(shape), plan)
+        x_at = x.get_offset() if chunk is None else x.get_chunk_info(0).byte_offset
+        x_end = x_at + x.get_storage_size()
+        labels = h5d.create(h5, b"y", h5t.STD_I64LE, h5s.create_simple(shape[:1]), of_labels)
+        labels_at = labels.get_offset()
     return stream.between(0, x_at), stream.between(x_end, labels_at)
 
 
@@ -104,26 +113,15 @@ def description_of_several(shape: tuple[int, int], others: tuple[bytes, ...]) ->
     Data have no place in a file before a first value is written; then they follow each other in this order.
     """
     import numpy as np
-    from h5py import h5d, h5f, h5p, h5s, h5t
+    from h5py import h5d, h5s, h5t
 
     stream = Written()
-    with library(stream) as access:
-        access.set_libver_bounds(h5f.LIBVER_V110, h5f.LIBVER_V110)
-        group = h5p.create(h5p.FILE_CREATE)
-        group.set_obj_track_times(False)
-        h5 = h5f.create(b"rayio", h5f.ACC_TRUNC, group, access)
-        try:
-            plan = h5p.create(h5p.DATASET_CREATE)
-            plan.set_obj_track_times(False)
-            plan.set_alloc_time(h5d.ALLOC_TIME_LATE)
-            plan.set_fill_time(h5d.FILL_TIME_NEVER)
-            made = [h5d.create(h5, b"x", h5t.STD_U8LE, h5s.create_simple(shape), plan)]
-            made += [h5d.create(h5, name, h5t.STD_I64LE, h5s.create_simple(shape[:1]), plan) for name in others]
-            for dataset in made:
-                first, space = (1,) * len(dataset.shape), dataset.get_space()
-                space.select_hyperslab((0,) * len(first), first)
-                dataset.write(h5s.create_simple(first), space, np.zeros(first, dataset.dtype))
-            x_at = made[0].get_offset()
-        finally:
-            h5.close()
+    with _created(stream, "LATE") as (h5, plan):
+        made = [h5d.create(h5, b"x", h5t.STD_U8LE, h5s.create_simple(shape), plan)]
+        made += [h5d.create(h5, name, h5t.STD_I64LE, h5s.create_simple(shape[:1]), plan) for name in others]
+        for dataset in made:
+            first, space = (1,) * len(dataset.shape), dataset.get_space()
+            space.select_hyperslab((0,) * len(first), first)
+            dataset.write(h5s.create_simple(first), space, np.zeros(first, dataset.dtype))
+        x_at = made[0].get_offset()
     return stream.between(0, x_at)
