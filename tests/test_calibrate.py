@@ -412,10 +412,10 @@ def test_a_run_on_ray_teaches_what_its_messages_cost(home: Path) -> None:
     assert again.cluster.cores == os.cpu_count()
     roles = said["roles"]
     learned, cpu = again.charges.cpu.queue, (roles["queue"] + roles["collector"] + said["nodes"]) / 20
-    beyond = (roles["reader"] - said["reads"]["seconds"]) / 20 - again.charges.put
+    beyond = (roles["reader"] - said["reads"]["seconds"]) / 20  # costs.put is a part of it, by the clock of this run
     # Where all processors were busy, caches and turns made a part of it: that is not learned with it. Where they were
     # idle, a part of it may have gone on all the time.
-    assert learned <= (cpu + max(0, beyond)) * 1.001, (learned, cpu, beyond)
+    assert learned <= (cpu + beyond) * 1.001, (learned, cpu, beyond)
     assert again.charges.cpu.background or cpu / again.charges.cpu.contention <= learned * 1.001, (learned, cpu)
     predicted = session.simulate(again).result
     assert predicted["ledger"]["delivered_samples"] == real["ledger"]["delivered_samples"] == 2 * 40
