@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar
 
 from rayio.errors import RayioError
 from rayio.model.kernel import Kernel
+from rayio.model.ledger import Tally
 from rayio.model.processors import Cores, Process
 from rayio.model.queue import Delivery
 from rayio.model.served_spans import failed, parts_of
@@ -112,6 +114,10 @@ class Env:
         self.route: tuple[Way, ...] = ()
         #: State that a reader keeps of each dataset's files between batches (``rayio.model.loading.Kept``).
         self.kept: dict[tuple[bool, bool], Any] = {}
+        #: Receives the number of a checkpoint that this rank has passed and saved, and its consumption until then.
+        self.saved: Callable[[int, Tally], None] | None = None
+        #: The same of a checkpoint that is still being written.
+        self._unsaved: tuple[int, Tally] | None = None
         #: Error of a checkpoint written in the background.
         self.failure: Exception | None = None
         #: The checkpoint being written in the background.
@@ -343,6 +349,16 @@ class Env:
         self.span("checkpoint", start, self.kernel.now(), at, nbytes=nbytes)
         self._behind = self.kernel.spawn(self._write_behind(shards, at), f"{self.name} writes behind")
 
+    def passed(self, numbers: range, tally: Tally) -> None:
+        """Report that the rank has passed checkpoints; one that is written in the background, when it is durable."""
+        if self.saved is None or not numbers:
+            return
+        mark = numbers[-1], replace(tally)
+        if self._behind is None:
+            self.saved(*mark)
+        else:
+            self._unsaved = mark
+
     async def checkpoints_durable(self, at: Where) -> None:
         """Wait for the checkpoint that is written in the background; the wait counts as ``checkpoint``."""
         if self._behind is None:
@@ -372,7 +388,9 @@ class Env:
     async def _write_behind(self, shards: Sequence[Shard], at: Where) -> None:
         try:
             await self.kernel.gather(*(self.writers[shard.writer].write(shard, at) for shard in shards))
+            if self.saved is not None and self._unsaved is not None:
+                self.saved(*self._unsaved)
         except Exception as error:  # raised when the rank next checks: it may not be waiting now
             self.failure = error
         finally:
-            self._behind = None
+            self._behind = self._unsaved = None

@@ -72,6 +72,11 @@ class Training:
             self._block = (epoch, number)
         return self._drawn[row] * self.factor
 
+    def checkpoints(self, at: Where) -> range:
+        """Return the numbers of the checkpoints after a step."""
+        saved = self.checkpointing
+        return NEVER if saved is None else saved.schedule.due(at.epoch, at.step, self.steps(at.epoch))
+
     def evaluations(self, at: Where) -> range:
         """Return the evaluations after a step, by epoch number, continued from training."""
         if self.evaluating is None:

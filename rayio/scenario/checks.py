@@ -9,7 +9,7 @@ from typing import TypeVar
 from rayio.errors import ScenarioError
 from rayio.kinds import FORMATS, LAYERS, LOADERS, STORAGE_MODELS
 from rayio.place import MAX_RANKS, MAX_STEPS
-from rayio.scenario import apart, derive, duration, evaluation, shards
+from rayio.scenario import apart, derive, duration, evaluation, failure_checks, shards
 from rayio.scenario.address import MODELLED
 from rayio.scenario.decode import Work
 from rayio.scenario.kind import Kind
@@ -215,6 +215,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
                 "give a folder"
             )
         yield from scenario.checkpoint.writers.refusals(scenario.checkpoint.model.bytes, scenario.cluster.topology)
+    yield from failure_checks.refusals(scenario)
     charges = scenario.charges
     if charges.cpu.step > charges.step:
         yield (
@@ -259,6 +260,7 @@ def idle(scenario: Scenario) -> list[str]:
     if shards.is_by_file(scenario):
         dropped = derive.dropped_samples(scenario)
         notes += shards.notes(scenario, derive.num_files(scenario), derive.world_size(scenario), dropped)
+    notes += failure_checks.idle(scenario)
     for section in sections(scenario):
         notes += section.idle()
     notes += of_kinds(scenario, lambda kind: kind.idle(scenario))

@@ -12,6 +12,7 @@ from rayio.records.metric_names import SPLIT, STATISTICS, TIMES, lookup
 from rayio.records.origin import CHARGED, IMPORTED, MEASURED, PREDICTED, costs_words, kind_of, storage_words
 from rayio.records.run_result import Between, Books, Imported, RunResult, Statistics
 from rayio.records.scaling import PoolUse
+from rayio.report.text import failures
 from rayio.report.text.doubts import warnings
 from rayio.report.text.terms import seconds
 from rayio.scenario.expect import Condition
@@ -56,6 +57,7 @@ def summary(result: RunResult, *, run: Path | str | None = None) -> str:
     Parts that the result lacks are left out.
     """
     lines = [_title(result), *_origin(result), "", *_numbers(result)]
+    lines += ["", *survived] if (survived := failures.lines(result)) else []
     lines += ["", *times] if (times := _percentiles(result)) else []
     lines += ["", *points] if (points := dlio_points(result.imported)) else []
     lines += ["", *_books(result)]
@@ -313,7 +315,8 @@ def books_line(books: Books) -> str:
     """Return how many of the planned samples were delivered, and whether each was exactly once."""
     size = format_bytes(books.delivered_bytes)
     if books.even and not books.skipped_samples:
-        return f"all {books.planned_samples:,} samples delivered exactly once ({size})"
+        again = f"; {books.redone_steps:,} batches again after failures" if books.redone_steps else ""
+        return f"all {books.planned_samples:,} samples delivered exactly once ({size}){again}"
     counts = f"{books.delivered_samples:,} of {books.planned_samples:,} samples delivered ({size})"
     counts += f", {books.skipped_samples:,} skipped after errors" if books.skipped_samples else ""
     if books.even:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Mapping
+import signal
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +33,7 @@ from rayio.model.cpu_account import ProcessCpu, Stopwatch
 from rayio.model.env import QueuePort, Shard
 from rayio.model.kernel import WallKernel
 from rayio.model.ledger import Tally
+from rayio.model.plan_parts import Doom
 from rayio.model.queue import Delivery, Lease, QueueSpec, Take
 from rayio.model.queue_levels import Levels, levels_of
 from rayio.model.sighting import Sighting, look
@@ -318,6 +320,14 @@ class TrainerRank(Host):
     def writers(self, rank: int) -> Mapping[int, RemoteWriter]:
         """See ``rayio.model.wiring.RankPorts``."""
         return self._writers
+
+    def saved(self) -> Callable[[int, Tally], None] | None:
+        """See ``rayio.model.wiring.RankPorts``."""
+        return None
+
+    def die(self, doom: Doom) -> None:
+        """See ``rayio.model.wiring.RankPorts``."""
+        os.kill(os.getpid(), signal.SIGKILL)
 
     async def run(self) -> list[Tally]:
         """Run every rank's life to its end; return each rank's consumption."""
