@@ -11,7 +11,6 @@ as evenly as balls thrown into bins.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -192,7 +191,9 @@ class StripedStorage:
 
     async def _through(self, loads: Sequence[Load], seconds: float, moving: Awaitable[Served[T]]) -> Served[T]:
         reserved = self.state.reserve(self.clock.now(), self.node, loads)
-        pending = reserved if isinstance(reserved, int) else asyncio.ensure_future(reserved)
+        from asyncio import ensure_future  # every command that checks a scenario imports this file
+
+        pending = reserved if isinstance(reserved, int) else ensure_future(reserved)
         served = await moving
         delays, since = [], self.clock.now()
         served_at = pending if isinstance(pending, int) else await pending
