@@ -106,9 +106,11 @@ DISTRIBUTIONS: Registry[Any] = Registry(
         "uniform": "rayio.schema.distribution:Uniform",
         "exponential": "rayio.schema.distribution:Exponential",
         "ramp": "rayio.schema.distribution:Ramp",
+        "gamma": "rayio.schema.gamma:Gamma",
+        "poisson": "rayio.schema.poisson:Poisson",
+        "empirical": "rayio.schema.empirical:Empirical",
     },
-    later=("gamma", "poisson", "empirical"),
-    needs=("model_validate", "quantities", "draw", "expected"),
+    needs=("model_validate", "quantities", "read", "draw", "expected"),
 )
 
 #: ``train.sync``: synchronization of ranks after a step (``rayio.scenario.sync.Sync``).

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,9 @@ __all__ = ["build", "load", "packaged"]
 #: Mappings whose keys exclude each other: they replace each other instead of merging.
 ALTERNATIVES: frozenset[KeyPath] = frozenset({("checkpoint", "every"), ("train", "evaluate", "every")})
 
+
+#: The distribution whose values are in a file.
+MEASURED = "empirical"
 
 #: What holds other values.
 CONTAINERS = (Mapping, list, tuple, set, frozenset)
@@ -94,7 +98,7 @@ def _chain(path: Path, label: str, below: tuple[tuple[Path, str], ...]) -> list[
     if here in [file for file, _ in below]:
         circle = " -> ".join([name for _, name in below] + [label])
         raise ScenarioError(f"{below[-1][1]}: extends={label}: goes round in a circle: {circle}")
-    layer = read(path, label)
+    layer = beside(read(path, label))
     if "extends" not in layer.data:
         return [layer]
     base = layer.data["extends"]
@@ -110,6 +114,21 @@ def _chain(path: Path, label: str, below: tuple[tuple[Path, str], ...]) -> list[
         raise ScenarioError(f"{where}: extends={show(base)}: {error}") from None
     below = (*below, (here, label))
     return [*_chain(base_path, base_label, below), Layer(own, label, layer.lines, path)]
+
+
+def beside(layer: Layer) -> Layer:
+    """Return a file's layer with the files of measured values below its folder; an override's are below the cwd."""
+    if layer.path is None:
+        return layer
+    return replace(layer, data=_below(layer.data, Path(layer.path).parent))
+
+
+def _below(value: Any, folder: Path) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    names_values = value.get("kind", MEASURED) == MEASURED and isinstance(value.get("file"), str)
+    inner = {key: _below(each, folder) for key, each in value.items()}
+    return inner | {"file": str(folder / value["file"])} if names_values else inner
 
 
 def _real(path: Path) -> Path:
