@@ -113,7 +113,12 @@ def _chain(path: Path, label: str, below: tuple[tuple[Path, str], ...]) -> list[
     except ScenarioError as error:
         raise ScenarioError(f"{where}: extends={show(base)}: {error}") from None
     below = (*below, (here, label))
-    return [*_chain(base_path, base_label, below), Layer(own, label, layer.lines, path)]
+    return [*map(_inherited, _chain(base_path, base_label, below)), Layer(own, label, layer.lines, path)]
+
+
+def _inherited(base: Layer) -> Layer:
+    """Return the keys of a base without its published facts, which belong to that workload alone."""
+    return replace(base, data={key: value for key, value in base.data.items() if key != "published"})
 
 
 def beside(layer: Layer) -> Layer:
