@@ -116,6 +116,8 @@ def conclude(
     else:  # nothing to compare: planned numbers are enough
         books = Books.of_json(ledger.close(plan.planned_numbers(), tallies).as_dict())
         books = replace(books, even=None, differences=())
+    if scenario.dataset.external and not plan.modelled:
+        books = replace(books, contents_verified=False)
     if restarts:
         result = survived(result, restarts)
         books = replace(books, redone_steps=sum(restart.redone_steps for restart in restarts))

@@ -316,7 +316,8 @@ def books_line(books: Books) -> str:
     size = format_bytes(books.delivered_bytes)
     if books.even and not books.skipped_samples:
         again = f"; {books.redone_steps:,} batches again after failures" if books.redone_steps else ""
-        return f"all {books.planned_samples:,} samples delivered exactly once ({size}){again}"
+        how = "" if books.contents_verified is not False else " by file and size, contents not verified"
+        return f"all {books.planned_samples:,} samples delivered exactly once{how} ({size}){again}"
     counts = f"{books.delivered_samples:,} of {books.planned_samples:,} samples delivered ({size})"
     counts += f", {books.skipped_samples:,} skipped after errors" if books.skipped_samples else ""
     if books.even:
