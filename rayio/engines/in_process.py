@@ -340,7 +340,7 @@ class InProcess:
         """See ``rayio.model.wiring.RankPorts``."""
         return None if self.complete is None else self.complete.add
 
-    def die(self, doom: Doom) -> None:
+    def doom(self, doom: Doom) -> None:
         """See ``rayio.model.wiring.RankPorts``; in one process all ranks end.
 
         Raises:

@@ -191,6 +191,13 @@ class Attempts:
         self.plan = self._planned(start)
         return self.plan
 
+    def begun(self, now: int) -> None:
+        """Set the time at which the current attempt really began (ns)."""
+        before = self.restarts.pop()
+        more = (now - self.begin) / 1e9
+        self.restarts.append(replace(before, restart_seconds=before.restart_seconds + more))
+        self.begin = now
+
     def notes(self) -> list[str]:
         """Return a note for each event without effect, once the run is over."""
         late = [f"failures: {event.name} did not die, because the run ended before" for event in self._events.values()]

@@ -59,7 +59,7 @@ class RankPorts(Protocol):
     def saved(self) -> Callable[[int, Tally], None] | None:
         """Return a function for ``Env.saved``; None if nobody asks which checkpoints are complete."""
 
-    def die(self, doom: Doom) -> None:
+    def doom(self, doom: Doom) -> None:
         """End the process of a rank, as a failure does."""
 
 
@@ -254,7 +254,7 @@ class Wiring:
         env.queue = self.loader.batches(self, env, rank, ports)
         for doom in self.plan.doomed:
             if doom.rank == rank:
-                env.queue = DoomedQueue(env.queue, self.plan, doom, ports.die)
+                env.queue = DoomedQueue(env.queue, self.plan, doom, ports.doom)
         return roles.train(env, self.plan.training(rank), tally, self.plan.start)
 
     def process(self, rank: int) -> Process:

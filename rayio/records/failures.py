@@ -19,7 +19,9 @@ class Restart(Record):
     is_from_checkpoint: bool = value("true if they went on from a checkpoint, false if from the start")
     epoch: int = value("epoch of their first step, from 0")
     step: int = value("their first step in that epoch, from 0")
-    redone_steps: int = value("steps, of all ranks, that were done and are done again", "steps")
+    redone_steps: int = value(
+        "steps that were done and are done again, of all ranks; on Ray without those of killed processes", "steps"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

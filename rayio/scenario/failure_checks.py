@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from rayio.kinds import LOADERS
 from rayio.scenario import derive
 
 if TYPE_CHECKING:
@@ -25,9 +26,15 @@ def refusals(scenario: Scenario) -> Iterator[str]:
         "checkpoint_writer": derive.num_writers(scenario),
         "barrier": int(scenario.train.sync.meets),
     }
+    of_workers = f"loader.num_workers={loader.num_workers}"
+    if not LOADERS[loader.kind].has_roles:
+        number["reader"] = number["queue"] = 0
+        of_workers = f"loader.kind={loader.kind}"
+    elif loader.queue == "in_rank":
+        number["queue"] = 0
     why_none = {
-        "reader": f"loader.num_workers={loader.num_workers}",
-        "queue": f"loader.num_workers={loader.num_workers}",
+        "reader": of_workers,
+        "queue": "loader.queue=in_rank" if loader.queue == "in_rank" and loader.num_workers else of_workers,
         "checkpoint_writer": "no checkpoint",
         "barrier": "train.sync=none",
     }

@@ -151,6 +151,12 @@ class Host(ReachesModelled):
         """Return the current activities of this actor's roles, even while they block."""
         return self.wiring.standing()
 
+    @ray.method(concurrency_group=WATCH)  # type: ignore[untyped-decorator]
+    async def die(self, pid: int) -> None:
+        """End this process as a failure does, if it is the named one: a repeated call may reach its successor."""
+        if pid == os.getpid():
+            os.kill(pid, signal.SIGKILL)
+
     async def sighting(self) -> Sighting | None:
         """Return a description of the host, for actors that read or write."""
         is_told = self.reaches_storage and not self.plan.modelled
@@ -168,12 +174,15 @@ class Host(ReachesModelled):
             await self.collector.push.remote(self.birth.name, to_ipc(table), self.recorder.drained)
         return self.recorder.drained, self._cpu.read()
 
+    def _send(self) -> None:
+        if (table := self.recorder.drain()) is not None:
+            self.collector.push.remote(self.birth.name, to_ipc(table), self.recorder.drained)
+
     async def _flush_regularly(self) -> None:
         sent = Levels()
         while True:
             await asyncio.sleep(FLUSH_SECONDS)
-            if (table := self.recorder.drain()) is not None:
-                self.collector.push.remote(self.birth.name, to_ipc(table), self.recorder.drained)
+            self._send()
             if self.plan.trace.live and (levels := levels_of(self.wiring.queues, self.tallies.values())) != sent:
                 self.collector.level.remote(self.birth.name, levels)
                 sent = levels
@@ -293,8 +302,7 @@ class TrainerRank(Host):
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
-        mine = {rank for (rank,) in birth.members}
-        self.tallies = {tally.rank: tally for tally in self.plan.tallies() if tally.rank in mine}
+        self.tallies = {tally.rank: tally for tally in birth.tallies}
         #: Connections to the queues; or the readers' calls, for queues in this process.
         self._queues: dict[tuple[int, ...], Line] = {}
         if self.plan.is_queued_in_rank:
@@ -322,10 +330,15 @@ class TrainerRank(Host):
         return self._writers
 
     def saved(self) -> Callable[[int, Tally], None] | None:
-        """See ``rayio.model.wiring.RankPorts``."""
-        return None
+        """See ``rayio.model.wiring.RankPorts``; the collector gets the spans until then first."""
 
-    def die(self, doom: Doom) -> None:
+        def saved(number: int, tally: Tally) -> None:
+            self._send()
+            self.collector.saved.remote(number, tally)
+
+        return saved
+
+    def doom(self, doom: Doom) -> None:
         """See ``rayio.model.wiring.RankPorts``."""
         os.kill(os.getpid(), signal.SIGKILL)
 
