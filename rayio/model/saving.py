@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rayio.model.env import Shard
 from rayio.model.schedule import Schedule
 from rayio.place import Where, checkpoint_folder
+from rayio.scenario.state import State
 from rayio.scenario.topology import Topology
 from rayio.scenario.writers import Writers
 
@@ -18,6 +19,7 @@ class Checkpointing:
 
     #: Folder of the checkpoints, relative to the run's root.
     path: str
+    state: State
     writers: Writers
     topology: Topology
     #: Bytes of each writer, by number.
@@ -34,9 +36,17 @@ class Checkpointing:
         if not due:
             return ()
         numbers = self.writers.of_rank(at.rank, self.topology)
-        return tuple(self._shard(number_due, number) for number_due in due for number in numbers)
+        return tuple(shard for number_due in due for number in numbers for shard in self._shards(number_due, number))
 
-    def _shard(self, due: int, writer: int) -> Shard:
+    def _shards(self, due: int, writer: int) -> Iterator[Shard]:
         epoch, step = self.schedule.step(due)
-        path = f"{checkpoint_folder(epoch, step)}/{self.writers.file_name(writer)}"
-        return Shard(path, self.sizes[writer], self.request_bytes, self.fsync, writer)
+        for part in self.writers.files(writer, self.state, self.topology):
+            path = f"{checkpoint_folder(epoch, step)}/{part.name}"
+            yield Shard(path, part.num_bytes, self.request_bytes, self.fsync, writer)
+
+    @property
+    def largest(self) -> tuple[int, int, int]:
+        """Bytes, requests and files of the writer with the most bytes."""
+        writer = max(range(len(self.sizes)), key=self.sizes.__getitem__)
+        files = self.writers.files(writer, self.state, self.topology)
+        return self.sizes[writer], sum(-(-part.num_bytes // self.request_bytes) for part in files), len(files)
