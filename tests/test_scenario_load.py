@@ -71,6 +71,7 @@ train:
   steps: 8
   compute: {kind: normal, mean: 323 ms, stdev: 10 ms}
   sync: {kind: allreduce, bytes: 100 MB, bandwidth: 100 GB/s, latency: 20 us}
+  parallelism: {tensor: 3, pipeline: 2, zero_stage: 1}
   evaluate: {every: {steps: 9}, compute: 1 ms, steps: 2, batch_size: 1}
   warmup_steps: 0
   stragglers: {ranks: [5, 2], factor: 1.5}

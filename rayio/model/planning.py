@@ -124,7 +124,7 @@ def _checkpointing(scenario: Scenario) -> Checkpointing | None:
     return Checkpointing(
         path=saved.path,
         writers=saved.writers,
-        topology=scenario.cluster.topology,
+        topology=scenario.topology,
         sizes=derive.checkpoint_shards(scenario),
         schedule=Schedule(derive.checkpoint_period(scenario), derive.steps_per_epoch(scenario)),
         request_bytes=saved.request_bytes,

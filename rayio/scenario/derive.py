@@ -221,7 +221,7 @@ def num_roles(scenario: Scenario) -> int:
 def checkpoint_shards(scenario: Scenario) -> tuple[int, ...]:
     """Return the bytes of each writer in one checkpoint, by number."""
     checkpoint = scenario.checkpoint
-    return () if checkpoint is None else checkpoint.writers.sizes(checkpoint.model.bytes, scenario.cluster.topology)
+    return () if checkpoint is None else checkpoint.writers.sizes(checkpoint.model.bytes, scenario.topology)
 
 
 def checkpoint_bytes(scenario: Scenario) -> int:

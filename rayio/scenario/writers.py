@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
@@ -25,6 +25,8 @@ class Writers(Section):
     ((3, 3, 2, 2), (2,), 1)
     """
 
+    #: Whether ``train.parallelism`` matters to it.
+    follows_parallelism: ClassVar[bool] = False
     kind: str
 
     def sizes(self, state_bytes: int, topology: Topology) -> tuple[int, ...]:

@@ -82,7 +82,7 @@ def test_sizes_are_those_on_disk_those_shown_and_those_simulated(
     here, there = simulated(wanted), run_locally(wanted, tmp_path)
     assert wanted.checkpoint is not None
     writers, sizes = wanted.checkpoint.writers, derive.checkpoint_shards(wanted)
-    topology = wanted.cluster.topology
+    topology = wanted.topology
     assert sum(sizes) == writers.copies(topology) * state == checks.table(wanted)["checkpoint_bytes"]
     assert len(sizes) == checks.table(wanted)["num_writers"] == there.plan.num_writers
     folders = [checkpoint_folder(epoch, step) for epoch, step in derive.checkpoint_steps(wanted)]
