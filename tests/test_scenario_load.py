@@ -84,6 +84,7 @@ checkpoint:
   snapshot_bandwidth: 10 GB/s
   fsync: false
   request_bytes: 1 MiB
+  restore: newest
 expect: {au: ">= 0.90", data_wait_share: "< 5 %"}
 costs:
   {lease: 1 ms, put: 3 ms, put_bandwidth: 4 GB/s, take: 2 ms, receive: 1 us, transfer_latency: 5 us,

@@ -253,7 +253,8 @@ class _Session:
         self.engine.prepare()
         self.plan = self.engine.plan
         if not self.plan.modelled:
-            prepare_files(self.scenario, self.base, self.reporter)
+            self.plan, notes = prepare_files(self.scenario, self.plan, self.base, self.reporter)
+            self.engine.plan, self.notes = self.plan, self.notes + notes
         self.info["max_bytes_in_flight"] = self.plan.max_bytes_in_flight
         if not engine_named(self.engine_name).is_virtual:
             self.info["fixed_work_seconds"] = [round(fixed_work(), 6)]
