@@ -233,6 +233,7 @@ def test_full_names_every_key_there_is(here: Path) -> None:
     keys = yaml.safe_load(FULL)
     resolved = yaml.safe_load(to_yaml(read(FULL)))
     fixed = {
+        "dataset": {"external"},
         "storage": {"page_cache", "stage", "faults", *S3Options.model_fields} - {"endpoint", "region"},
         "loader": {"kind", "worker", "file_access", "keep_open"},
         "train": {"device_copy", "compute_cores"},
