@@ -137,10 +137,11 @@ def _checkpointing(scenario: Scenario) -> Checkpointing | None:
 
 def _identity(scenario: Scenario) -> Identity:
     """Return what the checkpoints of a scenario are of."""
-    saved, topology = scenario.checkpoint, scenario.cluster.topology
+    saved, topology = scenario.checkpoint, scenario.topology
     assert saved is not None
     plain = json.loads(saved.model_dump_json(include={"model", "writers"}, exclude_none=True))
-    layout = {"ranks": topology.ranks, "writers": plain["writers"]}
+    split = {key: getattr(topology, key) for key in ("tensor_parallel", "pipeline_parallel", "zero_stage")}
+    layout = {"ranks": topology.ranks, "writers": plain["writers"], **split}
     return Identity(scenario.name, plain["model"], layout)
 
 
