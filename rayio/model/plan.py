@@ -15,7 +15,7 @@ from typing import Any
 from rayio import storage
 from rayio.data.access.contract import ACCESSES, Files
 from rayio.data.access.memory import too_much
-from rayio.data.formats import FORMATS, Format
+from rayio.data.formats import Format, form_of
 from rayio.data.layout import Layout
 from rayio.data.sampler import Sampler
 from rayio.errors import ScenarioError
@@ -196,7 +196,7 @@ class Plan:
     @property
     def form(self) -> Format:
         """The dataset's format."""
-        return FORMATS[self.format]
+        return form_of(self.format, self.layout)
 
     def sampler(self, num_ranks: int = 1) -> Sampler:
         """Return the sampler of training, with a cache for ``num_ranks`` ranks."""

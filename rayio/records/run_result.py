@@ -139,6 +139,10 @@ class Books(Record):
         "samples skipped after errors (storage.faults.on_error=skip): planned = delivered + skipped",
         "samples", can_be_absent=True,
     )  # fmt: skip
+    contents_verified: bool | None = value(
+        "false if files of other programs were read (dataset.external): their names, sizes and numbers of samples are "
+        "verified, contents only as far as their format has checksums", can_be_absent=True,
+    )  # fmt: skip
     redone_steps: int | None = value("always 0, only in files of version 0.1", "steps", can_be_absent=True)
     differences: tuple[str, ...] = value("a sentence for each rank with a difference, at most 16", default=())
     even: bool | None = value(

@@ -97,9 +97,11 @@ def of_kinds(scenario: Scenario, ask: Callable[[Kind], Iterable[T]]) -> list[T]:
     """
     answers: list[T] = []
     for section in sections(scenario):
-        for choice in section.choices if isinstance(section, Choosing) else ():
+        if not isinstance(section, Choosing):
+            continue
+        for choice in section.choices:
             name = getattr(section, choice.key)
-            if isinstance(kind := choice.registry[name], Kind):
+            if isinstance(kind := section.kind_of(choice), Kind):
                 with choice.registry.answerable(name):
                     answers += ask(kind)
     for layer in layers_of(scenario, modelled=True):
@@ -158,7 +160,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     if train.stragglers is not None and (named := max(train.stragglers.ranks)) >= ranks:
         slow = show(train.stragglers.ranks)
         yield f"train.stragglers.ranks={slow}: no rank {named}; {who} are ranks 0 to {ranks - 1}"
-    if dataset.sample_bytes.expected < (least := derive.least_sample_bytes(dataset.options)):
+    if not dataset.external and dataset.sample_bytes.expected < (least := derive.least_sample_bytes(dataset.options)):
         size, why = format_bytes(dataset.sample_bytes.expected), "which hold a sample's id and digest"
         if least > derive.MIN_SAMPLE_BYTES:
             why = f"the least of dataset.format={dataset.format}"

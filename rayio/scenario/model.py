@@ -14,6 +14,7 @@ from rayio.scenario.costs import ChosenCosts, Costs, charged
 from rayio.scenario.dataset import Dataset, EvaluationDataset
 from rayio.scenario.expect import Expect, Expectations
 from rayio.scenario.loader import Loader
+from rayio.scenario.published import Published
 from rayio.scenario.storage import Storage, StorageParameters
 from rayio.scenario.sync import AllReduce, BarrierSync, NoSync
 from rayio.scenario.topology import Topology
@@ -54,6 +55,11 @@ class Scenario(Section):
         "none",
         description="Loader overhead model, which simulate charges: a name, or numbers. With a name, a run on a wall "
         "clock also holds its rank for costs.receive of each batch.",
+    )
+    published: Published = Field(
+        (),
+        description="Numbers that were published of this workload, which rayio check-published compares with simulated "
+        "ones. A scenario that extends this one has none of them.",
     )
 
     @property

@@ -188,6 +188,10 @@ class Choosing(Section):
             return None
         return None
 
+    def kind_of(self, choice: Choice) -> Any:
+        """Return the kind that a key chooses."""
+        return choice.registry[getattr(self, choice.key)]
+
     @model_serializer(mode="wrap")
     def _options_beside(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         flat: dict[str, Any] = {}

@@ -313,7 +313,8 @@ def books_line(books: Books) -> str:
     """Return how many of the planned samples were delivered, and whether each was exactly once."""
     size = format_bytes(books.delivered_bytes)
     if books.even and not books.skipped_samples:
-        return f"all {books.planned_samples:,} samples delivered exactly once ({size})"
+        how = "" if books.contents_verified is not False else " by file and size, contents not verified"
+        return f"all {books.planned_samples:,} samples delivered exactly once{how} ({size})"
     counts = f"{books.delivered_samples:,} of {books.planned_samples:,} samples delivered ({size})"
     counts += f", {books.skipped_samples:,} skipped after errors" if books.skipped_samples else ""
     if books.even:
