@@ -268,3 +268,15 @@ def test_what_one_process_cannot_kill_is_refused_by_name() -> None:
     wanted = failing(failures={"events": [{"kind": "barrier", "at": "1 s"}]})
     with pytest.raises(ScenarioError, match=r"failures\.events\[0\]\.kind=barrier: only an actor on Ray can be killed"):
         in_memory(wanted)
+
+
+def test_reading_the_checkpoint_back_is_a_part_of_the_lost_time() -> None:
+    """Rank 0 restores 2 GB at 1 GB/s while rank 1 begins; the checkpoints of the whole run take 2 s each."""
+    slow = {"first_byte": 0, "connection_bandwidth": "1 GB/s", "bandwidth": "1 GB/s"}
+    state = {**SAVED, "model": {"bytes": 2_000_000_000}, "request_bytes": "1 GB"}
+    death = {"events": [{"kind": "rank", "at_step": 10}], "detect": "3 s", "restart": "7 s"}
+    result = in_memory(failing(checkpoint=state, storage__model=slow, failures=death))
+    assert result.failures is not None
+    assert result.failures.restore_seconds == pytest.approx(1.0, abs=1e-3)  # the mean of 2 s and none
+    # 24 steps and 6 checkpoints; 2 steps again, and 2 s of restoring
+    assert result.wall_seconds == pytest.approx(24 + 6 * 2 + 10 + 2 + 2, abs=0.01)

@@ -94,7 +94,7 @@ def run(
         if plan.trace.captures:
             writer = recorder.register("process", str(os.getpid()), 0)
             provider = capture(Target(recorder, writer, kernel.now, run_id, f"process-{os.getpid()}"))
-        process = InProcess(lives.plan, kernel, recorder, tallies, root, saved=lives.saved)
+        process = InProcess(lives.plan, kernel, recorder, tallies, root, saved=lives.saved, run_id=run_id)
         if queues is not None:
             queues.clear()
             process.wiring.queues = queues

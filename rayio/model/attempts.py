@@ -17,6 +17,7 @@ import numpy as np
 from rayio import seeds
 from rayio.errors import RunError
 from rayio.model.ledger import Tally
+from rayio.model.manifest import Restored
 from rayio.model.plan import Plan
 from rayio.model.plan_parts import Doom
 from rayio.place import Start
@@ -105,7 +106,7 @@ class Attempts:
             if event.kind in ENDING
         }
         self._missed: list[str] = []
-        self.plan = self._planned(plan.start)
+        self.plan = self._planned(plan.start, None)
 
     def start(self, now: int) -> None:
         """Set the time of the first attempt (ns), which is that of the run."""
@@ -173,7 +174,7 @@ class Attempts:
         for before, tally in zip(self.tallies, restored, strict=True):
             tally.moved = before.moved  # what was read stays read
         self.tallies[:] = restored
-        start = start_after(self.first, mark, self.plan.start.attempt + 1)
+        start = continued(self.first, mark, self.plan.start.attempt + 1).start
         self.restarts.append(
             Restart(
                 attempt=start.attempt,
@@ -188,7 +189,7 @@ class Attempts:
             )
         )
         self.begin = begin
-        self.plan = self._planned(start)
+        self.plan = self._planned(start, mark)
         return self.plan
 
     def begun(self, now: int) -> None:
@@ -203,14 +204,14 @@ class Attempts:
         late = [f"failures: {event.name} did not die, because the run ended before" for event in self._events.values()]
         return [*self._missed, *late]
 
-    def _planned(self, start: Start) -> Plan:
-        """Return the plan of an attempt, with the deaths at a step that it has."""
-        plan, doomed = self.first, []
+    def _planned(self, start: Start, mark: Mark | None) -> Plan:
+        """Return the plan of an attempt, with the checkpoint that it restores and its deaths at a step."""
+        plan, doomed = continued(self.first, mark, start.attempt), list[Doom]()
         for place, event in self._events.items():
             if event.at_step is not None:
                 rank = event.number * (plan.cluster.ranks_per_node if event.kind == "node" else 1)
                 doomed.append(Doom(rank, *divmod(event.at_step, plan.steps[0]), place))
-        return replace(plan, start=start, doomed=tuple(doomed))
+        return replace(plan, doomed=tuple(doomed))
 
 
 def restored_tallies(plan: Plan, mark: Mark | None) -> list[Tally]:
@@ -218,9 +219,11 @@ def restored_tallies(plan: Plan, mark: Mark | None) -> list[Tally]:
     return plan.tallies() if mark is None else [replace(tally) for tally in mark.tallies]
 
 
-def start_after(plan: Plan, mark: Mark | None, attempt: int) -> Start:
-    """Return the start of an attempt after a checkpoint, or at the start of the run."""
-    if mark is None or plan.checkpointing is None:
-        return plan.start._replace(attempt=attempt)
-    epoch, step = plan.checkpointing.schedule.step(mark.number)
-    return Start(epoch, step + 1, attempt)
+def continued(plan: Plan, mark: Mark | None, attempt: int) -> Plan:
+    """Return the plan of an attempt that restores a checkpoint and goes on after it, or begins at the start."""
+    saved = plan.checkpointing
+    if mark is None or saved is None:
+        return replace(plan, start=plan.start._replace(attempt=attempt))
+    epoch, step = saved.schedule.step(mark.number)
+    restored = Restored(epoch, step, saved.request_bytes)
+    return replace(plan, start=Start(epoch, step + 1, attempt), checkpointing=replace(saved, restored=restored))

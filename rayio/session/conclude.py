@@ -33,7 +33,7 @@ from rayio.scenario import checks, derive
 from rayio.scenario.model import Scenario
 from rayio.scenario.origin import origin_of
 from rayio.scenario.workers import Autoscaled
-from rayio.session.survived import survived
+from rayio.session.survived import restoring, survived
 from rayio.trace.arrow import empty_table
 from rayio.trace.recorder import Recorder
 from rayio.trace.slices import Slices
@@ -85,7 +85,7 @@ def numbers_of(
     """Return the metrics of a run from its spans, or from its tallies if steps have no spans."""
     if scenario.trace.level != "none":
         arrays = arrays_of(spans)
-        measured = noted(measure(arrays, shape))
+        measured = replace(noted(measure(arrays, shape)), failures=restoring(spans, shape.world_size))
         if isinstance(scenario.loader.num_workers, Autoscaled):
             measured = replace(measured, scaling=scaling(spans, arrays))
         if is_virtual and scenario.trace.level != "step" and scenario.charges.of_loader:
@@ -118,8 +118,8 @@ def conclude(
         books = replace(books, even=None, differences=())
     if scenario.dataset.external and not plan.modelled:
         books = replace(books, contents_verified=False)
+    result = survived(result, restarts)
     if restarts:
-        result = survived(result, restarts)
         books = replace(books, redone_steps=sum(restart.redone_steps for restart in restarts))
     skipped = books.skipped_samples or 0
     counted = (

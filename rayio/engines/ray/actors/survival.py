@@ -5,19 +5,19 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import ray
 from ray.exceptions import RayError
 
+from rayio.engines.ray.cluster.control import Control
 from rayio.engines.ray.placement import SERVERS, ActorSpec
 from rayio.errors import RunError
 from rayio.model.attempts import Attempts, Death, Saved
 from rayio.model.ledger import Tally
+from rayio.model.plan import Plan
 from rayio.scenario.failures import REPLACED
-
-if TYPE_CHECKING:
-    from rayio.engines.ray.actors.group import ActorGroup
+from rayio.trace.clocks import Anchor
 
 #: Seconds for ranks that are alive to send their spans and their consumption.
 LEAVE_SECONDS = 10.0
@@ -25,10 +25,29 @@ LEAVE_SECONDS = 10.0
 ANSWER_SECONDS = 30.0
 
 
+class Group(Protocol):
+    """The part of a run's actors (``rayio.engines.ray.actors.group``) that failures need."""
+
+    plan: Plan
+    specs: list[ActorSpec]
+    handles: dict[str, Any]
+    actors: list[dict[str, Any]]
+    restarts: list[dict[str, Any]]
+    tallies: list[Tally]
+    control: Control
+    anchor: Anchor
+
+    def create(self, spec: ActorSpec, name: str = "") -> Any:
+        """Create a role's actor."""
+
+    def await_ready(self, names: Iterable[str], say: Callable[[str], None]) -> None:
+        """Wait until actors have started."""
+
+
 class Survival:
     """The failures of a run on Ray; ``tallies`` are the run's, which a restart sets back to the checkpoint."""
 
-    def __init__(self, group: ActorGroup, tallies: list[Tally]) -> None:
+    def __init__(self, group: Group, tallies: list[Tally]) -> None:
         self.group = group
         self.attempts = Attempts(group.plan, tallies, Saved(group.plan.world_size))
         group.plan = self.attempts.plan
