@@ -24,7 +24,7 @@ from rayio.units import format_bytes
 #: Names of checkpoint folders (:func:`rayio.place.checkpoint_folder`), and of files by built-in checkpoint kinds.
 _CHECKPOINT, _FILE = (
     re.compile(r"epoch-\d{4,}-step-\d{8,}"),
-    re.compile(r"((model|optimizer)-)?(shard|rank)-\d{5,}(-layer-\d{5,})?\.bin"),
+    re.compile(r"((model|optimizer)-)?(shard|rank|node|group)-\d{5,}(-layer-\d{5,})?\.bin"),
 )
 
 #: Bytes at the start of a file that identify rayio's files.
