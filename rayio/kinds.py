@@ -228,6 +228,11 @@ COSTS: Registry[Any] = Registry(
     needs=("costs", "source"),
 )
 
+#: Files of other programs that stand for a scenario, by the prefix of their name (``rayio.scenario.foreign.Foreign``).
+FOREIGN: Registry[Any] = Registry(
+    "foreign", {"dlio": "rayio.imports.dlio_source:DLIO"}, title="kind of file", needs=("is_own", "open")
+)
+
 REGISTRIES = (
     FORMATS, EXTERNALS, LOADERS, SHUFFLES, PARTITIONS, ACCESSES, DECODES, DISTRIBUTIONS, SYNCS, CHECKPOINTS, STATES,
     STORAGES, STORAGE_MODELS, COSTS, LAYERS,

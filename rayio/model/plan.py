@@ -167,10 +167,10 @@ class Plan:
         return 0 if self.checkpointing is None else len(self.checkpointing.sizes)
 
     def writers_of(self, ranks: Iterable[int]) -> Iterable[int]:
-        """Return the numbers of the writers of some ranks' shards."""
+        """Return the numbers of the writers of some ranks' shards, and of the one that completes checkpoints."""
         if (saved := self.checkpointing) is None:
             return ()
-        return sorted({writer for rank in ranks for writer in saved.writers.of_rank(rank, saved.topology)})
+        return saved.writers_of(ranks)
 
     def parties(self, epoch: int, step: int) -> int:
         """Return the number of ranks that meet at a step: those with steps left."""

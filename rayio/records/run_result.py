@@ -30,6 +30,7 @@ class Seconds(Record):
     """The total wall time of all ranks, in parts."""
 
     startup: Number = value("until the first batch is requested", "s", default=None)
+    restore: Number = value("reading back a checkpoint", "s", default=None)
     data_wait: Number = value("exposed data loading: waiting for batches", "s", default=None)
     compute: Number = value("computing, as requested", "s", default=None)
     sync: Number = value("waiting for slower ranks, and all-reduce", "s", default=None)
@@ -44,6 +45,7 @@ class Shares(Record):
     """The same parts as fractions of the ranks' wall time; they sum to 1."""
 
     startup: Number = value("until the first batch is requested", "fraction", default=None)
+    restore: Number = value("reading back a checkpoint", "fraction", default=None)
     data_wait: Number = value("exposed data loading: waiting for batches", "fraction", default=None)
     compute: Number = value("computing, as requested", "fraction", default=None)
     sync: Number = value("waiting for slower ranks, and all-reduce", "fraction", default=None)
@@ -104,6 +106,7 @@ class Rank(Record):
     steps: int = value("completed steps", "steps")
     wall: Number = value("wall time", "s")
     startup: Number = value("until the first batch is requested", "s", default=None)
+    restore: Number = value("reading back a checkpoint", "s", default=None)
     data_wait: Number = value("exposed data loading: waiting for batches", "s", default=None)
     compute: Number = value("computing, as requested", "s", default=None)
     sync: Number = value("waiting for slower ranks, and all-reduce", "s", default=None)

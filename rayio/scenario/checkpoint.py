@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated, Any
 
 from pydantic import Field
 
+from rayio.place import checkpoint_place
 from rayio.scenario.address import Path
 from rayio.scenario.state import AnyState
 from rayio.scenario.topology import Topology
 from rayio.scenario.writers import MAX_FILES, AnyWriters, RankZero
 from rayio.schema.every import Every
-from rayio.schema.fields import Bytes, Flag, Rate, Section
+from rayio.schema.fields import Bytes, Flag, Rate, Reads, RefusedError, Section
 from rayio.units import BYTES, RATE
 
 #: The most requests of writing one state: each is planned before it is made.
 MAX_REQUESTS = 1 << 22
+
+
+#: Values of ``restore`` besides the name of a checkpoint's folder.
+NOTHING, NEWEST = "none", "newest"
+
+
+def _restored(value: Any) -> str:
+    if value is None or value == NOTHING:
+        return NOTHING
+    if value == NEWEST or (isinstance(value, str) and checkpoint_place(value) is not None):
+        return str(value)
+    raise RefusedError("must be none, newest, or a folder in checkpoint.path such as epoch-0000-step-00000099")
+
+
+_FOLDERS = {"type": "string", "pattern": "^epoch-[0-9]{4,}-step-[0-9]{8,}$"}
 
 
 class Checkpoint(Section):
@@ -39,7 +56,12 @@ class Checkpoint(Section):
         25e9, description="Bytes per second of that copy, for each rank: the speed of its link to host memory."
     )
     fsync: Flag = Field(True, description="If true, files are forced to the device before a checkpoint counts as done.")
-    request_bytes: Bytes = Field(4 << 20, description="Bytes per write request.")
+    request_bytes: Bytes = Field(4 << 20, description="Bytes per write request, and per read request of a restore.")
+    restore: Annotated[str, Reads(_restored, {"anyOf": [{"enum": [NOTHING, NEWEST, None]}, _FOLDERS]})] = Field(
+        NOTHING,
+        description="Checkpoint that the run reads back before its first step: the newest complete one of "
+        "checkpoint.path, or a folder in it. Training then begins at its first step.",
+    )
 
     def contradictions(self) -> Iterator[str]:
         """Refuse a state that cannot be."""

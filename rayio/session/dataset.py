@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rayio.errors import ScenarioError
+from rayio.model.plan import Plan
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import checks, evaluation
 from rayio.scenario.external import check_unchanged
@@ -187,12 +188,17 @@ def prepare_dataset(
     return folder
 
 
-def prepare_files(scenario: Scenario, base: str, reporter: Reporter) -> None:
-    """Generate or check the dataset, and prepare a folder with space for all checkpoints."""
-    checkpoints = None if scenario.checkpoint is None else Checkpoints(scenario, base)
+def prepare_files(scenario: Scenario, plan: Plan, base: str, reporter: Reporter) -> tuple[Plan, list[str]]:
+    """Generate or check the dataset, and prepare a folder with space for all checkpoints.
+
+    Returns the plan, with the checkpoint that the run begins with, and notes.
+    """
+    checkpoints, notes = None if scenario.checkpoint is None else Checkpoints(scenario, base), list[str]()
     if checkpoints is not None:  # before the dataset, which may take hours
         checkpoints.look()
         checkpoints.check_space()
+        plan, notes = checkpoints.begin(plan, reporter)
     prepare_dataset(scenario, base, None, reporter)
     if checkpoints is not None:
         checkpoints.prepare(reporter)
+    return plan, notes

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from options import drawn
 from registered import every
 
+from rayio import storage
 from rayio.kinds import CHECKPOINTS, STATES
+from rayio.model.manifest import NAME, parse, search
 from rayio.place import checkpoint_folder
 from rayio.scenario import checks, derive
 from rayio.scenario.state import FlatState, State
@@ -136,7 +138,16 @@ def test_sizes_are_those_on_disk_those_shown_and_those_simulated(
     assert len(planned) == len(folders) * checks.table(wanted)["checkpoint_files"]
     root = tmp_path / "ck"
     left = {str(file.relative_to(root)): file.stat().st_size for file in root.rglob("*") if file.is_file()}
-    assert left == planned
+    manifests = {f"{at}/{NAME}": parse((root / at / NAME).read_bytes()) for at in folders}
+    assert left == planned | {path: left[path] for path in manifests}
+    assert {f"{one.folder}/{name}": size for one in manifests.values() for name, size in one.files.items()} == planned
+    assert search(storage.open(root)).passed == {}
+    for run in (here, there):
+        rows = run.rows("manifest")
+        assert [checkpoint_folder(row["epoch"], row["step"]) for row in rows] == folders
+        for row in rows:
+            at = [each for each in run.rows("write") if (each["epoch"], each["step"]) == (row["epoch"], row["step"])]
+            assert max(each["start_ns"] + each["duration_ns"] for each in at) <= row["start_ns"], "not the last file"
     assert written(here) == written(there)
     assert sorted(row["bytes"] for row in there.rows("write")) == sorted(planned.values())
     for run in (here, there):
