@@ -149,9 +149,21 @@ CHECKPOINTS: Registry[Any] = Registry(
         "all_ranks": "rayio.scenario.writers:AllRanks",
         "sharded": "rayio.scenario.writers:Sharded",
         "dedicated": "rayio.scenario.writers:Dedicated",
+        "parallel": "rayio.scenario.writers:Parallel",
     },
     title="checkpoint kind",
     needs=("model_validate", "sizes", "of_rank", "node", "file_name"),
+)
+
+#: ``checkpoint.model``: the state that a checkpoint holds (``rayio.scenario.state.State``).
+STATES: Registry[Any] = Registry(
+    "state",
+    {
+        "bytes": "rayio.scenario.state:FlatState",
+        "files": "rayio.scenario.state:FileList",
+        "transformer": "rayio.scenario.transformer:Transformer",
+    },
+    needs=("model_validate", "parts", "undividable"),
 )
 
 #: Stores by the scheme of an address (``s3://``; ``file`` for paths) (``rayio.storage.stores.opening.Scheme``).
@@ -214,7 +226,12 @@ COSTS: Registry[Any] = Registry(
     needs=("costs", "source"),
 )
 
+#: Files of other programs that stand for a scenario, by the prefix of their name (``rayio.scenario.foreign.Foreign``).
+FOREIGN: Registry[Any] = Registry(
+    "foreign", {"dlio": "rayio.imports.dlio_source:DLIO"}, title="kind of file", needs=("is_own", "open")
+)
+
 REGISTRIES = (
-    FORMATS, EXTERNALS, LOADERS, SHUFFLES, PARTITIONS, ACCESSES, DECODES, DISTRIBUTIONS, SYNCS, CHECKPOINTS,
+    FORMATS, EXTERNALS, LOADERS, SHUFFLES, PARTITIONS, ACCESSES, DECODES, DISTRIBUTIONS, SYNCS, CHECKPOINTS, STATES,
     STORAGES, STORAGE_MODELS, COSTS, LAYERS,
 )  # fmt: skip

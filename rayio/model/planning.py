@@ -123,6 +123,7 @@ def _checkpointing(scenario: Scenario) -> Checkpointing | None:
         return None
     return Checkpointing(
         path=saved.path,
+        state=saved.model,
         writers=saved.writers,
         topology=scenario.topology,
         sizes=derive.checkpoint_shards(scenario),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rayio.model.env import COMPLETER, Shard
 from rayio.model.manifest import Identity, Manifest, Restored
 from rayio.model.schedule import Schedule
 from rayio.place import Where, checkpoint_folder
+from rayio.scenario.state import State
 from rayio.scenario.topology import Topology
 from rayio.scenario.writers import Writers
 
@@ -19,6 +20,7 @@ class Checkpointing:
 
     #: Folder of the checkpoints, relative to the run's root.
     path: str
+    state: State
     writers: Writers
     topology: Topology
     #: Bytes of each writer, by number.
@@ -40,14 +42,21 @@ class Checkpointing:
         if not due:
             return ()
         numbers = self.writers.of_rank(at.rank, self.topology)
-        return tuple(self._shard(number_due, number) for number_due in due for number in numbers)
+        return tuple(shard for number_due in due for number in numbers for shard in self._shards(number_due, number))
 
-    def _shard(self, due: int, writer: int) -> Shard:
-        return self._shard_in(checkpoint_folder(*self.schedule.step(due)), writer)
+    def _shards(self, due: int, writer: int) -> Iterator[Shard]:
+        return self._shards_in(checkpoint_folder(*self.schedule.step(due)), writer)
 
-    def _shard_in(self, folder: str, writer: int) -> Shard:
-        path = f"{folder}/{self.writers.file_name(writer)}"
-        return Shard(path, self.sizes[writer], self.request_bytes, self.fsync, writer)
+    def _shards_in(self, folder: str, writer: int) -> Iterator[Shard]:
+        for part in self.writers.files(writer, self.state, self.topology):
+            yield Shard(f"{folder}/{part.name}", part.num_bytes, self.request_bytes, self.fsync, writer)
+
+    @property
+    def largest(self) -> tuple[int, int, int]:
+        """Bytes, requests and files of the writer with the most bytes."""
+        writer = max(range(len(self.sizes)), key=self.sizes.__getitem__)
+        files = self.writers.files(writer, self.state, self.topology)
+        return self.sizes[writer], sum(-(-part.num_bytes // self.request_bytes) for part in files), len(files)
 
     def writers_of(self, ranks: Iterable[int]) -> Sequence[int]:
         """Return the numbers of the writers of some ranks' shards, and of the one that completes checkpoints."""
@@ -57,13 +66,14 @@ class Checkpointing:
     @property
     def files(self) -> dict[str, int]:
         """The names of the files of one checkpoint, with their bytes."""
-        shards = (self._shard_in("", writer) for writer in range(len(self.sizes)))
-        return {shard.path.removeprefix("/"): shard.num_bytes for shard in shards}
+        writers = range(len(self.sizes))
+        parts = (part for writer in writers for part in self.writers.files(writer, self.state, self.topology))
+        return {part.name: part.num_bytes for part in parts}
 
     def restored_shards(self, restored: Restored, rank: int) -> Sequence[Shard]:
         """Return the shards of a checkpoint that a rank reads: those that it would save."""
         numbers = self.writers.of_rank(rank, self.topology)
-        shards = (self._shard_in(restored.folder, number) for number in numbers)
+        shards = (shard for number in numbers for shard in self._shards_in(restored.folder, number))
         return tuple(shard._replace(period=restored.request_bytes) for shard in shards)
 
     def manifest(self, place: tuple[int, int], run: str, attempt: int, now: int) -> Manifest:

@@ -28,6 +28,9 @@ T = TypeVar("T")
 #: Roles of a run: on the virtual clock they share a process, and take about 10 KiB each.
 MAX_ROLES = 1 << 20
 
+#: Files and bytes of what no checkpoint has.
+NOTHING = (0, 0)
+
 RATE_IS_MISSING = "give loader.decode.rate, the bytes per second of one worker"
 
 
@@ -219,7 +222,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
                 f"checkpoint.path={scenario.checkpoint.path}: has no bytes, and dataset.path={dataset.path} has; "
                 "give a folder"
             )
-        yield from scenario.checkpoint.writers.refusals(scenario.checkpoint.model.bytes, scenario.topology)
+        yield from scenario.checkpoint.refusals(scenario.topology)
     charges = scenario.charges
     if charges.cpu.step > charges.step:
         yield (
@@ -290,6 +293,7 @@ def _meeting(scenario: Scenario) -> list[Sync | Writers]:
 
 def table(scenario: Scenario) -> dict[str, float]:
     """Return the derived numbers by name, as ``rayio show`` prints them; bytes, seconds and bytes per second."""
+    contents, shares = derive.checkpoint_contents(scenario), derive.checkpoint_shares(scenario)
     return {
         "world_size": derive.world_size(scenario),
         "num_files": derive.num_files(scenario),
@@ -311,7 +315,12 @@ def table(scenario: Scenario) -> dict[str, float]:
         "num_queues": derive.num_queues(scenario),
         "num_writers": derive.num_writers(scenario),
         "num_checkpoints": derive.num_checkpoints(scenario),
+        "checkpoint_files": derive.checkpoint_files(scenario),
         "checkpoint_bytes": derive.checkpoint_bytes(scenario),
+        "checkpoint_model_bytes": contents.get("model", NOTHING)[1],
+        "checkpoint_optimizer_bytes": contents.get("optimizer", NOTHING)[1],
+        "checkpoint_fewest_rank_bytes": min(shares, default=0),
+        "checkpoint_most_rank_bytes": max(shares, default=0),
         "allreduce_seconds": derive.allreduce_seconds(scenario.train.sync, derive.world_size(scenario)),
         **evaluation.table(scenario),
         **dict(of_kinds(scenario, lambda kind: kind.table(scenario).items())),

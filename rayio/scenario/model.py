@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.functional_validators import BeforeValidator
 
-from rayio.scenario.checkpoint import Checkpoint, ModelState
+from rayio.scenario.checkpoint import Checkpoint
 from rayio.scenario.cluster import Cluster
 from rayio.scenario.costs import ChosenCosts, Costs, charged
 from rayio.scenario.dataset import Dataset, EvaluationDataset
@@ -27,7 +27,7 @@ from rayio.storage.stores.opening import Settings
 
 __all__ = [
     "NO_TIME", "AllRanks", "AllReduce", "BarrierSync", "Checkpoint", "Cluster", "Costs", "Dataset", "Dedicated",
-    "Evaluate", "EvaluationDataset", "Loader", "ModelState", "NoSync", "RankZero", "Scenario", "Storage",
+    "Evaluate", "EvaluationDataset", "Loader", "NoSync", "RankZero", "Scenario", "Storage",
     "StorageParameters", "Stragglers", "Trace", "Train",
 ]  # fmt: skip
 

@@ -342,8 +342,10 @@ class Of:
         return {"anyOf": [self.dimension.number, self.dimension.schema, *kinds]}
 
     def _leaf(self, unit: JsonSchema, field: FieldInfo) -> JsonSchema:
-        if field.is_required() or field.default is not None:
+        if field.is_required():
             return unit
+        if field.default is not None:
+            return unit | {"default": self.dimension.exact(field.default)}
         return {"anyOf": [*unit["anyOf"], {"const": "none"}, {"type": "null"}], "default": None}
 
 

@@ -28,6 +28,7 @@ from rayio.report.text.progress import progress_line
 from rayio.report.text.terms import retries_note
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import checks, derive
+from rayio.scenario.foreign import converted
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
 from rayio.schema.fields import MAX_WHOLE
@@ -123,6 +124,8 @@ def run(
         KeyboardInterrupt: after Ctrl-C, with a complete run directory likewise.
     """
     scenario = resolve(source, overrides, root)
+    if not isinstance(source, Scenario) and (made := converted(source, overrides or ())) is not None:
+        reporter.say(f"{source}: {made.in_words()}; rayio validate lists them")
     if engine_named(engine).is_virtual or scenario.dataset.is_modelled:
         checks.check_simulated(scenario)
     if collector is not None:

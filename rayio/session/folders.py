@@ -26,7 +26,7 @@ from rayio.trace.run_directory import INFO
 from rayio.units import format_bytes
 
 #: Names of files by built-in checkpoint kinds.
-_FILE = re.compile(r"(shard|rank)-\d{5,}\.bin")
+_FILE = re.compile(r"((model|optimizer)-)?(shard|rank)-\d{5,}(-layer-\d{5,})?\.bin")
 
 #: Bytes at the start of a file that identify rayio's files.
 HEADER_BYTES = 64
@@ -67,7 +67,9 @@ class Checkpoints:
         self.store: Store = storage.open(join(base, self.path), scenario.stores)
         writers = scenario.checkpoint.writers
         self.files: Mapping[str, int] = {
-            writers.file_name(number): size for number, size in enumerate(derive.checkpoint_shards(scenario))
+            part.name: part.num_bytes
+            for number in range(derive.num_writers(scenario))
+            for part in writers.files(number, scenario.checkpoint.model, scenario.topology)
         }
         #: Bytes of existing files that the run replaces, and whether a checkpoint of it exists in part or whole.
         self.replaced, self.is_replacing = 0, False
@@ -138,7 +140,7 @@ class Checkpoints:
             raise StorageError(
                 f"checkpoint.path={self.path}: only {format_bytes(free)} are free for checkpoints, {demand}"
                 f"{replacing}; free some space, choose another checkpoint.path, or fewer or smaller checkpoints "
-                "(checkpoint.every, checkpoint.model.bytes)"
+                "(checkpoint.every, checkpoint.model)"
             )
         return f"{demand}; {format_bytes(free)} are free"
 

@@ -9,7 +9,18 @@ from textwrap import wrap
 from rayio.analyze.gate import of_result
 from rayio.records.hosts import MODEL, Fetched
 from rayio.records.metric_names import SPLIT, STATISTICS, TIMES, lookup
-from rayio.records.origin import CHARGED, IMPORTED, MEASURED, PREDICTED, costs_words, kind_of, storage_words
+from rayio.records.origin import (
+    CHARGED,
+    IMPORTED,
+    MEASURED,
+    OWN_WORK,
+    PREDICTED,
+    RECORDED_BY,
+    WATCHED,
+    costs_words,
+    kind_of,
+    storage_words,
+)
 from rayio.records.run_result import Between, Books, Imported, RunResult, Statistics
 from rayio.records.scaling import PoolUse
 from rayio.report.text.doubts import warnings
@@ -86,6 +97,8 @@ def _title(result: RunResult) -> str:
     if result.imported:
         return f"{result.scenario}, imported from results of DLIO: {steps} steps of {on}, {wall}"
     kind = _kind(result)
+    if kind == WATCHED:
+        return f"{result.scenario}, {RECORDED_BY.get(result.engine, kind)}: {steps} steps of {on}, {wall}"
     engine = f"{f', {kind}' if kind else ''} on the {result.engine} engine"
     return f"{result.scenario}{engine}: {steps} steps of {on}, {wall}"
 
@@ -241,13 +254,15 @@ def _split(result: RunResult) -> list[str]:
 
 def meaning_of(result: RunResult) -> dict[str, str]:
     """Return the meaning of each part of the ranks' time."""
-    others = {IMPORTED: "in no record of the results", PREDICTED: CHARGED}
-    return _WHAT | ({"other": meaning} if (meaning := others.get(_kind(result))) else {})
+    others = {IMPORTED: "in no record of the results", PREDICTED: CHARGED, WATCHED: OWN_WORK}
+    computed = {"compute": "work on batches"} if _kind(result) == WATCHED else {}
+    return _WHAT | computed | ({"other": meaning} if (meaning := others.get(_kind(result))) else {})
 
 
 def whose_overhead(result: RunResult) -> str:
     """Return whose overhead a run has, in two or three words."""
-    return {IMPORTED: "in no record", PREDICTED: "charged by costs"}.get(_kind(result), "rayio's own")
+    whose = {IMPORTED: "in no record", PREDICTED: "charged by costs", WATCHED: "the loop's own, between steps"}
+    return whose.get(_kind(result), "rayio's own")
 
 
 def _kind(result: RunResult) -> str:
