@@ -29,7 +29,7 @@ def test_commands_options_and_their_values() -> None:
     assert answers("rayio run --eng") == ["--engine"]
     assert answers("rayio run unet3d-small --engine ") == ["ray", "local"]
     assert answers("rayio run unet3d-small --trace sa") == ["sample"]
-    assert answers("rayio import dl") == ["dlio-results"]
+    assert answers("rayio import dl") == ["dlio-results", "dlio"]
     assert "result" in answers("rayio schema ")
 
 

@@ -70,6 +70,17 @@ class PackagedScenarios(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedWorkload(Record):
+    """A workload file of another benchmark as a scenario: the output of ``import dlio``."""
+
+    file: str | None = value("the written file; null without --out")
+    name: str = value("name of the scenario")
+    scenario: str = value("text of the scenario file")
+    differs: tuple[str, ...] = value("keys that act otherwise than in the other benchmark, a line each")
+    no_effect: tuple[str, ...] = value("keys without effect, a line each")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedDataset(Record):
     """The files of a dataset."""
 
@@ -198,6 +209,7 @@ SCHEMAS: dict[str, Callable[[], Json]] = {
             },
         },
     ),
+    "import": _described(ImportedWorkload),
     "capacity": _described(CapacityFound),
     "advise": _described(Advised),
     "export": _described(Exported),
