@@ -20,7 +20,7 @@ SCHEMA = json_schema()
 CHECK = jsonschema.Draft202012Validator(SCHEMA)
 
 #: Keys that hold whatever text a user has; every other text is one of some words, or has a pattern.
-FREE = {"extends", "source", "path", "endpoint", "region", "profile"}
+FREE = {"file", "column", "origin", "extends", "source", "path", "endpoint", "region", "profile"}
 
 
 def properties(value: Any, path: str = "") -> Iterator[tuple[str, str, dict[str, Any]]]:

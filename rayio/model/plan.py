@@ -32,7 +32,6 @@ from rayio.scenario.costs import Costs
 from rayio.scenario.decode import Work
 from rayio.scenario.storage import StorageParameters
 from rayio.scenario.trace import Trace
-from rayio.scenario.train import Stragglers
 from rayio.scenario.turns import BY_FILE
 from rayio.schema.distribution import NO_TIME
 from rayio.seeds import Draws
@@ -65,7 +64,6 @@ class Plan:
     #: True if ranks meet after each step; then the seconds of the all-reduce.
     has_barrier: bool
     sync_seconds: float
-    stragglers: Stragglers | None
     evaluation: EvaluationPhase | None
     checkpointing: Checkpointing | None
     #: The modelled storage system, and the distribution of its first-byte latencies.
@@ -302,17 +300,15 @@ class Plan:
         """Return the parameters of a rank's training."""
         phase, held_out, evaluating = self.training_phase, self.evaluation, None
         if held_out is not None:
-            evaluating = Training(rank, self.evaluation_steps_of(rank), held_out.compute, seed=held_out.seed)
+            evaluating = Training(rank, self.evaluation_steps_of(rank), held_out.of_node(self.node_of_rank(rank)))
         return Training(
             rank,
             self.steps_of(rank),
-            phase.compute,
-            seed=phase.seed,
+            phase.of_node(self.node_of_rank(rank)),
             sync_seconds=self.sync_seconds,
             checkpointing=self.checkpointing,
             evaluation=evaluating,
             evaluating=None if held_out is None else held_out.schedule,
-            factor=1.0 if self.stragglers is None else self.stragglers.factor_of(rank),
         )
 
     def store(self, root: str | Path, path: str) -> Store:

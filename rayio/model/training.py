@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from rayio.model.env import Shard
 from rayio.model.saving import Checkpointing
 from rayio.model.schedule import Schedule
 from rayio.place import Where
+from rayio.scenario.pace import USUAL, Pace
 from rayio.schema.distribution import Constant
 from rayio.seeds import Draws
 
@@ -20,6 +22,15 @@ BLOCK = 1024
 NEVER = range(0)
 
 
+class ComputeTimes(NamedTuple):
+    """The compute times of a node's ranks: their distribution, its seed, and what changes them."""
+
+    times: Draws
+    seed: int
+    pace: Pace = USUAL
+    node: int = 0
+
+
 class Training:
     """One rank's training, as parameters."""
 
@@ -27,27 +38,25 @@ class Training:
         self,
         rank: int,
         steps: tuple[int, ...],
-        compute: Draws,
+        compute: ComputeTimes,
         *,
-        seed: int,
         sync_seconds: float = 0.0,
         checkpointing: Checkpointing | None = None,
         evaluation: Training | None = None,
         evaluating: Schedule | None = None,
-        factor: float = 1.0,
     ) -> None:
         self.rank = rank
         self._steps = steps
-        self.compute = compute
-        self.seed = seed
+        self.compute, self.seed, self._pace, self._node = compute
         #: Duration of the all-reduce after the last rank's arrival, in seconds.
         self.sync_seconds = sync_seconds
         self.checkpointing = checkpointing
         #: The evaluations, as training without checkpoints, with their epochs, and their schedule.
         self.evaluation = evaluation
         self.evaluating = evaluating
-        #: Factor on compute times, for stragglers.
-        self.factor = factor
+        #: Factor on all compute times, and whether steps have different ones.
+        self.factor = self._pace.constant(rank, self._node)
+        self._varies = self._pace.varies(rank, self._node)
         self._block: tuple[int, int] = (-1, -1)
         self._drawn: list[float] = []
 
@@ -62,13 +71,17 @@ class Training:
 
     def compute_seconds(self, at: Where) -> float:
         """Return a step's compute time, drawn at (seed, "compute", rank, epoch, step): ranks differ, engines agree."""
-        if isinstance(self.compute, Constant):
+        if isinstance(self.compute, Constant) and not self._varies:
             return self.compute.value * self.factor
         _, epoch, step, _ = at
         number, row = divmod(step, BLOCK)
         if (epoch, number) != self._block:
             index = np.arange(number * BLOCK, min((number + 1) * BLOCK, self.steps(epoch)), dtype=np.int64)
-            self._drawn = self.compute.draw(seeds.key(self.seed, "compute", self.rank, epoch), index).tolist()
+            drawn = self.compute.draw(seeds.key(self.seed, "compute", self.rank, epoch), index)
+            if self._varies:
+                first = sum(self._steps[:epoch])
+                drawn = drawn * self._pace.factors(self.seed, self.rank, self._node, epoch, first, index)
+            self._drawn = drawn.tolist()
             self._block = (epoch, number)
         return self._drawn[row] * self.factor
 

@@ -180,7 +180,7 @@ class Measured:
         ):
             every = Every(steps=evaluation.period_of(scenario))
             train["evaluate"] = scenario.train.evaluate.model_copy(update={"every": every})
-        sections["train"] = scenario.train.model_copy(update={"stragglers": None, "compute_cores": 0, **train})
+        sections["train"] = scenario.train.model_copy(update={"compute_cores": 0, **train})
         if self.work is not None:
             sections["loader"] = scenario.loader.model_copy(update={"decode": self.work})
         return Replay(scenario.model_copy(update={**sections, "costs": self.costs}), times)

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from rayio.kinds import PARTITIONS
 from rayio.scenario import shards
+from rayio.scenario.compute import Between, times_at
+from rayio.scenario.pace import Pace
 from rayio.scenario.sync import Sync
+from rayio.schema.distribution import Distribution
 from rayio.schema.every import Every
 
 if TYPE_CHECKING:
@@ -167,9 +170,25 @@ def dataset_bytes(scenario: Scenario) -> float:
     return num_samples(scenario) * scenario.dataset.sample_bytes.expected
 
 
+def compute_times(scenario: Scenario) -> Distribution | Between:
+    """Return the compute times of steps of ``loader.batch_size``."""
+    return times_at(scenario.train.compute, scenario.loader.batch_size)
+
+
+def compute_seconds(scenario: Scenario) -> float:
+    """Return the expected compute time of a step, in seconds."""
+    return compute_times(scenario).expected
+
+
+def pace(scenario: Scenario) -> Pace:
+    """Return what changes compute times from step to step and from rank to rank."""
+    train = scenario.train
+    return Pace(train.warmup, train.speeds, train.stragglers, compute_seconds(scenario))
+
+
 def read_demand(scenario: Scenario) -> float:
     """Return the bytes/s that one rank needs to never wait; infinite if compute takes no time."""
-    compute = scenario.train.compute.expected
+    compute = compute_seconds(scenario)
     return batch_bytes(scenario) / compute if compute > 0 else math.inf
 
 
@@ -179,8 +198,8 @@ def total_read_demand(scenario: Scenario) -> float:
 
 
 def ideal_seconds(scenario: Scenario) -> float:
-    """Return the expected compute time of one rank in the whole run, in seconds."""
-    return total_steps(scenario) * scenario.train.compute.expected
+    """Return the expected compute time of one rank in the whole run, in seconds, at its usual pace (``Pace``)."""
+    return total_steps(scenario) * compute_seconds(scenario)
 
 
 def window_steps(scenario: Scenario) -> int:

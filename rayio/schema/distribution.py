@@ -304,6 +304,8 @@ class Of:
             return Constant(value=self.dimension.bounded(value))
         kind = value.get("kind")
         others = [] if self.others is None else [*self.others]
+        if kind is None and len(value) == 1 and (name := next(iter(value))) in others and self.others is not None:
+            return self.others[name].model_validate(value)
         if kind is None:
             raise RefusedError(f"kind is missing; it must be {listed([*DISTRIBUTIONS, *others])}")
         if self.others is not None and isinstance(kind, str) and kind in self.others:
@@ -342,8 +344,10 @@ class Of:
         return {"anyOf": [self.dimension.number, self.dimension.schema, *kinds]}
 
     def _leaf(self, unit: JsonSchema, field: FieldInfo) -> JsonSchema:
-        if field.is_required() or field.default is not None:
+        if field.is_required():
             return unit
+        if field.default is not None:
+            return {**unit, "default": self.dimension.exact(field.default)}
         return {"anyOf": [*unit["anyOf"], {"const": "none"}, {"type": "null"}], "default": None}
 
 
