@@ -41,7 +41,7 @@ def plan_of(
     >>> plan_of(load("unet3d-small"), modelled=True).steps
     (12, 12, 12, 12, 12)
     """
-    train, sync, replaced = scenario.train, scenario.train.sync, times or Times()
+    train, replaced = scenario.train, times or Times()
     storage = storage_of(scenario)
     return Plan(
         seed=scenario.seed,
@@ -58,10 +58,7 @@ def plan_of(
             pace=derive.pace(scenario) if replaced.compute is None else USUAL,
         ),
         dataset_bytes=derive.dataset_bytes(scenario),
-        steps_of_all=derive.rank_steps(scenario)[0],
-        larger_shares=derive.larger_shares(scenario),
-        has_barrier=sync.meets,
-        sync_seconds=derive.allreduce_seconds(sync, derive.world_size(scenario)),
+        meetings=derive.meetings(scenario),
         evaluation=_evaluation(scenario),
         checkpointing=_checkpointing(scenario),
         storage=storage,

@@ -12,6 +12,7 @@ from rayio.model.env import Shard
 from rayio.model.saving import Checkpointing
 from rayio.model.schedule import Schedule
 from rayio.place import Where
+from rayio.scenario.meetings import Meetings
 from rayio.scenario.pace import USUAL, Pace
 from rayio.schema.distribution import Constant
 from rayio.seeds import Draws
@@ -40,7 +41,7 @@ class Training:
         steps: tuple[int, ...],
         compute: ComputeTimes,
         *,
-        sync_seconds: float = 0.0,
+        meetings: Meetings | None = None,
         checkpointing: Checkpointing | None = None,
         evaluation: Training | None = None,
         evaluating: Schedule | None = None,
@@ -48,8 +49,9 @@ class Training:
         self.rank = rank
         self._steps = steps
         self.compute, self.seed, self._pace, self._node = compute
-        #: Duration of the all-reduce after the last rank's arrival, in seconds.
-        self.sync_seconds = sync_seconds
+        self._meetings = None if meetings is None or meetings.is_every_step else meetings
+        #: Duration of the meeting after the last rank's arrival, in seconds; None if nobody meets.
+        self.sync_seconds = meetings.seconds if meetings is not None and meetings.every else None
         self.checkpointing = checkpointing
         #: The evaluations, as training without checkpoints, with their epochs, and their schedule.
         self.evaluation = evaluation
@@ -84,6 +86,10 @@ class Training:
             self._drawn = drawn.tolist()
             self._block = (epoch, number)
         return self._drawn[row] * self.factor
+
+    def sync_after(self, step: int) -> float | None:
+        """Return the duration of a step's meeting after the last rank's arrival, in seconds; None without one."""
+        return self.sync_seconds if self._meetings is None else self._meetings.seconds_after(step)
 
     def evaluations(self, at: Where) -> range:
         """Return the evaluations after a step, by epoch number, continued from training."""

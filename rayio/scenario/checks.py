@@ -269,6 +269,8 @@ def idle(scenario: Scenario) -> list[str]:
     for section in sections(scenario):
         notes += section.idle()
     notes += derive.pace(scenario).idle()
+    if train.accumulate > 1 and not train.sync.meets:
+        notes.append(f"train.accumulate={train.accumulate}: ranks never wait for each other with train.sync=none")
     notes += of_kinds(scenario, lambda kind: kind.idle(scenario))
     works = scenario.charges.cpu.is_work or isinstance(loader.decode, Work) or scenario.train.compute_cores
     if scenario.cluster.cores is not None and not works:
@@ -313,7 +315,7 @@ def table(scenario: Scenario) -> dict[str, float]:
         "num_writers": derive.num_writers(scenario),
         "num_checkpoints": derive.num_checkpoints(scenario),
         "checkpoint_bytes": derive.checkpoint_bytes(scenario),
-        "allreduce_seconds": derive.allreduce_seconds(scenario.train.sync, derive.world_size(scenario)),
+        "allreduce_seconds": derive.allreduce_seconds(scenario),
         **evaluation.table(scenario),
         **dict(of_kinds(scenario, lambda kind: kind.table(scenario).items())),
     }

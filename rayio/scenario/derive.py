@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rayio.kinds import PARTITIONS
 from rayio.scenario import shards
 from rayio.scenario.compute import Between, times_at
+from rayio.scenario.meetings import Meetings
 from rayio.scenario.pace import Pace
-from rayio.scenario.sync import Sync
 from rayio.schema.distribution import Distribution
 from rayio.schema.every import Every
 
@@ -271,6 +271,28 @@ def num_checkpoints(scenario: Scenario) -> int:
     return total_steps(scenario) // often if often else 0
 
 
-def allreduce_seconds(sync: Sync, ranks: int) -> float:
-    """Return the seconds of the all-reduce of ``ranks`` ranks (see ``sync.AllReduce.seconds``)."""
-    return sync.seconds(ranks)
+def allreduce_seconds(scenario: Scenario) -> float:
+    """Return the seconds of an all-reduce, beyond the part that compute hides (``sync.AllReduce``)."""
+    sync = scenario.train.sync
+    hidden: float = getattr(sync, "overlap", 0.0) * compute_seconds(scenario)
+    return max(0.0, sync.seconds(scenario.topology.data_parallel) - hidden)
+
+
+def meeting_period(scenario: Scenario) -> int:
+    """Return the steps from one meeting of all ranks to the next: ``train.accumulate × train.sync.every``; 0: never."""
+    train = scenario.train
+    return train.accumulate * getattr(train.sync, "every", 1) if train.sync.meets else 0
+
+
+def meetings(scenario: Scenario) -> Meetings:
+    """Return which ranks wait for each other, and after which steps."""
+    fewest, most = rank_steps(scenario)
+    return Meetings(
+        ranks=world_size(scenario),
+        epochs=scenario.train.epochs,
+        steps=fewest,
+        larger=larger_shares(scenario) if most > fewest else 0,
+        every=meeting_period(scenario),
+        parts=scenario.topology.parts,
+        seconds=allreduce_seconds(scenario),
+    )

@@ -55,6 +55,11 @@ class Train(Section):
     stragglers: Annotated[Stragglers | None, BeforeValidator(none_is_null)] = Field(
         None, description="Ranks that are slower than the others; none by default."
     )
+    accumulate: Annotated[int, whole(1, MAX_STEPS)] = Field(
+        1,
+        description="Steps whose gradients are summed before ranks synchronise. The last step of an epoch always ends "
+        "with a synchronisation.",
+    )
     sync: AnySync = Field(BarrierSync(), description="How ranks wait for each other after a step.")
     parallelism: Parallelism = Field(Parallelism(), description="How the model is divided among ranks.")
     device_copy: Annotated[Literal["none"], choice("none", later=(Mapping,))] = Field(
