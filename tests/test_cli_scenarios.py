@@ -365,7 +365,8 @@ try:
     cli.main(["validate", "unet3d-small"])
 except SystemExit as left:
     assert left.code == 0
-found = {name for name in sys.modules if name.startswith("rayio.records.")} - {"rayio.records.record", "rayio.records.printed"}
+used = {"rayio.records.record", "rayio.records.printed"}
+found = {name for name in sys.modules if name.startswith("rayio.records.")} - used
 assert not found, found
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -214,7 +214,7 @@ def learn(
         if (decode := decoding.learned(decoded)) is not None:
             loading["decode"] = decode
             notes.append(_decoding_note(scenario))
-        notes.append(StorageFitted(fit.is_saturated, fit.is_free, is_cached and cpu.is_work))
+        notes.append(StorageFitted(fit.is_saturated, fit.is_free, is_cached, is_cached and cpu.is_work))
     cores = cores_of_run(scenario, info)
     is_busy = cpu.is_work and seen[0].utilisation(step_seconds(run, warm), cores, scenario) >= BUSY
     learned = costs_of_run(run, warm, storing.get("model") or plan.storage, notes, is_busy=is_busy)

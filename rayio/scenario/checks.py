@@ -29,6 +29,9 @@ T = TypeVar("T")
 #: Roles of a run: on the virtual clock they share a process, and take about 10 KiB each.
 MAX_ROLES = 1 << 20
 
+#: Files and bytes of what no checkpoint has.
+NOTHING = (0, 0)
+
 RATE_IS_MISSING = "give loader.decode.rate, the bytes per second of one worker"
 
 
@@ -95,9 +98,11 @@ def of_kinds(scenario: Scenario, ask: Callable[[Kind], Iterable[T]]) -> list[T]:
     """
     answers: list[T] = []
     for section in sections(scenario):
-        for choice in section.choices if isinstance(section, Choosing) else ():
+        if not isinstance(section, Choosing):
+            continue
+        for choice in section.choices:
             name = getattr(section, choice.key)
-            if isinstance(kind := choice.registry[name], Kind):
+            if isinstance(kind := section.kind_of(choice), Kind):
                 with choice.registry.answerable(name):
                     answers += ask(kind)
     for layer in layers_of(scenario, modelled=True):
@@ -156,7 +161,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     yield from derive.pace(scenario).contradictions(cluster.nodes, ranks, who)
     if isinstance(train.compute, ByBatchSize):
         yield from train.compute.refusals("train.compute", "loader.batch_size", loader.batch_size)
-    if dataset.sample_bytes.expected < (least := derive.least_sample_bytes(dataset.options)):
+    if not dataset.external and dataset.sample_bytes.expected < (least := derive.least_sample_bytes(dataset.options)):
         size, why = format_bytes(dataset.sample_bytes.expected), "which hold a sample's id and digest"
         if least > derive.MIN_SAMPLE_BYTES:
             why = f"the least of dataset.format={dataset.format}"
@@ -219,7 +224,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
                 f"checkpoint.path={scenario.checkpoint.path}: has no bytes, and dataset.path={dataset.path} has; "
                 "give a folder"
             )
-        yield from scenario.checkpoint.writers.refusals(scenario.checkpoint.model.bytes, scenario.topology)
+        yield from scenario.checkpoint.refusals(scenario.topology)
     charges = scenario.charges
     if charges.cpu.step > charges.step:
         yield (
@@ -293,6 +298,7 @@ def _meeting(scenario: Scenario) -> list[Sync | Writers]:
 
 def table(scenario: Scenario) -> dict[str, float]:
     """Return the derived numbers by name, as ``rayio show`` prints them; bytes, seconds and bytes per second."""
+    contents, shares = derive.checkpoint_contents(scenario), derive.checkpoint_shares(scenario)
     return {
         "world_size": derive.world_size(scenario),
         "num_files": derive.num_files(scenario),
@@ -314,8 +320,13 @@ def table(scenario: Scenario) -> dict[str, float]:
         "num_queues": derive.num_queues(scenario),
         "num_writers": derive.num_writers(scenario),
         "num_checkpoints": derive.num_checkpoints(scenario),
+        "checkpoint_files": derive.checkpoint_files(scenario),
         "checkpoint_bytes": derive.checkpoint_bytes(scenario),
         "allreduce_seconds": derive.allreduce_seconds(scenario),
+        "checkpoint_model_bytes": contents.get("model", NOTHING)[1],
+        "checkpoint_optimizer_bytes": contents.get("optimizer", NOTHING)[1],
+        "checkpoint_fewest_rank_bytes": min(shares, default=0),
+        "checkpoint_most_rank_bytes": max(shares, default=0),
         **evaluation.table(scenario),
         **dict(of_kinds(scenario, lambda kind: kind.table(scenario).items())),
     }

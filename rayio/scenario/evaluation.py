@@ -91,7 +91,8 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     if isinstance(phase.train.compute, ByBatchSize):
         size_key = "loader.batch_size" if scenario.train.evaluate.batch_size is None else "train.evaluate.batch_size"
         yield from phase.train.compute.refusals("train.evaluate.compute", size_key, phase.loader.batch_size)
-    if phase.dataset.sample_bytes.expected < (least := derive.least_sample_bytes(phase.dataset.options)):
+    is_ours = not phase.dataset.external
+    if is_ours and phase.dataset.sample_bytes.expected < (least := derive.least_sample_bytes(phase.dataset.options)):
         size = format_bytes(phase.dataset.sample_bytes.expected)
         yield f"dataset.eval.sample_bytes={size}: must be at least {least} B"
     if (number := scenario.train.epochs + phase.train.epochs) > MAX_EPOCHS:

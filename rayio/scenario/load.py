@@ -13,7 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from rayio.errors import ContradictionError, ScenarioError
-from rayio.scenario import checks
+from rayio.scenario import checks, external
 from rayio.scenario.complaints import choices_of, explain, one_of
 from rayio.scenario.model import Scenario
 from rayio.scenario.source import (
@@ -46,19 +46,20 @@ MEASURED = "empirical"
 CONTAINERS = (Mapping, list, tuple, set, frozenset)
 
 
-def load(source: str | Path, overrides: Sequence[str] | Mapping[str, Any] = ()) -> Scenario:
+def load(source: str | Path, overrides: Sequence[str] | Mapping[str, Any] = (), root: str | Path = "") -> Scenario:
     """Return a scenario by path or packaged name, with its bases and with overrides in order.
 
     Overrides are texts ``section.key=value`` (the value in YAML) or a mapping of dotted keys to values. Mappings merge
-    key by key; scalars, lists and mappings of another ``kind`` replace what was there.
+    key by key; scalars, lists and mappings of another ``kind`` replace what was there. Relative paths of external
+    datasets start from ``root``, or from the working directory.
 
     Raises:
         ScenarioError: one line with file, key path, value and what is allowed.
     """
-    return loading(source)(overrides)
+    return loading(source, root)(overrides)
 
 
-def loading(source: str | Path) -> Callable[[Sequence[str] | Mapping[str, Any]], Scenario]:
+def loading(source: str | Path, root: str | Path = "") -> Callable[[Sequence[str] | Mapping[str, Any]], Scenario]:
     """Read a scenario's files once; return a function that applies overrides to them (see :func:`load`).
 
     Raises:
@@ -66,7 +67,7 @@ def loading(source: str | Path) -> Callable[[Sequence[str] | Mapping[str, Any]],
     """
     path, label = find(source)
     layers = _chain(path, label, ())
-    return lambda overrides: _build([*layers, *(_override(pair, label) for pair in _pairs(overrides))])
+    return lambda overrides: _build([*layers, *(_override(pair, label) for pair in _pairs(overrides))], str(root))
 
 
 def build(data: Mapping[str, Any], label: str = "scenario") -> Scenario:
@@ -78,14 +79,14 @@ def build(data: Mapping[str, Any], label: str = "scenario") -> Scenario:
     return _build([Layer(dict(bounded(data, label)), label)])
 
 
-def _build(layers: Sequence[Layer]) -> Scenario:
+def _build(layers: Sequence[Layer], root: str = "") -> Scenario:
     label = next(layer.label for layer in reversed(layers) if layer.path is not None or len(layers) == 1)
     data: dict[str, Any] = {}
     for layer in layers:
         _refuse_to_descend_into_a_scalar(data, layer)
         data = merge(data, layer.data)
     try:
-        scenario = Scenario.model_validate(data)
+        scenario = Scenario.model_validate(external.completed(data, Scenario.model_validate, root))
     except ValidationError as error:
         raise explain(error, data, layers) from None
     if contradictions := [f"{label}: {line}" for line in checks.contradictions(scenario)]:
@@ -113,7 +114,12 @@ def _chain(path: Path, label: str, below: tuple[tuple[Path, str], ...]) -> list[
     except ScenarioError as error:
         raise ScenarioError(f"{where}: extends={show(base)}: {error}") from None
     below = (*below, (here, label))
-    return [*_chain(base_path, base_label, below), Layer(own, label, layer.lines, path)]
+    return [*map(_inherited, _chain(base_path, base_label, below)), Layer(own, label, layer.lines, path)]
+
+
+def _inherited(base: Layer) -> Layer:
+    """Return the keys of a base without its published facts, which belong to that workload alone."""
+    return replace(base, data={key: value for key, value in base.data.items() if key != "published"})
 
 
 def beside(layer: Layer) -> Layer:

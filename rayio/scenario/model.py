@@ -8,13 +8,14 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.functional_validators import BeforeValidator
 
-from rayio.scenario.checkpoint import Checkpoint, ModelState
+from rayio.scenario.checkpoint import Checkpoint
 from rayio.scenario.cluster import Cluster
 from rayio.scenario.costs import ChosenCosts, Costs, charged
 from rayio.scenario.dataset import Dataset, EvaluationDataset
 from rayio.scenario.expect import Expect, Expectations
 from rayio.scenario.loader import Loader
 from rayio.scenario.pace import Stragglers
+from rayio.scenario.published import Published
 from rayio.scenario.storage import Storage, StorageParameters
 from rayio.scenario.sync import AllReduce, BarrierSync, NoSync
 from rayio.scenario.topology import Topology
@@ -27,7 +28,7 @@ from rayio.storage.stores.opening import Settings
 
 __all__ = [
     "NO_TIME", "AllRanks", "AllReduce", "BarrierSync", "Checkpoint", "Cluster", "Costs", "Dataset", "Dedicated",
-    "Evaluate", "EvaluationDataset", "Loader", "ModelState", "NoSync", "RankZero", "Scenario", "Storage",
+    "Evaluate", "EvaluationDataset", "Loader", "NoSync", "RankZero", "Scenario", "Storage",
     "StorageParameters", "Stragglers", "Trace", "Train",
 ]  # fmt: skip
 
@@ -55,6 +56,11 @@ class Scenario(Section):
         "none",
         description="Loader overhead model, which simulate charges: a name, or numbers. With a name, a run on a wall "
         "clock also holds its rank for costs.receive of each batch.",
+    )
+    published: Published = Field(
+        (),
+        description="Numbers that were published of this workload, which rayio check-published compares with simulated "
+        "ones. A scenario that extends this one has none of them.",
     )
 
     @property

@@ -347,7 +347,7 @@ class Of:
         if field.is_required():
             return unit
         if field.default is not None:
-            return {**unit, "default": self.dimension.exact(field.default)}
+            return unit | {"default": self.dimension.exact(field.default)}
         return {"anyOf": [*unit["anyOf"], {"const": "none"}, {"type": "null"}], "default": None}
 
 

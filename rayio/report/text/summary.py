@@ -19,6 +19,7 @@ from rayio.units import UNKNOWN, format_bytes, format_number, format_seconds, fo
 
 _WHAT = {
     "startup": "until the first batch was asked for",
+    "restore": "reading back a checkpoint",
     "data_wait": "exposed data loading: waiting for a batch",
     "compute": "computing, as requested",
     "sync": "waiting for slower ranks, all-reduce",
@@ -212,7 +213,7 @@ def fetched_line(fetched: Fetched) -> str:
 
 def _split(result: RunResult) -> list[str]:
     time, share = result.time, result.share
-    names = [name for name in SPLIT if name not in ("evaluate", "restart") or getattr(time, name)]
+    names = [name for name in SPLIT if name not in ("restore", "evaluate", "restart") or getattr(time, name)]
     what = meaning_of(result)
     lines = ["  where the ranks' time went (all ranks together)"]
     return lines + [
@@ -313,7 +314,8 @@ def books_line(books: Books) -> str:
     """Return how many of the planned samples were delivered, and whether each was exactly once."""
     size = format_bytes(books.delivered_bytes)
     if books.even and not books.skipped_samples:
-        return f"all {books.planned_samples:,} samples delivered exactly once ({size})"
+        how = "" if books.contents_verified is not False else " by file and size, contents not verified"
+        return f"all {books.planned_samples:,} samples delivered exactly once{how} ({size})"
     counts = f"{books.delivered_samples:,} of {books.planned_samples:,} samples delivered ({size})"
     counts += f", {books.skipped_samples:,} skipped after errors" if books.skipped_samples else ""
     if books.even:

@@ -177,7 +177,7 @@ class StripedStorage:
         placed = Placed([""], np.zeros(len(requests.nbytes), np.int64), None) if places is None else Placed(*places())
         loads, waiting = self._loads(placed, requests.nbytes)
         rank, epoch, step = requests.address
-        seconds = self._random(seeds.key(self.stripes.seed, "random", rank, epoch), step, waiting)
+        seconds = self._random(seeds.key(self.stripes.seed, "random", rank, epoch), step, waiting, self.io_depth)
         return await self._through(loads, seconds, self.storage.read(requests, load))
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
@@ -185,7 +185,7 @@ class StripedStorage:
         sizes = sizes_of_writes(num_bytes, request_bytes)
         placed = Placed([path], np.zeros(len(sizes), np.int64), np.cumsum(sizes) - sizes, np.zeros(1, np.int64))
         loads, waiting = self._loads(placed, sizes)
-        seconds = self._random(seeds.key(self.stripes.seed, f"random/{path}"), 0, waiting)
+        seconds = self._random(seeds.key(self.stripes.seed, f"random/{path}"), 0, waiting, 1)
         writing = self.storage.write(path, num_bytes, request_bytes, fsync=fsync)
         return await self._through(loads, seconds, writing)
 
@@ -203,12 +203,12 @@ class StripedStorage:
                 delays.append(Delay(since, self.clock.now(), cause))
         return served._replace(delays=(*served.delays, *delays))
 
-    def _random(self, key: int, step: int, waiting: NDArray[np.int64]) -> float:
-        """Return the seconds that the requests of these numbers wait longer, ``io_depth`` of them at a time."""
+    def _random(self, key: int, step: int, waiting: NDArray[np.int64], depth: int) -> float:
+        """Return the seconds that the requests of these numbers wait longer, ``depth`` of them at a time."""
         if not len(waiting) or self.stripes.servers.random.expected <= 0:
             return 0.0
         each = self.stripes.servers.random.draw(key, (step << REQUESTS_PER_STEP_BITS) + waiting)
-        return max(float(each.sum()) / self.io_depth, float(each.max()))
+        return max(float(each.sum()) / depth, float(each.max()))
 
     def _loads(self, placed: Placed, nbytes: NDArray[np.int64]) -> tuple[list[Load], NDArray[np.int64]]:
         """Return the work of each server, and the numbers of the requests that continue no other."""
