@@ -14,6 +14,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from rayio import errors
+    from rayio.engines.loaders.watched_workers import reading
+    from rayio.engines.loaders.watching import pause, step, watch
     from rayio.session import Run, generate, run, simulate
     from rayio.session.compared import compare
     from rayio.session.questions import calibrate, explain
@@ -35,9 +37,13 @@ __all__ = [
     "errors",
     "explain",
     "generate",
+    "pause",
+    "reading",
     "run",
     "simulate",
+    "step",
     "sweep",
+    "watch",
 ]
 
 #: Modules of the public names that are not in ``rayio.session``.
@@ -48,8 +54,12 @@ _ELSEWHERE = {
     "datasize": "rayio.study.sizing.mlperf",
     "explain": "rayio.session.questions",
     "compare": "rayio.session.compared",
+    "pause": "rayio.engines.loaders.watching",
+    "reading": "rayio.engines.loaders.watched_workers",
+    "step": "rayio.engines.loaders.watching",
     "sweep": "rayio.study.sweeps.sweeping",
     "Sweep": "rayio.study.sweeps.swept",
+    "watch": "rayio.engines.loaders.watching",
 }
 
 

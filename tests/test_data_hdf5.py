@@ -160,12 +160,12 @@ def test_what_storage_raises_comes_through_hdf5_unchanged(first: int, error: Bas
 def test_hdf5_keeps_no_stream_even_while_the_error_is_kept(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     layout, streams = layout_of(1000, 2, None), weakref.WeakSet[Any]()
 
-    class Watched(hdf5._Stream):
+    class Watched(hdf5.Stream):
         def __init__(self, file: BinaryIO) -> None:
             super().__init__(file)
             streams.add(self)
 
-    monkeypatch.setattr(hdf5, "_Stream", Watched)
+    monkeypatch.setattr(hdf5, "Stream", Watched)
     batch, content = layout.whole_file(0), written(layout)
     opener = lambda path: Broken(content, first, OSError("bad block"))  # noqa: E731
     if first > len(content):

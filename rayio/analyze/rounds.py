@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from rayio.analyze.intervals import BEFORE
-from rayio.analyze.timeline import PHASES, Ints, Steps, StepsInSlices
+from rayio.analyze.timeline import STEP_PHASES, Ints, Steps, StepsInSlices
 from rayio.trace.order import DENSE
 
 #: Phases of a step that are neither work nor waiting for data or for each other.
-BLOCKING = tuple(name for name in PHASES[1:] if name not in ("data_wait", "compute", "sync"))
+BLOCKING = tuple(name for name in STEP_PHASES if name not in ("data_wait", "compute", "sync"))
 
 
 class Rounds:

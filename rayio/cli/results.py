@@ -17,9 +17,10 @@ from rayio.cli.file_options import Force, check_replaced, local_file
 from rayio.cli.fitting import columns, fit
 from rayio.cli.fitting import shown as shown_columns
 from rayio.cli.grouped import ASK, LOOK, TOOLS
-from rayio.cli.output import escaped, only_json, print_json, raw
+from rayio.cli.output import only_json, print_json, raw
 from rayio.cli.workload_import import dlio
 from rayio.errors import QueryError
+from rayio.records.printed import escaped
 
 if TYPE_CHECKING:
     import pyarrow as pa

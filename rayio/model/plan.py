@@ -15,7 +15,7 @@ from typing import Any
 from rayio import storage
 from rayio.data.access.contract import ACCESSES, Files
 from rayio.data.access.memory import too_much
-from rayio.data.formats import FORMATS, Format
+from rayio.data.formats import Format, form_of
 from rayio.data.layout import Layout
 from rayio.data.sampler import Sampler
 from rayio.errors import ScenarioError
@@ -167,10 +167,10 @@ class Plan:
         return 0 if self.checkpointing is None else len(self.checkpointing.sizes)
 
     def writers_of(self, ranks: Iterable[int]) -> Iterable[int]:
-        """Return the numbers of the writers of some ranks' shards."""
+        """Return the numbers of the writers of some ranks' shards, and of the one that completes checkpoints."""
         if (saved := self.checkpointing) is None:
             return ()
-        return sorted({writer for rank in ranks for writer in saved.writers.of_rank(rank, saved.topology)})
+        return saved.writers_of(ranks)
 
     def parties(self, epoch: int, step: int) -> int:
         """Return the number of ranks that meet at a step: those with steps left."""
@@ -196,7 +196,7 @@ class Plan:
     @property
     def form(self) -> Format:
         """The dataset's format."""
-        return FORMATS[self.format]
+        return form_of(self.format, self.layout)
 
     def sampler(self, num_ranks: int = 1) -> Sampler:
         """Return the sampler of training, with a cache for ``num_ranks`` ranks."""

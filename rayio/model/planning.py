@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from rayio.data.sampler import Sampler
+from rayio.model.manifest import Identity, Restored
 from rayio.model.plan import Plan
 from rayio.model.plan_parts import EvaluationPhase, LoaderSpec, Phase
 from rayio.model.saving import Checkpointing
 from rayio.model.schedule import Schedule
 from rayio.scenario import derive, evaluation
+from rayio.scenario.checkpoint import NOTHING
 from rayio.scenario.costs import Costs, charged
 from rayio.scenario.layers import layers_of
 from rayio.scenario.model import Scenario
@@ -120,14 +123,28 @@ def _checkpointing(scenario: Scenario) -> Checkpointing | None:
         return None
     return Checkpointing(
         path=saved.path,
+        state=saved.model,
         writers=saved.writers,
-        topology=scenario.cluster.topology,
+        topology=scenario.topology,
         sizes=derive.checkpoint_shards(scenario),
         schedule=Schedule(derive.checkpoint_period(scenario), derive.steps_per_epoch(scenario)),
         request_bytes=saved.request_bytes,
         fsync=saved.fsync,
         snapshot_rate=saved.snapshot_bandwidth if saved.asynchronous else None,
+        identity=_identity(scenario),
+        restored=None if saved.restore == NOTHING else Restored(0, 0, saved.request_bytes),
     )
+
+
+def _identity(scenario: Scenario) -> Identity:
+    """Return what the checkpoints of a scenario are of."""
+    saved = scenario.checkpoint
+    assert saved is not None
+    plain = json.loads(saved.model_dump_json(include={"model", "writers"}, exclude_none=True))
+    layout = {"ranks": scenario.topology.ranks, "writers": plain["writers"]}
+    if not scenario.train.parallelism.is_default:
+        layout["parallelism"] = json.loads(scenario.train.parallelism.model_dump_json())
+    return Identity(scenario.name, plain["model"], layout)
 
 
 #: rayio's loader, and the name of its costs.

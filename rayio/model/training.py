@@ -8,6 +8,7 @@ import numpy as np
 
 from rayio import seeds
 from rayio.model.env import Shard
+from rayio.model.manifest import Restored
 from rayio.model.saving import Checkpointing
 from rayio.model.schedule import Schedule
 from rayio.place import Where
@@ -89,6 +90,15 @@ class Training:
     def snapshot_rate(self) -> float | None:
         """Bytes per second of a rank's copy, which is then written in the background; None: it waits for the write."""
         return self.checkpointing.snapshot_rate if self.checkpointing is not None else None
+
+    @property
+    def restored(self) -> Restored | None:
+        """The checkpoint that the run begins with."""
+        return None if self.checkpointing is None else self.checkpointing.restored
+
+    def restored_shards(self, restored: Restored) -> Sequence[Shard]:
+        """Return the shards of a checkpoint that this rank reads: those that it would save."""
+        return () if self.checkpointing is None else self.checkpointing.restored_shards(restored, self.rank)
 
     def shards(self, at: Where) -> Sequence[Shard]:
         """Return the checkpoint shards that this rank saves after a step."""

@@ -190,10 +190,15 @@ def learn(
         others = [_waiting(reads_of(other.spans), other.scenario, cpu) for other in more]
         read_of_all = _one_after_another([_waiting(read, scenario, cpu), *others])
         fit = storage.fit(read_of_all, warm, scenario.loader.io_depth, _whole(info, "cpus") or 1)
-        fitted = fit.parameters if fit.is_saturated else _carries(fit.parameters, run)
-        guessed = "" if fit.is_saturated else "; its bandwidth is a guess"
+        has_bytes = bool(read.nbytes.any())
+        is_saturated = fit.is_saturated and has_bytes
+        fitted = fit.parameters if is_saturated else _carries(fit.parameters, run)
+        guessed = "" if is_saturated else "; its bandwidth is a guess"
         if is_cached and cpu.is_work:  # no device was asked, so none had a limit; processors have
             fitted, guessed = fitted.model_copy(update={"bandwidth": UNLIMITED}), "; its bytes came from memory"
+        if not has_bytes:  # a rate of bytes that nobody knows is none
+            without = {"bandwidth": UNLIMITED, "connection_bandwidth": UNLIMITED}
+            fitted, guessed = fitted.model_copy(update=without), "; its bytes are not known, so no bandwidth is"
         # The fitted model contains the effects of layers, such as refusals and caches.
         storing |= {key: value for name, _ in scenario.storage.layers for key, value in scenario.storage.defaults(name)}
         storing["model"] = fitted.model_copy(
@@ -205,7 +210,7 @@ def learn(
         if (decode := decoding.learned(decoded)) is not None:
             loading["decode"] = decode
             notes.append(_decoding_note(scenario))
-        notes.append(StorageFitted(fit.is_saturated, fit.is_free, is_cached and cpu.is_work))
+        notes.append(StorageFitted(is_saturated, fit.is_free, is_cached, is_cached and cpu.is_work))
     cores = cores_of_run(scenario, info)
     is_busy = cpu.is_work and seen[0].utilisation(step_seconds(run, warm), cores, scenario) >= BUSY
     learned = costs_of_run(run, warm, storing.get("model") or plan.storage, notes, is_busy=is_busy)

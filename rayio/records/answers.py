@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from rayio.records.checked_facts import CheckedFacts
 from rayio.records.clusters import Doctored, JobsListed
 from rayio.records.comparison import Repeated
 from rayio.records.derived import DERIVED
@@ -216,6 +217,7 @@ SCHEMAS: dict[str, Callable[[], Json]] = {
     "status": _described(JobsListed),
     "doctor": _described(Doctored),
     "top": _described(Live),
+    "check-published": _described(CheckedFacts),
     "query": lambda: {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "array",

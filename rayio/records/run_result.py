@@ -30,6 +30,7 @@ class Seconds(Record):
     """The total wall time of all ranks, in parts."""
 
     startup: Number = value("until the first batch is requested", "s", default=None)
+    restore: Number = value("reading back a checkpoint", "s", default=None)
     data_wait: Number = value("exposed data loading: waiting for batches", "s", default=None)
     compute: Number = value("computing, as requested", "s", default=None)
     sync: Number = value("waiting for slower ranks, and all-reduce", "s", default=None)
@@ -44,6 +45,7 @@ class Shares(Record):
     """The same parts as fractions of the ranks' wall time; they sum to 1."""
 
     startup: Number = value("until the first batch is requested", "fraction", default=None)
+    restore: Number = value("reading back a checkpoint", "fraction", default=None)
     data_wait: Number = value("exposed data loading: waiting for batches", "fraction", default=None)
     compute: Number = value("computing, as requested", "fraction", default=None)
     sync: Number = value("waiting for slower ranks, and all-reduce", "fraction", default=None)
@@ -104,6 +106,7 @@ class Rank(Record):
     steps: int = value("completed steps", "steps")
     wall: Number = value("wall time", "s")
     startup: Number = value("until the first batch is requested", "s", default=None)
+    restore: Number = value("reading back a checkpoint", "s", default=None)
     data_wait: Number = value("exposed data loading: waiting for batches", "s", default=None)
     compute: Number = value("computing, as requested", "s", default=None)
     sync: Number = value("waiting for slower ranks, and all-reduce", "s", default=None)
@@ -138,6 +141,10 @@ class Books(Record):
     skipped_samples: int | None = value(
         "samples skipped after errors (storage.faults.on_error=skip): planned = delivered + skipped",
         "samples", can_be_absent=True,
+    )  # fmt: skip
+    contents_verified: bool | None = value(
+        "false if files of other programs were read (dataset.external): their names, sizes and numbers of samples are "
+        "verified, contents only as far as their format has checksums", can_be_absent=True,
     )  # fmt: skip
     redone_steps: int | None = value("always 0, only in files of version 0.1", "steps", can_be_absent=True)
     differences: tuple[str, ...] = value("a sentence for each rank with a difference, at most 16", default=())

@@ -16,7 +16,9 @@ from rayio.scenario.kind import Kind
 from rayio.scenario.layers import layers_of
 from rayio.scenario.model import Scenario
 from rayio.scenario.storage import UNKNOWN
+from rayio.scenario.sync import Sync
 from rayio.scenario.workers import Autoscaled
+from rayio.scenario.writers import Writers
 from rayio.schema.choice import Choosing
 from rayio.schema.fields import Section, listed, show
 from rayio.units import format_bytes, format_seconds
@@ -25,6 +27,9 @@ T = TypeVar("T")
 
 #: Roles of a run: on the virtual clock they share a process, and take about 10 KiB each.
 MAX_ROLES = 1 << 20
+
+#: Files and bytes of what no checkpoint has.
+NOTHING = (0, 0)
 
 RATE_IS_MISSING = "give loader.decode.rate, the bytes per second of one worker"
 
@@ -92,9 +97,11 @@ def of_kinds(scenario: Scenario, ask: Callable[[Kind], Iterable[T]]) -> list[T]:
     """
     answers: list[T] = []
     for section in sections(scenario):
-        for choice in section.choices if isinstance(section, Choosing) else ():
+        if not isinstance(section, Choosing):
+            continue
+        for choice in section.choices:
             name = getattr(section, choice.key)
-            if isinstance(kind := choice.registry[name], Kind):
+            if isinstance(kind := section.kind_of(choice), Kind):
                 with choice.registry.answerable(name):
                     answers += ask(kind)
     for layer in layers_of(scenario, modelled=True):
@@ -149,10 +156,11 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     yield from of_kinds(scenario, lambda kind: kind.contradictions(scenario))
     if (steps := derive.steps_per_epoch(scenario)) > MAX_STEPS:
         yield f"train.steps={show(train.steps)}: {steps} steps per epoch; at most {MAX_STEPS} are possible"
+    yield from train.parallelism.refusals(ranks)
     if train.stragglers is not None and (named := max(train.stragglers.ranks)) >= ranks:
         slow = show(train.stragglers.ranks)
         yield f"train.stragglers.ranks={slow}: no rank {named}; {who} are ranks 0 to {ranks - 1}"
-    if dataset.sample_bytes.expected < (least := derive.least_sample_bytes(dataset.options)):
+    if not dataset.external and dataset.sample_bytes.expected < (least := derive.least_sample_bytes(dataset.options)):
         size, why = format_bytes(dataset.sample_bytes.expected), "which hold a sample's id and digest"
         if least > derive.MIN_SAMPLE_BYTES:
             why = f"the least of dataset.format={dataset.format}"
@@ -214,7 +222,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
                 f"checkpoint.path={scenario.checkpoint.path}: has no bytes, and dataset.path={dataset.path} has; "
                 "give a folder"
             )
-        yield from scenario.checkpoint.writers.refusals(scenario.checkpoint.model.bytes, scenario.cluster.topology)
+        yield from scenario.checkpoint.refusals(scenario.topology)
     charges = scenario.charges
     if charges.cpu.step > charges.step:
         yield (
@@ -246,6 +254,8 @@ def idle(scenario: Scenario) -> list[str]:
     if scenario.checkpoint is not None and not derive.num_checkpoints(scenario):
         first = derive.checkpoint_period(scenario)
         notes.append(f"checkpoint.every: no checkpoint falls due, the first would be after {first} of {steps} steps")
+    if not train.parallelism.is_default and not any(kind.follows_parallelism for kind in _meeting(scenario)):
+        notes.append("train.parallelism: changes nothing with these train.sync and checkpoint.writers")
     if train.warmup_steps >= steps:
         notes.append(f"train.warmup_steps={train.warmup_steps}: the run has {steps} steps, so nothing is measured")
     if train.steps is not None and train.steps > derive.uncapped_steps(scenario)[1]:
@@ -275,8 +285,15 @@ def idle(scenario: Scenario) -> list[str]:
     return notes
 
 
+def _meeting(scenario: Scenario) -> list[Sync | Writers]:
+    """Return the kinds for which the ranks' parts of the model may matter."""
+    saved = scenario.checkpoint
+    return [scenario.train.sync, *([] if saved is None else [saved.writers])]
+
+
 def table(scenario: Scenario) -> dict[str, float]:
     """Return the derived numbers by name, as ``rayio show`` prints them; bytes, seconds and bytes per second."""
+    contents, shares = derive.checkpoint_contents(scenario), derive.checkpoint_shares(scenario)
     return {
         "world_size": derive.world_size(scenario),
         "num_files": derive.num_files(scenario),
@@ -298,7 +315,12 @@ def table(scenario: Scenario) -> dict[str, float]:
         "num_queues": derive.num_queues(scenario),
         "num_writers": derive.num_writers(scenario),
         "num_checkpoints": derive.num_checkpoints(scenario),
+        "checkpoint_files": derive.checkpoint_files(scenario),
         "checkpoint_bytes": derive.checkpoint_bytes(scenario),
+        "checkpoint_model_bytes": contents.get("model", NOTHING)[1],
+        "checkpoint_optimizer_bytes": contents.get("optimizer", NOTHING)[1],
+        "checkpoint_fewest_rank_bytes": min(shares, default=0),
+        "checkpoint_most_rank_bytes": max(shares, default=0),
         "allreduce_seconds": derive.allreduce_seconds(scenario.train.sync, derive.world_size(scenario)),
         **evaluation.table(scenario),
         **dict(of_kinds(scenario, lambda kind: kind.table(scenario).items())),

@@ -221,7 +221,26 @@ def num_roles(scenario: Scenario) -> int:
 def checkpoint_shards(scenario: Scenario) -> tuple[int, ...]:
     """Return the bytes of each writer in one checkpoint, by number."""
     checkpoint = scenario.checkpoint
-    return () if checkpoint is None else checkpoint.writers.sizes(checkpoint.model.bytes, scenario.cluster.topology)
+    return () if checkpoint is None else checkpoint.writers.loads(checkpoint.model, scenario.topology)
+
+
+def checkpoint_contents(scenario: Scenario) -> dict[str, tuple[int, int]]:
+    """Return the number of files of one checkpoint and their bytes, by what they hold."""
+    checkpoint = scenario.checkpoint
+    return {} if checkpoint is None else checkpoint.writers.contents(checkpoint.model, scenario.topology)
+
+
+def checkpoint_files(scenario: Scenario) -> int:
+    """Return the number of files of one checkpoint."""
+    return sum(number for number, _ in checkpoint_contents(scenario).values())
+
+
+def checkpoint_shares(scenario: Scenario) -> list[int]:
+    """Return the bytes that each rank saves in one checkpoint."""
+    if scenario.checkpoint is None or not (loads := checkpoint_shards(scenario)):
+        return []
+    writers, ranks = scenario.checkpoint.writers, scenario.topology
+    return [sum(loads[writer] for writer in writers.of_rank(rank, ranks)) for rank in range(ranks.ranks)]
 
 
 def checkpoint_bytes(scenario: Scenario) -> int:

@@ -54,10 +54,11 @@ def of_keys(scenario: Scenario) -> Iterator[tuple[str, float]]:
     if checkpoint is not None:
         times = derive.num_checkpoints(scenario)
         written = float(times * derive.checkpoint_bytes(scenario))
-        largest = float(times * max(derive.checkpoint_shards(scenario)))  # writers write side by side
-        requests = times * -(-max(derive.checkpoint_shards(scenario)) // checkpoint.request_bytes)
+        most = max(derive.checkpoint_shards(scenario), default=0)
+        largest = float(times * most)  # writers write side by side
+        requests = times * -(-most // checkpoint.request_bytes)
         yield "costs.checkpoint", times * costs.checkpoint
-        yield "checkpoint.snapshot_bandwidth", times * checkpoint.model.bytes / checkpoint.snapshot_bandwidth
+        yield "checkpoint.snapshot_bandwidth", times * checkpoint.model.num_bytes / checkpoint.snapshot_bandwidth
     yield from _of_storage(
         scenario, samples, nbytes + largest, requests, derive.world_size(scenario) * nbytes + written
     )

@@ -87,7 +87,8 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         or derive.steps_per_epoch(phase) > MAX_STEPS
     ):
         yield f"dataset.eval.num_files={own.num_files}: {derive.num_samples(phase)} samples are more than possible"
-    if phase.dataset.sample_bytes.expected < (least := derive.least_sample_bytes(phase.dataset.options)):
+    is_ours = not phase.dataset.external
+    if is_ours and phase.dataset.sample_bytes.expected < (least := derive.least_sample_bytes(phase.dataset.options)):
         size = format_bytes(phase.dataset.sample_bytes.expected)
         yield f"dataset.eval.sample_bytes={size}: must be at least {least} B"
     if (number := scenario.train.epochs + phase.train.epochs) > MAX_EPOCHS:

@@ -17,6 +17,8 @@ class Sync(Section):
 
     #: Whether every step ends when the slowest rank's does.
     meets: ClassVar[bool] = True
+    #: Whether ``train.parallelism`` matters to it.
+    follows_parallelism: ClassVar[bool] = False
     kind: str
 
     def seconds(self, ranks: int) -> float:

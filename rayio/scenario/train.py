@@ -10,6 +10,7 @@ from pydantic.functional_validators import BeforeValidator
 
 from rayio.place import MAX_EPOCHS, MAX_RANKS, MAX_STEPS
 from rayio.scenario.loader import MAX_BATCH
+from rayio.scenario.parallelism import Parallelism
 from rayio.scenario.sync import AnySync, BarrierSync
 from rayio.schema.distribution import SecondsDistribution
 from rayio.schema.every import Every
@@ -84,6 +85,7 @@ class Train(Section):
         None, description="Ranks that are slower than the others; none by default."
     )
     sync: AnySync = Field(BarrierSync(), description="How ranks wait for each other after a step.")
+    parallelism: Parallelism = Field(Parallelism(), description="How the model is divided among ranks.")
     device_copy: Annotated[Literal["none"], choice("none", later=(Mapping,))] = Field(
         "none", description="What copying a batch to the accelerator costs; not yet."
     )

@@ -71,14 +71,17 @@ def simulate(
 
 
 def repeated(
-    source: str | Path | Scenario, overrides: Sequence[str] | Mapping[str, Any] | None, number: int
+    source: str | Path | Scenario,
+    overrides: Sequence[str] | Mapping[str, Any] | None,
+    number: int,
+    root: str | Path | None = None,
 ) -> list[Scenario]:
     """Return a scenario with as many seeds: its own, and those that follow.
 
     Raises:
         ScenarioError: the scenario is invalid, or its seed is too large.
     """
-    first = resolve(source, overrides)
+    first = resolve(source, overrides, root)
     if first.seed + number - 1 > MAX_WHOLE:
         raise ScenarioError(f"seed={first.seed}: too large for {number} repeats")
     return [first, *(first.model_copy(update={"seed": first.seed + n}) for n in range(1, number))]
@@ -120,7 +123,7 @@ def run(
             run directory is complete and holds the error.
         KeyboardInterrupt: after Ctrl-C, with a complete run directory likewise.
     """
-    scenario = resolve(source, overrides)
+    scenario = resolve(source, overrides, root)
     if not isinstance(source, Scenario) and (made := converted(source, overrides or ())) is not None:
         reporter.say(f"{source}: {made.in_words()}; rayio validate lists them")
     if engine_named(engine).is_virtual or scenario.dataset.is_modelled:
@@ -253,7 +256,8 @@ class _Session:
         self.engine.prepare()
         self.plan = self.engine.plan
         if not self.plan.modelled:
-            prepare_files(self.scenario, self.base, self.reporter)
+            self.plan, notes = prepare_files(self.scenario, self.plan, self.base, self.reporter)
+            self.engine.plan, self.notes = self.plan, self.notes + notes
         self.info["max_bytes_in_flight"] = self.plan.max_bytes_in_flight
         if not engine_named(self.engine_name).is_virtual:
             self.info["fixed_work_seconds"] = [round(fixed_work(), 6)]

@@ -59,8 +59,8 @@ class Untried(ToyStore):
 FORGETFUL = """
 
 class Forgetful(PerNode):
-    def sizes(self, state_bytes: int, topology: Topology) -> tuple[int, ...]:
-        return shares(state_bytes - 1, topology.nodes)
+    def sizes(self, num_bytes: int, topology: Topology) -> tuple[int, ...]:
+        return shares(num_bytes - 1, topology.nodes)
 """
 ADDED = (
     Added("FORMATS", "flat", "format.py", "rayio.data.formats.flat", "ToyFormat"),

@@ -147,7 +147,11 @@ class Hdf5(Kind):
         for _, runs in by_file(batch):
             place = place_of(layout, batch, runs[0][0])
             shape = layout.samples_per_file, int(batch.nbytes[runs[0][0]])
-            with opened(opener, place) as file, _one_line(place, shape, stream := _Stream(file)), _opened(stream) as h5:
+            with (
+                opened(opener, place) as file,
+                _one_line(place, shape, stream := Stream(file)),
+                opened_by_hdf5(stream) as h5,
+            ):
                 others = []
                 for name in datasets_of(layout)[1:]:
                     others.append(_described(h5, name, np.dtype("<i8"), place, shape[:1], stream))
@@ -174,7 +178,11 @@ class Hdf5(Kind):
 
         whole = layout.whole_file(number)
         place, shape = place_of(layout, whole, 0), (layout.samples_per_file,)
-        with opened(opener, place) as file, _one_line(place, shape, stream := _Stream(file)), _opened(stream) as h5:
+        with (
+            opened(opener, place) as file,
+            _one_line(place, shape, stream := Stream(file)),
+            opened_by_hdf5(stream) as h5,
+        ):
             y = _described(h5, b"y", np.dtype("<i8"), place, shape, stream)
             labels = np.empty(shape, "<i8")
             y.read(h5s.ALL, h5s.ALL, labels)
@@ -183,7 +191,7 @@ class Hdf5(Kind):
             wrong_label(labels, place, y.get_offset())
 
 
-class _Stream:
+class Stream:
     """The file as HDF5 reads it: short reads of metadata come from windows, and no error is raised into C.
 
     An error is kept, and HDF5 continues with zeros so that it can close its file. It also gets zeros after more
@@ -205,6 +213,7 @@ class _Stream:
         return self._position
 
     def tell(self) -> int:
+        """Return the position."""
         return self._position
 
     def readinto(self, buffer: Any) -> int:
@@ -240,7 +249,7 @@ class _Stream:
 
 
 @contextmanager
-def _opened(stream: _Stream) -> Iterator[Any]:
+def opened_by_hdf5(stream: Stream) -> Iterator[Any]:
     """Open a stream with HDF5 and close it on every exit; the stream's error has priority over HDF5's."""
     from h5py import h5f
 
@@ -260,7 +269,7 @@ def _opened(stream: _Stream) -> Iterator[Any]:
 
 
 @contextmanager
-def _one_line(place: Place, shape: tuple[int, ...], stream: _Stream) -> Iterator[None]:
+def _one_line(place: Place, shape: tuple[int, ...], stream: Stream) -> Iterator[None]:
     """Turn h5py's exceptions for invalid bytes into a DataError of one line."""
     try:
         yield
@@ -274,7 +283,7 @@ def _one_line(place: Place, shape: tuple[int, ...], stream: _Stream) -> Iterator
         ) from error
 
 
-def _find(h5: Any, layout: Layout, place: Place, shape: tuple[int, int], stream: _Stream) -> Any:
+def _find(h5: Any, layout: Layout, place: Place, shape: tuple[int, int], stream: Stream) -> Any:
     """Return ``x``, opened and checked for shape, plain storage and place in this file."""
     from h5py import h5p
 
@@ -291,7 +300,7 @@ def _described(
     dtype: np.dtype[Any],
     place: Place,
     shape: tuple[int, ...],
-    stream: _Stream,
+    stream: Stream,
     access: Any = None,
 ) -> Any:
     """Return a dataset, opened and checked for type, shape, plain storage and place in this file."""
@@ -320,7 +329,7 @@ def _described(
     return x
 
 
-def _check_rows(dataset: Any, first: Place, rows: int, stream: _Stream) -> None:
+def _check_rows(dataset: Any, first: Place, rows: int, stream: Stream) -> None:
     """Read the numbers of some rows, which are the ids of samples, and compare them."""
     from h5py import h5s
 

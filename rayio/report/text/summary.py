@@ -9,7 +9,18 @@ from textwrap import wrap
 from rayio.analyze.gate import of_result
 from rayio.records.hosts import MODEL, Fetched
 from rayio.records.metric_names import SPLIT, STATISTICS, TIMES, lookup
-from rayio.records.origin import CHARGED, IMPORTED, MEASURED, PREDICTED, costs_words, kind_of, storage_words
+from rayio.records.origin import (
+    CHARGED,
+    IMPORTED,
+    MEASURED,
+    OWN_WORK,
+    PREDICTED,
+    RECORDED_BY,
+    WATCHED,
+    costs_words,
+    kind_of,
+    storage_words,
+)
 from rayio.records.run_result import Between, Books, Imported, RunResult, Statistics
 from rayio.records.scaling import PoolUse
 from rayio.report.text.doubts import warnings
@@ -19,6 +30,7 @@ from rayio.units import UNKNOWN, format_bytes, format_number, format_seconds, fo
 
 _WHAT = {
     "startup": "until the first batch was asked for",
+    "restore": "reading back a checkpoint",
     "data_wait": "exposed data loading: waiting for a batch",
     "compute": "computing, as requested",
     "sync": "waiting for slower ranks, all-reduce",
@@ -85,6 +97,8 @@ def _title(result: RunResult) -> str:
     if result.imported:
         return f"{result.scenario}, imported from results of DLIO: {steps} steps of {on}, {wall}"
     kind = _kind(result)
+    if kind == WATCHED:
+        return f"{result.scenario}, {RECORDED_BY.get(result.engine, kind)}: {steps} steps of {on}, {wall}"
     engine = f"{f', {kind}' if kind else ''} on the {result.engine} engine"
     return f"{result.scenario}{engine}: {steps} steps of {on}, {wall}"
 
@@ -212,7 +226,7 @@ def fetched_line(fetched: Fetched) -> str:
 
 def _split(result: RunResult) -> list[str]:
     time, share = result.time, result.share
-    names = [name for name in SPLIT if name not in ("evaluate", "restart") or getattr(time, name)]
+    names = [name for name in SPLIT if name not in ("restore", "evaluate", "restart") or getattr(time, name)]
     what = meaning_of(result)
     lines = ["  where the ranks' time went (all ranks together)"]
     return lines + [
@@ -223,13 +237,15 @@ def _split(result: RunResult) -> list[str]:
 
 def meaning_of(result: RunResult) -> dict[str, str]:
     """Return the meaning of each part of the ranks' time."""
-    others = {IMPORTED: "in no record of the results", PREDICTED: CHARGED}
-    return _WHAT | ({"other": meaning} if (meaning := others.get(_kind(result))) else {})
+    others = {IMPORTED: "in no record of the results", PREDICTED: CHARGED, WATCHED: OWN_WORK}
+    computed = {"compute": "work on batches"} if _kind(result) == WATCHED else {}
+    return _WHAT | computed | ({"other": meaning} if (meaning := others.get(_kind(result))) else {})
 
 
 def whose_overhead(result: RunResult) -> str:
     """Return whose overhead a run has, in two or three words."""
-    return {IMPORTED: "in no record", PREDICTED: "charged by costs"}.get(_kind(result), "rayio's own")
+    whose = {IMPORTED: "in no record", PREDICTED: "charged by costs", WATCHED: "the loop's own, between steps"}
+    return whose.get(_kind(result), "rayio's own")
 
 
 def _kind(result: RunResult) -> str:
@@ -313,7 +329,8 @@ def books_line(books: Books) -> str:
     """Return how many of the planned samples were delivered, and whether each was exactly once."""
     size = format_bytes(books.delivered_bytes)
     if books.even and not books.skipped_samples:
-        return f"all {books.planned_samples:,} samples delivered exactly once ({size})"
+        how = "" if books.contents_verified is not False else " by file and size, contents not verified"
+        return f"all {books.planned_samples:,} samples delivered exactly once{how} ({size})"
     counts = f"{books.delivered_samples:,} of {books.planned_samples:,} samples delivered ({size})"
     counts += f", {books.skipped_samples:,} skipped after errors" if books.skipped_samples else ""
     if books.even:

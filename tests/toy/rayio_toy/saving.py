@@ -14,8 +14,8 @@ class PerNode(Writers):
 
     kind: Literal["per_node"] = "per_node"
 
-    def sizes(self, state_bytes: int, topology: Topology) -> tuple[int, ...]:
-        return shares(state_bytes, topology.nodes)
+    def sizes(self, num_bytes: int, topology: Topology) -> tuple[int, ...]:
+        return shares(num_bytes, topology.nodes)
 
     def of_rank(self, rank: int, topology: Topology) -> Sequence[int]:
         node = topology.node_of(rank)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -316,8 +316,26 @@ class RemoteWriter:
         Raises:
             StorageError: the writer could not write.
         """
+        served: Served[None] = await self._answer(self.handle.write.remote(self.number, shard, at))
+        return served
+
+    async def read(self, shard: Shard, at: Where) -> Served[None]:
+        """Make the writer read and verify a shard; the bytes stay there.
+
+        Raises:
+            RayioError: the writer could not read, or read other bytes.
+        """
+        served: Served[None] = await self._answer(self.handle.read.remote(self.number, shard, at))
+        return served
+
+    async def report(self, durable: Mapping[str, Sequence[str]], at: Where) -> list[str]:
+        """See ``rayio.model.env.WriterPort``."""
+        complete: list[str] = await self._answer(self.handle.report.remote(durable, at))
+        return complete
+
+    @staticmethod
+    async def _answer(call: Any) -> Any:
         try:
-            served: Served[None] = await self.handle.write.remote(self.number, shard, at)
+            return await call
         except RayTaskError as error:
             raise plain(error) from None
-        return served
