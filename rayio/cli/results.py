@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rayio.cli import traces
 from rayio.cli.arguments import AsJson, RunPath, RunPaths
 from rayio.cli.file_options import Force, check_replaced, local_file
 from rayio.cli.fitting import columns, fit
@@ -182,7 +183,11 @@ def add_to(app: typer.Typer) -> None:
     """Register these commands."""
     app.command(rich_help_panel=ASK)(compare)
     app.command(rich_help_panel=LOOK)(query)
-    text = "Import results of other benchmarks as runs.\n\nExample:  rayio import dlio-results results/unet3d/run_1"
+    text = (
+        "Import results of other benchmarks, and traces, as runs.\n\n"
+        "Example:  rayio import dlio-results results/unet3d/run_1"
+    )
     imports = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=text)
     imports.command("dlio-results")(dlio_results)
+    traces.add_to(imports)
     app.add_typer(imports, name="import", rich_help_panel=TOOLS)
