@@ -134,7 +134,10 @@ def main() -> None:
         print(f"Calibrated from workers {CALIBRATED[0]}, prefetch {CALIBRATED[1]}: AU {100 * before:.1f} %.\n")
         print_head("workers", "prefetch", "AU of the loop", "predicted", "off (points)", "AU unchanged: off",
                    "workers add up: off")  # fmt: skip
-        missed, ours, same, linear = 0, [], [], []
+        missed = 0
+        ours: list[float] = []
+        same: list[float] = []
+        linear: list[float] = []
         for number, (workers, prefetch) in enumerate(points):
             made = [really(workers, prefetch, paced=not asked.unpaced) for _ in range(asked.rounds)]
             au = statistics.median(each["au"] for each in made)

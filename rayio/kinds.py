@@ -34,6 +34,23 @@ FORMATS: Registry[Any] = Registry(
     makes=True,
 )
 
+#: ``dataset.external``: formats of files that other programs wrote (``rayio.data.formats.external.External``).
+EXTERNALS: Registry[Any] = Registry(
+    "external_format",
+    {
+        "npz": "rayio.data.formats.external:NPZ",
+        "npy": "rayio.data.formats.external:NPY",
+        "hdf5": "rayio.data.formats.external:HDF5",
+        "tfrecord": "rayio.data.formats.external:TFRECORD",
+        "jpeg": "rayio.data.formats.external:JPEG",
+        "png": "rayio.data.formats.external:PNG",
+        "csv": "rayio.data.formats.external:CSV",
+        "parquet": "rayio.data.formats.external:PARQUET",
+    },
+    title="external format",
+    needs=("extensions", "count", "verify", "requests", "read"),
+)
+
 #: ``loader.kind``: data loaders (``rayio.model.wiring.LoaderKind``).
 LOADERS: Registry[Any] = Registry(
     "loader",
@@ -106,9 +123,11 @@ DISTRIBUTIONS: Registry[Any] = Registry(
         "uniform": "rayio.schema.distribution:Uniform",
         "exponential": "rayio.schema.distribution:Exponential",
         "ramp": "rayio.schema.distribution:Ramp",
+        "gamma": "rayio.schema.gamma:Gamma",
+        "poisson": "rayio.schema.poisson:Poisson",
+        "empirical": "rayio.schema.empirical:Empirical",
     },
-    later=("gamma", "poisson", "empirical"),
-    needs=("model_validate", "quantities", "draw", "expected"),
+    needs=("model_validate", "quantities", "read", "draw", "expected"),
 )
 
 #: ``train.sync``: synchronization of ranks after a step (``rayio.scenario.sync.Sync``).
@@ -130,9 +149,23 @@ CHECKPOINTS: Registry[Any] = Registry(
         "all_ranks": "rayio.scenario.writers:AllRanks",
         "sharded": "rayio.scenario.writers:Sharded",
         "dedicated": "rayio.scenario.writers:Dedicated",
+        "per_node": "rayio.scenario.writers:PerNode",
+        "per_group": "rayio.scenario.writers:PerGroup",
+        "parallel": "rayio.scenario.writers:Parallel",
     },
     title="checkpoint kind",
     needs=("model_validate", "sizes", "of_rank", "node", "file_name"),
+)
+
+#: ``checkpoint.model``: the state that a checkpoint holds (``rayio.scenario.state.State``).
+STATES: Registry[Any] = Registry(
+    "state",
+    {
+        "bytes": "rayio.scenario.state:FlatState",
+        "files": "rayio.scenario.state:FileList",
+        "transformer": "rayio.scenario.transformer:Transformer",
+    },
+    needs=("model_validate", "parts", "undividable"),
 )
 
 #: Stores by the scheme of an address (``s3://``; ``file`` for paths) (``rayio.storage.stores.opening.Scheme``).
@@ -195,7 +228,12 @@ COSTS: Registry[Any] = Registry(
     needs=("costs", "source"),
 )
 
+#: Files of other programs that stand for a scenario, by the prefix of their name (``rayio.scenario.foreign.Foreign``).
+FOREIGN: Registry[Any] = Registry(
+    "foreign", {"dlio": "rayio.imports.dlio_source:DLIO"}, title="kind of file", needs=("is_own", "open")
+)
+
 REGISTRIES = (
-    FORMATS, LOADERS, SHUFFLES, PARTITIONS, ACCESSES, DECODES, DISTRIBUTIONS, SYNCS, CHECKPOINTS, STORAGES,
-    STORAGE_MODELS, COSTS, LAYERS,
+    FORMATS, EXTERNALS, LOADERS, SHUFFLES, PARTITIONS, ACCESSES, DECODES, DISTRIBUTIONS, SYNCS, CHECKPOINTS, STATES,
+    STORAGES, STORAGE_MODELS, COSTS, LAYERS,
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ MAX_RANKS = 1 << 20
 MAX_EPOCHS = 1 << 12
 MAX_STEPS = 1 << 30
 
+_CHECKPOINT = re.compile(r"epoch-([0-9]{4,})-step-([0-9]{8,})")
+
 
 def batch_id(rank: int, epoch: int, step: int) -> int:
     """Return a batch's number, ``rank << 42 | epoch << 30 | step``."""
@@ -47,6 +50,12 @@ def batch_id(rank: int, epoch: int, step: int) -> int:
 def checkpoint_folder(epoch: int, step: int) -> str:
     """Return the folder name of the checkpoint after a step."""
     return f"epoch-{epoch:04d}-step-{step:08d}"
+
+
+def checkpoint_place(folder: str) -> tuple[int, int] | None:
+    """Return the epoch and the step of a folder named by :func:`checkpoint_folder`; None for another name."""
+    parts = _CHECKPOINT.fullmatch(folder)
+    return None if parts is None else (int(parts[1]), int(parts[2]))
 
 
 def batch_ids(rank: NDArray[np.int32], epoch: NDArray[np.int32], step: NDArray[np.int32]) -> NDArray[np.int64]:

@@ -8,11 +8,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from traceback import walk_tb
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rayio.errors import RayioError, ScenarioError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 
@@ -164,6 +166,8 @@ def _all_installed() -> dict[str, list[EntryPoint]]:
 @lru_cache(maxsize=4)
 def _installed(folders: tuple[tuple[str, int], ...]) -> dict[str, list[EntryPoint]]:
     """Return the entry points of packages, by group; cached for unchanged folders of ``sys.path``."""
+    from importlib.metadata import entry_points  # a tenth of what `rayio --help` takes
+
     points = entry_points()
     return {group: [*points.select(group=group)] for group in points.groups if group.startswith("rayio.")}
 

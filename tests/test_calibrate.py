@@ -214,12 +214,15 @@ def test_the_spread_of_a_requests_time_comes_back() -> None:
 
 
 def test_what_a_run_cannot_know_is_said_at_the_top_of_the_file() -> None:
-    def said(**overrides: Any) -> str:
+    def said(*, is_cached: bool = False, **overrides: Any) -> str:
         wanted = scenario(**BOUND | {"storage__model": STORAGE} | overrides)
-        return learn(simulated(wanted).spans, wanted, {"engine": "ray"}).to_yaml().partition("\nname:")[0]
+        found = learn(simulated(wanted).spans, wanted, {"engine": "ray"}, is_cached=is_cached)
+        return found.to_yaml().partition("\nname:")[0]
 
     plain = said()
     assert "never saturated, so storage.model.bandwidth is a guess" in plain
+    assert "page cache" not in plain
+    assert "they came from the page cache, so it is a model of memory" in said(is_cached=True)
     assert "costs.barrier: hidden" in plain
     assert "costs.put" not in plain
     crowded = said(cluster__ranks_per_node=8, storage__model=STORAGE | {"bandwidth": "500 MB/s"})

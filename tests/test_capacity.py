@@ -19,13 +19,16 @@ from rayio.predict.calibrate import Calibration, calibrate
 from rayio.records.answers import answer_schema
 from rayio.records.sizing import HOLDS, UNDECIDED, CapacityFound
 from rayio.report.capacity_page import page
-from rayio.report.text.sizing import command, text
+from rayio.report.text.sizing import command, text, with_interval
 from rayio.reporter import Reporter
+from rayio.scenario.derive import num_checkpoints, total_steps
+from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
 from rayio.scenario.storage import Storage
 from rayio.session.conclude import in_memory
 from rayio.session.execute import simulate
 from rayio.study.sizing.capacity import capacity
+from rayio.study.sizing.knee import shortened
 from rayio.study.sizing.questions import Question
 from rayio.study.sizing.search import Bracket, falls, largest, smallest
 from rayio.study.sizing.trials import mean_of, processor_times
@@ -212,6 +215,20 @@ def test_a_target_within_the_noise_is_repeated_with_other_seeds_and_called_undec
     assert point.au == pytest.approx(np.mean(each))
     assert "2: undecided" in text(found, 100)
     assert any(note.startswith("undecided: cluster.ranks_per_node=2: after 4 runs") for note in found.notes)
+
+
+def test_an_undecided_first_number_is_not_called_too_much(tmp_path: Path) -> None:
+    """A mean above the target, of which the interval still has the target: no "does not feed: AU is 90.6 %"."""
+    overrides = planted(0.97 * DEMAND, **{"train.compute": {"kind": "exponential", "mean": 0.05}})
+    question = Question.of("unet3d-small", overrides, "cluster.ranks_per_node", "virtual")
+    scenario = question.scenario(1)
+    each = [in_memory(scenario.model_copy(update={"seed": scenario.seed + n})).au or 0.0 for n in range(4)]
+    found = found_in(tmp_path, overrides, target_au=float(np.mean(each)) - 1e-3, most=1)
+    (point,) = found.points
+    assert (point.status, found.accelerators) == (UNDECIDED, None)
+    first = text(found, 300).splitlines()[0]
+    assert "does not feed" not in first
+    assert f"is undecided: AU is {with_interval(point.au, point.au_high)} with it" in first
 
 
 def test_the_rules_of_mlperf(tmp_path: Path) -> None:
@@ -493,6 +510,45 @@ def test_a_key_that_is_proposed_does_what_is_promised(tmp_path: Path) -> None:
     made = found_in(tmp_path / "made", slow_connections(**{"storage.model": model, "loader.num_workers": 2}), most=4)
     assert (best.accelerators, best.is_at_least) == (made.accelerators, made.is_at_least)
     assert best.au == pytest.approx(made.points[0].au, abs=0.02)
+
+
+RARE: dict[str, dict[str, Any]] = {
+    "checkpoints": {"checkpoint": {"every": {"epochs": 2}, "path": "saved", "model": {"bytes": "1 GB"}}},
+    "evaluations": {
+        "train.evaluate": {"every": {"epochs": 1}, "compute": "50 ms"}, "dataset.eval": {"num_files": 80},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rare", RARE)
+def test_a_longer_epoch_is_no_remedy_for_what_comes_by_epochs(rare: str, tmp_path: Path) -> None:
+    """A tenth of the time goes to checkpoints or evaluations every so many epochs: no prefetching makes them fewer."""
+    model = {"first_byte": 0, "connection_bandwidth": "100 MB/s", "bandwidth": "100 MB/s", "scope": "cluster"}
+    keys = slow_connections(**{"storage.model": model, "train.epochs": 4} | RARE[rare])
+    found = found_in(tmp_path, keys, target_au=0.95, most=1)
+    au = found.points[0].au
+    assert au is not None
+    assert au < 0.92, "they cost a tenth"
+    for change in found.changes:
+        if (override := change.change).startswith("loader."):
+            assert change.au_without == pytest.approx(au, abs=0.005)
+            key, _, number = override.partition("=")
+            made = in_memory(load("unet3d-small", keys | {key: int(number)})).au
+            assert change.au == pytest.approx(made, abs=0.01), override
+
+
+@pytest.mark.parametrize(
+    ("steps", "epochs", "every"),
+    [(40_000, 3, {"steps": 10_000}), (40_000, 3, {"epochs": 1}), (20_000, 3, {"epochs": 1}), (8_000, 9, {"epochs": 3})],
+)
+def test_a_run_that_is_shortened_keeps_the_rhythm_of_its_checkpoints(
+    steps: int, epochs: int, every: dict[str, int]
+) -> None:
+    keys = planted(1e12) | {"dataset.num_files": BATCH * steps, "train.steps": None, "train.epochs": epochs}
+    long = load("unet3d-small", keys | {"checkpoint": {"every": every, "path": "saved", "model": {"bytes": "1 GB"}}})
+    short = shortened(long)
+    assert total_steps(short) < total_steps(long)
+    assert num_checkpoints(short) / total_steps(short) == num_checkpoints(long) / total_steps(long) > 0
 
 
 @pytest.mark.parametrize("bandwidth", [2.5, 0.5])

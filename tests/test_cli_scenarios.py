@@ -206,7 +206,7 @@ def test_every_command_has_help_with_an_example(command: Rayio) -> None:
 
 
 #: Every command by its words; none is that of the application.
-COMMANDS = [(), ("import",), *(("import", name) for name in ("dlio-results", "torch-profiler", "dftracer"))] + [
+COMMANDS = [(), ("import",), *(("import", name) for name in ("dlio-results", "dlio", "torch-profiler", "dftracer"))] + [
     tuple((info.name or info.callback.__name__).split())
     for info in cli.application().registered_commands
     if info.callback
@@ -351,6 +351,7 @@ for arguments in (["--help"], ["validate", "unet3d-small"], ["show", "unet3d-sma
         assert left.code == 0, arguments
 found = {"ray", "torch", "pandas", "pyarrow"} & {*sys.modules}
 assert not found, found
+assert "asyncio" not in sys.modules, "it takes a tenth of the command"
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -364,7 +365,8 @@ try:
     cli.main(["validate", "unet3d-small"])
 except SystemExit as left:
     assert left.code == 0
-found = {name for name in sys.modules if name.startswith("rayio.records.")} - {"rayio.records.record"}
+used = {"rayio.records.record", "rayio.records.printed"}
+found = {name for name in sys.modules if name.startswith("rayio.records.")} - used
 assert not found, found
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -259,6 +259,16 @@ def test_runs_with_other_seeds_are_repeats_and_equal_seeds_are_pairs() -> None:
     assert text(comparison).startswith(verdict.sentence)
 
 
+def test_a_difference_that_is_certain_and_tiny_is_said_to_be_too_small() -> None:
+    (verdict,) = compare(sides(RATES, [rate * 1.0002 for rate in RATES])).verdicts
+    assert verdict.outcome == "faster"
+    assert verdict.sentence.endswith(
+        "faster than A; more than noise, but too little to matter (5 pairs of equal seeds)."
+    )
+    (verdict,) = compare(sides(RATES, [rate * 1.006 for rate in RATES])).verdicts
+    assert "too little" not in verdict.sentence
+
+
 def test_without_equal_seeds_the_same_difference_is_noise_and_a_note_gives_the_remedy() -> None:
     comparison = compare(sides(RATES, FASTER, ([0, 1, 2, 3, 4], [5, 6, 7, 8, 9])))
     (verdict,) = comparison.verdicts

@@ -10,9 +10,15 @@ from hypothesis import strategies as st
 from rayio import seeds
 from rayio.kinds import DISTRIBUTIONS
 from rayio.schema.distribution import Constant, Distribution, Exponential, LogNormal, Normal, Ramp, Uniform
+from rayio.schema.empirical import Empirical, table
+from rayio.schema.gamma import Gamma
+from rayio.schema.poisson import Poisson
 
 KEY = seeds.key(10, "test")
 MANY = np.arange(200_000)
+
+#: More measured values than are kept, of a skewed curve.
+MEASURED = np.random.default_rng(7).lognormal(0.0, 0.5, 20_000)
 
 #: One of every kind, and those in which much is drawn again.
 EVERY: dict[str, Distribution] = {
@@ -28,6 +34,17 @@ EVERY: dict[str, Distribution] = {
     "lognormal, capped": LogNormal(median=2.0, sigma=0.8, max=4.0),
     "lognormal, capped at its median": LogNormal(median=2.0, sigma=0.8, max=2.0),
     "lognormal, no spread": LogNormal(median=2.0, sigma=0.0, max=3.0),
+    "lognormal by mean": LogNormal(mean=2.0, stdev=1.0),
+    "lognormal by mean, capped": LogNormal(mean=2.0, stdev=1.0, max=3.0),
+    "gamma": Gamma(shape=3.0, scale=0.5),
+    "gamma, steep": Gamma(shape=0.5, scale=2.0),
+    "gamma by mean": Gamma(mean=2.0, stdev=0.3),
+    "gamma, no spread": Gamma(mean=2.0, stdev=0.0),
+    "poisson": Poisson(mean=3.0),
+    "poisson of a unit": Poisson(mean=3.0, unit=0.01),
+    "poisson of nothing": Poisson(mean=0.0),
+    "empirical": Empirical(values=(0.5, 1.0, 1.0, 4.0)),
+    "empirical, of many": Empirical(values=tuple(table(MEASURED).tolist()), measured=len(MEASURED)),
 }
 every = pytest.mark.parametrize("distribution", EVERY.values(), ids=EVERY)
 
@@ -60,7 +77,10 @@ def test_a_draw_depends_on_its_address_alone(distribution: Distribution, index: 
     assert together.tolist() == pytest.approx(alone, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", ["uniform", "exponential", "normal", "normal, wide", "lognormal", "lognormal, capped"])
+@pytest.mark.parametrize(
+    "name",
+    ["uniform", "exponential", "normal", "normal, wide", "lognormal", "lognormal, capped", "gamma", "gamma, steep"],
+)
 def test_other_addresses_give_other_draws(name: str) -> None:
     index = np.arange(1000)
     one, other = (EVERY[name].draw(seeds.key(10, "test", rank), index) for rank in (0, 1))

@@ -16,6 +16,7 @@ from rayio.model.engine import Engine
 from rayio.model.wiring import LoaderKind
 from rayio.scenario.kind import Kind
 from rayio.scenario.load import load
+from rayio.scenario.state import State
 from rayio.scenario.topology import Topology
 from rayio.scenario.writers import Writers
 from rayio.storage import Store
@@ -66,6 +67,7 @@ def test_examples_in_docstrings_run(name: str, tmp_path: Path, monkeypatch: pyte
         Kind,
         LoaderKind,
         Writers,
+        State,
         Topology,
     ],
     ids=lambda thing: thing.__qualname__,

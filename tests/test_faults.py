@@ -222,6 +222,33 @@ def test_a_stall_at_a_time_holds_up_checkpoints_too(tmp_path: Path) -> None:
     assert spans[(spans.name == "delay") & (spans.role == "checkpoint_writer")].duration_ns.sum() > 0
 
 
+SAVED = {"every": {"steps": 8}, "path": "saved", "model": {"bytes": "1 kB"}}
+#: Writes of checkpoints begin after some steps of 1 ms.
+SHORT = {"epochs": 1, "steps": 8, "compute": "2 ms"}
+UNTIL = {"errors": [{"at": "5 ms", "seconds": "300 ms", "after": "20 ms"}]}
+
+
+def test_an_error_at_a_time_holds_up_checkpoints_until_its_end(tmp_path: Path) -> None:
+    """Nothing is read then: a worker reads all before the fault, so it alone meets the writer."""
+    wanted = faulty(
+        UNTIL, checkpoint=SAVED, train={"epochs": 1, "steps": 8, "compute": "2 ms"}, loader={"batch_size": 1}
+    )
+    spans: Any = rayio.simulate(wanted, out=tmp_path / "run").spans()
+    held = spans[(spans.name == "delay") & (spans.role == "checkpoint_writer")]
+    end = spans[spans.name == "write"].eval("start_ns + duration_ns").max() - spans[spans.name == "read"].start_ns.min()
+    assert [*held.attributes.map(lambda text: "EIO" in text)] == [True] * len(held)
+    assert 0.305 <= end / 1e9 <= 0.305 + 0.4 + 0.02, "the error ends at 305 ms; the longest pause is below 400 ms"
+
+
+def test_an_error_at_a_time_ends_the_run_at_a_checkpoint_in_one_line(tmp_path: Path) -> None:
+    wanted = faulty(UNTIL | {"on_error": "fail"}, checkpoint=SAVED, train=SHORT, loader={"batch_size": 1})
+    with pytest.raises(
+        StorageError, match=r"EIO from storage\.faults while writing .*on_error=fail, give retry$"
+    ) as ended:
+        rayio.simulate(wanted, out=tmp_path / "run")
+    assert "\n" not in str(ended.value)
+
+
 def test_without_faults_there_is_no_layer_and_faults_that_are_none_change_nothing() -> None:
     assert plan_of(faulty("none"), modelled=True).layers == ()
     with pytest.raises(ScenarioError, match=r"storage\.faults=\{\}: has no fault; give stalls"):

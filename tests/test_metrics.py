@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rayio.analyze.arrays import RunArrays
 from rayio.analyze.shape import RunShape
-from rayio.analyze.timeline import PHASES, timeline
+from rayio.analyze.timeline import STEP_PHASES, timeline
 from rayio.records.hosts import Fetched
 from rayio.records.metric_names import HEADLINE, METRICS, SPLIT, lookup
 from rayio.records.run_result import RunResult
@@ -80,6 +80,7 @@ def test_each_ranks_life_is_split_to_the_nanosecond(origin: int) -> None:
     lives, _ = timeline(two_ranks(origin))
     assert {name: lives.split[name].tolist() for name in SPLIT} == {
         "startup": [100, 120],
+        "restore": [0, 0],
         "data_wait": [50, 45],
         "compute": [150, 160],
         "sync": [25, 0],
@@ -187,6 +188,7 @@ def test_what_a_failure_cost_is_restart_and_each_step_counts_once() -> None:
     lives, steps = timeline(restarted())
     assert {name: int(ns[0]) for name, ns in lives.split.items()} == {
         "startup": 10,
+        "restore": 0,
         "data_wait": 30,
         "compute": 30,
         "sync": 0,
@@ -348,7 +350,7 @@ def test_every_nanosecond_of_every_life_is_accounted_for(
     lives, got = timeline(shuffled)
 
     assert lives.split["startup"].tolist() == [startup for _, startup, _ in ranks]
-    for place, name in enumerate((*PHASES[1:], "other")):
+    for place, name in enumerate((*STEP_PHASES, "other")):
         assert lives.split[name].tolist() == [sum(step[place] for step in steps) for _, _, steps in ranks]
     assert np.sum([lives.split[name] for name in SPLIT], axis=0).tolist() == (lives.end - lives.begin).tolist()
     assert got.duration.tolist() == [sum(step) for _, _, steps in ranks for step in steps]
@@ -362,7 +364,7 @@ def test_au_and_window_are_those_of_a_plain_loop(
 ) -> None:
     trace, plain = Trace(), []
     for number, (begin, startup, steps) in enumerate(ranks):
-        story = [("startup", startup), *(p for s in steps for p in zip((*PHASES[1:], "gap"), s, strict=True))]
+        story = [("startup", startup), *(p for s in steps for p in zip((*STEP_PHASES, "gap"), s, strict=True))]
         trace.rank(number, story, begin=begin)
         now, rows = begin + startup, []
         for index, step in enumerate(steps):

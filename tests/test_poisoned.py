@@ -16,8 +16,9 @@ import yaml
 from test_architecture import FILES, named
 from test_import_reduced import results
 
+import rayio
 from rayio.cli import main
-from rayio.cli.output import escaped
+from rayio.records.printed import escaped
 from rayio.session.execute import simulate
 
 __all__ = ["results"]  # a fixture
@@ -125,6 +126,21 @@ def test_a_poisoned_file_of_a_run_harms_no_page_and_no_terminal(
             command(*arguments)
             check(tmp_path, arguments, "".join(capsys.readouterr()))
     file.write_text(json.dumps(good))
+
+
+def test_what_python_prints_of_a_poisoned_run_is_escaped(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(home, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    file = Path("run/result.json")
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps(content | {"scenario": content["scenario"] + POISON}))
+    run = rayio.Run.open("run")
+    explained, compared = rayio.explain("run", simulate=False), rayio.compare("run", "other")
+    shown = [explained._repr_mimebundle_()["text/plain"], compared._repr_mimebundle_()["text/plain"]]
+    for said in (repr(run), str(run.result), str(explained), str(compared), *shown):
+        check(tmp_path, said[:40], said)
 
 
 @pytest.mark.parametrize("line", [f"# {POISON}", f"name: {json.dumps(POISON)}", "# <script>evil</script><b evil>"])

@@ -54,6 +54,7 @@ train:
   steps: 8
   compute: {kind: normal, mean: 100 ms, stdev: 5 ms}
   sync: {kind: allreduce, bytes: 100 MB, bandwidth: 100 Gbit/s, latency: 20 us}
+  parallelism: {tensor: 2, pipeline: 2, zero_stage: 1}
 checkpoint: {every: {steps: 5}, path: checkpoints/full, model: {bytes: 500 MB}, writers: {dedicated: 2}, fsync: true}
 expect: {au: ">= 0.90", percentiles.data_wait.p99: "< 1"}
 costs: {lease: 1 ms, take: 1 ms, put: 1 ms, transfer_bandwidth: 1 GB/s}

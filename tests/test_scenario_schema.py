@@ -20,7 +20,8 @@ SCHEMA = json_schema()
 CHECK = jsonschema.Draft202012Validator(SCHEMA)
 
 #: Keys that hold whatever text a user has; every other text is one of some words, or has a pattern.
-FREE = {"extends", "source", "path", "endpoint", "region", "profile"}
+FREE = {"extends", "source", "path", "endpoint", "region", "profile", "contradicts", "differs"}
+FREE |= {"file", "column", "values", "origin"}  # of measured values
 
 
 def properties(value: Any, path: str = "") -> Iterator[tuple[str, str, dict[str, Any]]]:

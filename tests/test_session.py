@@ -186,7 +186,7 @@ def test_a_checkpoint_path_that_is_a_file_is_refused_before_the_run(
 def test_checkpoints_are_whole_files_of_the_planned_size(small: Path, home: Path) -> None:
     saved = ("checkpoint.every.steps=5", "checkpoint.path=ck", "checkpoint.model.bytes=100 kB")
     assert command("run", small, *saved, "checkpoint.writers=all_ranks", "--engine", "local") == 0
-    files = sorted(p for p in (home / "ck").rglob("*") if p.is_file())
+    files = sorted(p for p in (home / "ck").rglob("*.bin") if p.is_file())
     assert [p.name for p in files] == ["rank-00000.bin", "rank-00001.bin"] * 2
     assert {p.stat().st_size for p in files} == {100_000}
 

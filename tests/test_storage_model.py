@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Never
 
 import numpy as np
@@ -9,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import rayio
 from rayio.engines.virtual.clock import VirtualKernel
 from rayio.schema.distribution import Constant, LogNormal
 from rayio.storage.base import Opener, Requests, Served
 from rayio.storage.model import Device, DeviceSpec, FirstByte, Latencies, LocalArbiter, ModelStorage
-from scenarios import Outcome, simulated
+from scenarios import Outcome, scenario, simulated
 
 MB = 1_000_000
 KNEE = DeviceSpec(connection_bandwidth=20 * MB, bandwidth=100 * MB)
@@ -226,6 +228,26 @@ def test_requests_follow_each_other_unless_io_depth_overlaps_them() -> None:
 def test_overlapping_never_makes_the_longest_request_shorter() -> None:
     spec = DeviceSpec(connection_bandwidth=MB, bandwidth=1e12)
     assert duration(of(MB, 1, 1, 1), spec, io_depth=4) == 1_000_000_000
+
+
+def test_writes_of_a_file_follow_each_other_whatever_io_depth_as_on_files(tmp_path: Path) -> None:
+    """``loader.io_depth`` is about reads: real files are written by one request after another."""
+    saved = {"every": {"steps": 4}, "path": "saved", "model": {"bytes": "8 MB"}, "request_bytes": "1 MB"}
+    keys: dict[str, Any] = {
+        "dataset": {"path": "data", "format": "raw", "num_files": 32, "sample_bytes": "4 kB"},
+        "loader": {"batch_size": 4, "num_workers": 1, "io_depth": 4},
+        "train": {"epochs": 1, "compute": "1 ms"}, "storage": {"model": "nvme"}, "checkpoint": saved,
+        "trace": {"level": "io"},
+    }  # fmt: skip
+    wanted = scenario(**keys)
+    rayio.generate(wanted, root=tmp_path)
+    runs = [rayio.simulate(wanted, out=tmp_path / "model"), rayio.run(wanted, engine="local", root=tmp_path)]
+    for run in runs:
+        spans: Any = run.spans()
+        writes = spans[spans.name == "io.write"].sort_values("start_ns")
+        assert len(writes) >= 8
+        ends = (writes.start_ns + writes.duration_ns).to_numpy()
+        assert (writes.start_ns.to_numpy()[1:] >= ends[:-1]).all()
 
 
 @given(st.integers(0, 100), st.integers(0, 5), st.integers(0, 2**30 - 1))

@@ -15,7 +15,7 @@ from rayio.analyze.arrays import RunInSlices
 from rayio.analyze.evaluation_times import evaluation
 from rayio.analyze.filled import of_filling
 from rayio.analyze.shape import RunShape
-from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, StepsInSlices, nearest_rank
+from rayio.analyze.timeline import STEP_PHASES, Ints, Lives, Steps, StepsInSlices, nearest_rank
 from rayio.analyze.window import FEWEST_STEPS, Window, filling, find_window, interval, settled
 from rayio.imports.dlio_formulas import dlio
 from rayio.records.doubts import Remark, remark
@@ -115,7 +115,7 @@ class _Sums:
     def __init__(self, run: RunInSlices, window: Window | None, shape: RunShape) -> None:
         ranks = len(run.lives.rank)
         self.lasted, self.inside, self.number, self.first_start = (np.zeros(ranks, np.int64) for _ in range(4))
-        self.spent = {name: np.zeros(ranks, np.int64) for name in PHASES[1:]}
+        self.spent = {name: np.zeros(ranks, np.int64) for name in STEP_PHASES}
         #: Waits of the first steps of epochs; the epochs in the window; the compute of all steps, in it or not.
         self.at_first, self.epochs, self.computed = 0, np.zeros(0, np.int64), 0
         for steps, inside in _counted(run.steps, window, shape):

@@ -19,8 +19,9 @@ from rayio.trace.order import dense_order, order_by, sums_by
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Phases on lane 0 of a rank, in the order of a step.
-PHASES = ("startup", "data_wait", "compute", "sync", "checkpoint", "evaluate")
+#: Phases on lane 0 of a rank: before its first step, and those of a step in their order.
+STEP_PHASES = ("data_wait", "compute", "sync", "checkpoint", "evaluate")
+PHASES = ("startup", "restore", *STEP_PHASES)
 
 COLUMNS = ("name", "role", "lane", "rank", "attempt", "epoch", "step", "start_ns", "duration_ns", "link")
 
@@ -81,7 +82,7 @@ class Steps:
 
     def columns(self) -> list[Ints]:
         """Return all arrays, in the order that :meth:`of` takes."""
-        return [*(getattr(self, name) for name in _OF_STEPS), *(self.parts[name] for name in PHASES[1:])]
+        return [*(getattr(self, name) for name in _OF_STEPS), *(self.parts[name] for name in STEP_PHASES)]
 
     @classmethod
     def of(cls, columns: Sequence[Ints], first_life: int = 0) -> Steps:
@@ -89,7 +90,7 @@ class Steps:
         own = dict(zip(_OF_STEPS, columns, strict=False))
         if first_life:
             own["life"] = own["life"] + first_life
-        return cls(**own, parts=dict(zip(PHASES[1:], columns[len(_OF_STEPS) :], strict=True)))
+        return cls(**own, parts=dict(zip(STEP_PHASES, columns[len(_OF_STEPS) :], strict=True)))
 
 
 _OF_STEPS = tuple(each.name for each in fields(Steps) if each.name != "parts")
@@ -219,7 +220,7 @@ def timeline(spans: pa.Table) -> tuple[Lives, Steps]:
         arrived=end[first][kept],
         computed=computed[kept],
         saving=np.minimum(saving, over)[kept],
-        parts={name: parts[name][kept] for name in PHASES[1:]},
+        parts={name: parts[name][kept] for name in STEP_PHASES},
     )
     return lives, steps
 

@@ -20,6 +20,7 @@ from rayio.cli import (
     jobs,
     kubernetes,
     predictions,
+    published,
     results,
     runs,
     scenarios,
@@ -80,6 +81,7 @@ def application() -> typer.Typer:
     top.add_to(app)
     export.add_to(app)
     scenarios.add_to(app)
+    published.add_to(app)
     jobs.add_to(app)
     kubernetes.add_to(app)
     completion.add_to(app)

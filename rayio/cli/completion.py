@@ -209,6 +209,10 @@ def keys(schema: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Map
         for name, value in properties.items():
             parts = [value, *value.get("anyOf", ())]
             section = next((definitions[p["$ref"].rpartition("/")[2]] for p in parts if "$ref" in p), None)
+            if section is None and len(parts) > 1 and all("properties" in kind for kind in parts[1:]):
+                section = {
+                    "properties": {key: inner for kind in parts[1:] for key, inner in kind["properties"].items()}
+                }
             if section is None:
                 yield prefix + name, value
             else:

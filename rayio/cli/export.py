@@ -175,7 +175,7 @@ def sdk(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Export a run's spans with any exporter of OpenTelemetry's SDK.
+    """Export a run's spans with any OpenTelemetry exporter.
 
     Settings of exporters are their environment variables. Standard output is the exporter's.
 

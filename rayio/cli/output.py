@@ -6,24 +6,12 @@ import contextlib
 import io
 import json
 import os
-import re
 import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
 
+from rayio.records.printed import escaped
 from rayio.records.record import Record
-
-#: What a terminal would obey: control characters but tab and end of line, and changes of the direction of text.
-_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-
-
-def escaped(text: str) -> str:
-    r"""Return text with all that a terminal would obey written as JSON writes it.
-
-    >>> escaped("\x1b[2Jgone")
-    '\\u001b[2Jgone'
-    """
-    return _OBEYED.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
 
 
 class Escaped:

@@ -172,7 +172,7 @@ def simulate(
     places = [out] if repeat == 1 else _places(out, root, repeat)
     runs, pages = [], []
     with only_json(as_json):
-        for scenario, place in zip(session.repeated(source, wanted, repeat), places, strict=True):
+        for scenario, place in zip(session.repeated(source, wanted, repeat, root), places, strict=True):
             runs.append(session.simulate(scenario, out=place, root=root, reporter=Terminal()))
             pages.append(_shown(runs[-1], report, as_json=as_json, end="\n\n" if repeat > 1 else "\n"))
     _conclude(runs, pages, as_json=as_json)

@@ -9,8 +9,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rayio.cli.output import escaped, raw
+from rayio.cli.output import raw
 from rayio.cli.remaining import Remaining, words
+from rayio.records.printed import escaped
 from rayio.reporter import Reporter
 from rayio.units import format_bytes
 

@@ -19,7 +19,8 @@ from rayio.cli.arguments import AsJson
 from rayio.cli.fitting import columns, fit
 from rayio.cli.grouped import LOOK
 from rayio.cli.jobs import VARIABLES, Dashboard, dashboard
-from rayio.cli.output import escaped, only_json, print_json, raw
+from rayio.cli.output import only_json, print_json, raw
+from rayio.records.printed import escaped
 
 if TYPE_CHECKING:
     from rayio.records.running import Live

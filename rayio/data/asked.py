@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rayio.data.access.contract import ACCESSES, Files
-from rayio.data.formats import FORMATS
+from rayio.data.formats import form_of
 from rayio.data.sampler import Sampler
 from rayio.scenario import derive
 from rayio.scenario.storage import modelled_gap
@@ -31,7 +31,7 @@ def planned_requests(scenario: Scenario) -> list[Requests]:
     ranks, steps = derive.world_size(scenario), derive.rank_steps(scenario)[0]
     loader, every = scenario.loader, ranks * steps
     access, before = ACCESSES[loader.file_access], max(1, loader.max_workers)
-    files = Files(FORMATS[scenario.dataset.format], sampler.layout, loader.file_access_options)
+    files = Files(form_of(scenario.dataset.format, sampler.layout), sampler.layout, loader.file_access_options)
     number = min(every, max(1, min(BATCHES, SAMPLES // loader.batch_size)))
     chosen = [divmod((2 * n + 1) * every // (2 * number), steps) for n in range(number)]
     planned: list[Requests] = []

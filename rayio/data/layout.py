@@ -16,6 +16,7 @@ from rayio.scenario.derive import MAX_SAMPLE_BYTES
 from rayio.schema.choice import NO_OPTIONS
 from rayio.schema.fields import Section
 from rayio.seeds import Draws
+from rayio.storage.listing import Listing
 
 #: Files in one folder by default; a directory of a million entries is slow on every file system.
 FILES_PER_FOLDER = 1000
@@ -90,6 +91,9 @@ class Layout:
     files_per_folder: int = FILES_PER_FOLDER
     #: "per_file", or "per_sample".
     sizes: str = "per_file"
+    #: True if another program wrote the files; then those that were listed, unless they are not on this machine.
+    is_external: bool = False
+    listing: Listing | None = None
 
     def __post_init__(self) -> None:
         for name in ("num_files", "samples_per_file"):
@@ -103,6 +107,8 @@ class Layout:
 
     def path(self, file: int) -> str:
         """Return a file's path relative to the dataset's folder, with forward slashes."""
+        if self.listing is not None:
+            return self.listing.names[file]
         return f"{file // self.files_per_folder:06d}/{file:09d}{self.extension}"
 
     def sample_bytes_of(self, files: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -122,11 +128,22 @@ class Layout:
 
     def sizes_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the stored bytes of each of ``samples`` (any shape)."""
+        if self.listing is not None:
+            return self._listed_bytes_of(samples, self.listing)
         return self.sample_bytes_of(samples if self.sizes == "per_sample" else samples // self.samples_per_file)
 
     def delivered_bytes_of(self, samples: NDArray[np.int64], files: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the bytes read and delivered of each of ``samples``, which lie in ``files``."""
+        if self.listing is not None:
+            return self._listed_bytes_of(samples, self.listing)
         return self.read_bytes_of(samples if self.sizes == "per_sample" else files)
+
+    def _listed_bytes_of(self, samples: NDArray[np.int64], listing: Listing) -> NDArray[np.int64]:
+        """Return the bytes of samples that are even parts of their files."""
+        files, index = self.locate(samples)
+        sizes, number = listing.sizes[files], self.samples_per_file
+        parts: NDArray[np.int64] = (index + 1) * sizes // number - index * sizes // number
+        return parts
 
     def read_bytes_of(self, files: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the bytes read and delivered of every sample in each of ``files``: fewer if columns are left out."""

@@ -114,7 +114,7 @@ def find(store: Store) -> Manifest | None:
         if foreign:
             raise DataError(
                 f"{store.address}: the folder contains {foreign[0]!r} and no {NAME}, so it is no rayio dataset; "
-                f"use a new or empty folder as dataset.path"
+                f"use a new or empty folder as dataset.path, or dataset.external=true to read files of another program"
             )
         return None
     try:

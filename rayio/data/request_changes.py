@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rayio.data.asked import requests_per_sample
 from rayio.errors import RayioError
@@ -35,7 +35,8 @@ def of_dataset(run: Run) -> Iterator[Change]:
         return requests_per_sample(scenario)
 
     own = FORMATS[scenario.dataset.format]
-    for change in (*_other_formats(scenario), *getattr(own, "changes", lambda run: ())(run)):
+    others = () if scenario.dataset.external else (*_other_formats(scenario), *_own_changes(own, run))
+    for change in others:
         yield replace(change, helps=("input",), after=OF_REQUESTS, effort=2, is_of_use=_has_fewer(change, now))
     depth = 2 * scenario.loader.io_depth
     yield Change(
@@ -43,6 +44,10 @@ def of_dataset(run: Run) -> Iterator[Change]:
         helps=("input",), after=("latency = 0",), effort=1,
         is_of_use=lambda scenario: scenario.loader.io_depth < now() * scenario.loader.batch_size,
     )  # fmt: skip
+
+
+def _own_changes(form: Any, run: Run) -> Iterator[Change]:
+    yield from getattr(form, "changes", lambda run: ())(run)
 
 
 def _other_formats(scenario: Scenario) -> Iterator[Change]:

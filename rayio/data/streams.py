@@ -86,7 +86,7 @@ class Streams:
         def samples(begin: int, end: int) -> Batch:
             ids = self.stream(epoch, rank, worker, np.arange(begin, end, dtype=np.int64))
             files, index = layout.locate(ids)
-            return Batch(epoch, rank, step, ids, files, index, layout.read_bytes_of(files))
+            return Batch(epoch, rank, step, ids, files, index, layout.delivered_bytes_of(ids, files))
 
         buffer = min(self.buffer, length)
         return Upcoming((epoch, rank, worker), turns.batch(step) * self.batch_size, buffer, length, samples)

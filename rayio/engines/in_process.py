@@ -7,7 +7,7 @@ of each read is known as it begins, foreseen.py replaces a rank's queue and read
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -15,9 +15,10 @@ from typing import Any, cast
 from rayio.engines.virtual.clock import VirtualFuture, VirtualKernel
 from rayio.engines.virtual.foreseen import ForeseenQueue, Readers
 from rayio.model import roles
-from rayio.model.barrier import Barrier, at_once
+from rayio.model.barrier import Barrier, BarrierState, at_once
+from rayio.model.completing import Completion
 from rayio.model.consumed import Consumed
-from rayio.model.env import Env, QueuePort, Shard
+from rayio.model.env import COMPLETER, Env, QueuePort, Shard
 from rayio.model.kernel import Future, Kernel
 from rayio.model.ledger import Tally
 from rayio.model.loading import Loading
@@ -30,6 +31,7 @@ from rayio.model.scaler import InProcessStaff, PooledStaff
 from rayio.model.wiring import LoaderKind, Wiring
 from rayio.place import Where
 from rayio.scenario.costs import Costs, taken
+from rayio.scenario.meetings import ALL
 from rayio.scenario.workers import Autoscaled
 from rayio.storage.base import Served
 from rayio.storage.layers.layer import Layer
@@ -181,19 +183,35 @@ class LocalBarrier:
 class LocalWriter:
     """A rank's end of a checkpoint writer in the same process: one shard at a time, answered after ``delay_ns``."""
 
-    def __init__(self, env: Env, delay_ns: int) -> None:
+    def __init__(self, env: Env, delay_ns: int, completion: Completion | None = None) -> None:
         self.env = env
         self.delay_ns = delay_ns
+        #: Only in the writer that completes checkpoints.
+        self.completion = completion
         self._last: Future | None = None
 
     async def write(self, shard: Shard, at: Where) -> Served[None]:
         """Write a shard after earlier ones."""
+        return await self._do(roles.write_shard, shard, at)
+
+    async def read(self, shard: Shard, at: Where) -> Served[None]:
+        """Read a shard after earlier work."""
+        return await self._do(roles.read_shard, shard, at)
+
+    async def report(self, durable: Mapping[str, Sequence[str]], at: Where) -> list[str]:
+        """See ``rayio.model.env.WriterPort``."""
+        assert self.completion is not None
+        return await self.completion.report(durable, at)
+
+    async def _do(
+        self, work: Callable[[Env, Shard, Where], Awaitable[Served[None]]], shard: Shard, at: Where
+    ) -> Served[None]:
         before = self._last
         mine = self._last = self.env.kernel.future(f"{self.env.name} to be free")
         if before is not None:
             await before
         try:
-            served = await roles.write_shard(self.env, shard, at)
+            served = await work(self.env, shard, at)
         finally:
             mine.set_result(None)
         if self.delay_ns:
@@ -219,6 +237,7 @@ class InProcess:
         loader: LoaderKind | None = None,
         cores: CoresOf | None = None,
         clock: VirtualKernel | None = None,
+        run_id: str = "",
     ) -> None:
         self.plan = plan
         self.cores = cores
@@ -228,19 +247,21 @@ class InProcess:
         late = costs.step if cores is None else max(0.0, costs.step - costs.cpu.step)
         self.wiring = Wiring(
             plan, kernel, recorder, root, self, num_ranks=plan.world_size, late_ns=round(late * 1e9),
-            loader=loader, cores=cores,
+            loader=loader, cores=cores, run_id=run_id,
         )  # fmt: skip
         self._devices = [Device(plan.device) for _ in range(plan.num_devices)] if plan.modelled else []
         #: State shared by users of layers, by layer and node (-1: all nodes).
         self._shared: dict[tuple[str, int], Any] = {}
-        delay_ns, after_ns = round(costs.barrier * 1e9), round(plan.sync_seconds * 1e9) + round(late * 1e9)
+        delay_ns, late_ns = round(costs.barrier * 1e9), round(late * 1e9)
+        after_ns = round(plan.meetings.seconds * 1e9) + late_ns
         answer = at_once
         if clock is not None and not delay_ns:  # ranks sleep from their answer to the end of the step at once
 
-            def answer(future: Future, latest: int) -> None:
-                clock.answer_at(cast("VirtualFuture", future), latest, latest + after_ns)
+            def answer(future: Future, latest: int, group: int) -> None:
+                after = after_ns if group == ALL else late_ns
+                clock.answer_at(cast("VirtualFuture", future), latest, latest + after)
 
-        self._barrier = LocalBarrier(Barrier(kernel, plan.parties, plan.meets, answer), delay_ns)
+        self._barrier = LocalBarrier(Barrier(kernel, BarrierState.of(plan.meetings, plan.meets), answer), delay_ns)
         self._writers: dict[int, LocalWriter] = {}
         pool = plan.cluster.reader_pool
         self._pool = None if pool is None else NodePool(kernel, pool, plan.cluster.all_nodes, recorder, self._gone)
@@ -258,7 +279,9 @@ class InProcess:
         saves = self.plan.checkpointing
         delay_ns = 0 if saves is None else round(self.costs.of_checkpoint(sum(saves.sizes)) * 1e9)
         for number in range(self.plan.num_writers):
-            self._writers[number] = LocalWriter(self.wiring.writer(number), delay_ns)
+            env = self.wiring.writer(number)
+            completion = self.wiring.completion(env) if number == COMPLETER else None
+            self._writers[number] = LocalWriter(env, delay_ns, completion)
         try:
             await self.kernel.gather(*(self.wiring.rank(tally.rank, self, tally) for tally in self.tallies))
         finally:

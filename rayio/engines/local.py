@@ -75,7 +75,7 @@ def run(
         if plan.trace.captures:
             writer = recorder.register("process", str(os.getpid()), 0)
             provider = capture(Target(recorder, writer, kernel.now, run_id, f"process-{os.getpid()}"))
-        process = InProcess(plan, kernel, recorder, tallies, root)
+        process = InProcess(plan, kernel, recorder, tallies, root, run_id=run_id)
         if queues is not None:
             process.wiring.queues = queues
         roles = kernel.spawn(process.run(), "roles")

@@ -172,7 +172,7 @@ class _Traces:
         )
         self.added.append(roots.spans)
         self.parent[rows] = root_ids
-        self._under(rows, ("write",))
+        self._under(rows, ("write", "load"))
 
     def _lives(self) -> None:
         """Set the parents of spans without a step: the current life of their role."""

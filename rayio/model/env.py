@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 from rayio.errors import RayioError
+from rayio.model.env_checkpoints import COMPLETER as COMPLETER
+from rayio.model.env_checkpoints import CheckpointEnv, WriterPort
+from rayio.model.env_checkpoints import Shard as Shard
 from rayio.model.kernel import Kernel
 from rayio.model.processors import Cores, Process
 from rayio.model.queue import Delivery
@@ -27,16 +30,6 @@ T = TypeVar("T")
 NOTHING: Mapping[str, float] = {}
 
 
-class Shard(NamedTuple):
-    """A file of a checkpoint, with its writer and parameters."""
-
-    path: str
-    num_bytes: int
-    request_bytes: int
-    fsync: bool
-    writer: int
-
-
 class QueuePort(Protocol):
     """A rank's end of its prefetch queue."""
 
@@ -51,14 +44,7 @@ class BarrierPort(Protocol):
         """Announce when this rank ends its step (ns); the answer is when the last rank does."""
 
 
-class WriterPort(Protocol):
-    """A rank's end of a checkpoint writer."""
-
-    async def write(self, shard: Shard, at: Where) -> Served[None]:
-        """Write a shard; it is durable on return."""
-
-
-class Env:
+class Env(CheckpointEnv):
     """A role's environment: its clock, its name in the trace, and ports from its engine."""
 
     def __init__(
@@ -91,10 +77,8 @@ class Env:
         self.is_capturing = is_capturing
         #: True if the role's activity may be queried; False on the virtual clock.
         self.is_watched = is_watched
-        #: The current activity: its span's name, start, place and planned end, if known.
-        self.doing: tuple[str, int, Where, int | None] | None = None
-        #: The last opened file of the activity, and the time.
-        self.file, self.heard = "", 0
+        #: The time at which the last file of the activity was opened.
+        self.heard = 0
         #: Start of this role's life (ns); on Ray, of its actor.
         self.born = kernel.now() if born is None else born
         #: Time (ns) that taking a batch holds this rank beyond the model's.
@@ -112,10 +96,7 @@ class Env:
         self.route: tuple[Way, ...] = ()
         #: State that a reader keeps of each dataset's files between batches (``rayio.model.loading.Kept``).
         self.kept: dict[tuple[bool, bool], Any] = {}
-        #: Error of a checkpoint written in the background.
-        self.failure: Exception | None = None
-        #: The checkpoint being written in the background.
-        self._behind: Awaitable[None] | None = None
+        super().__init__()
         self._writer = recorder.register(role, index, node)
         #: Records a span between two times (ns). Roles record spans only here.
         self.span: Add = self.recorder.adder(self._writer)
@@ -244,26 +225,6 @@ class Env:
 
         return noted
 
-    async def write(self, shard: Shard, at: Where) -> Served[None]:
-        """Write a shard of a checkpoint to storage."""
-        assert self.storage is not None
-        start = self.kernel.now()
-        before, self.doing, self.file = self.doing, ("write", start, at, None), shard.path
-        try:
-            served = await self.storage.write(shard.path, shard.num_bytes, shard.request_bytes, fsync=shard.fsync)
-        except Exception as error:
-            self.span("write", start, self.kernel.now(), at, status="error")
-            self._record_failed(error, at)
-            raise
-        self.doing = before
-        end = self.kernel.now()
-        written = max(start, end - served.sync_ns)
-        self.span("write", start, written, at, nbytes=served.nbytes, requests=served.requests)
-        if end > written:  # the file is forced to the device once it is complete
-            self.span("fsync", written, end, at, requests=served.syncs)
-        self._requests(served, at)
-        return served
-
     def _requests(self, served: Served[Any], at: Where, samples: Callable[[], Samples] | None = None) -> None:
         if served.retried is None and served.issued is None and not served.delays:  # nothing to record, usually
             return
@@ -288,8 +249,8 @@ class Env:
         self.span(name, since, self.kernel.now(), at, lane, delivery.nbytes, 0, link)
         return delivery
 
-    async def compute_and_synchronise(self, seconds: float, sync_seconds: float, at: Where) -> None:
-        """Compute for ``seconds``, then meet the other ranks and spend ``sync_seconds`` together (the all-reduce).
+    async def compute_and_synchronise(self, seconds: float, sync_seconds: float | None, at: Where) -> None:
+        """Compute for ``seconds``, then meet other ranks and spend ``sync_seconds`` together; None: meet nobody.
 
         The barrier receives this rank's deadline before the compute begins; on a core, where that is unknown, at its
         end. ``sync`` runs from this rank's deadline to the latest one plus the all-reduce; the excess of messages and
@@ -300,10 +261,10 @@ class Env:
         if self.computes_on_core:
             await self.burn(seconds)
             mine = self.kernel.now()
-        elif self.barrier is None:
+        elif self.barrier is None or sync_seconds is None:
             await self.sleep("compute", seconds, at)
             return
-        if self.barrier is None:
+        if self.barrier is None or sync_seconds is None:
             self.span("compute", start, mine, at)
             return
         self.doing = ("compute", start, at, mine)
@@ -320,59 +281,3 @@ class Env:
             span("sync", mine, end, at)
         if (woken := self.kernel.now()) > end:
             span("overshoot", end, woken, at)
-
-    async def checkpoint(self, shards: Sequence[Shard], at: Where) -> None:
-        """Write every shard in parallel and wait until all are durable: the rank's ``checkpoint``."""
-        start = self.kernel.now()
-        self.doing = ("checkpoint", start, at, None)
-        served = await self.kernel.gather(*(self.writers[shard.writer].write(shard, at) for shard in shards))
-        self.doing = None
-        nbytes, requests = sum(s.nbytes for s in served), sum(s.requests for s in served)
-        self.span("checkpoint", start, self.kernel.now(), at, nbytes=nbytes, requests=requests)
-
-    async def checkpoint_behind(self, shards: Sequence[Shard], seconds: float, at: Where) -> None:
-        """Copy the state, which takes ``seconds``, and write the copy while the rank continues.
-
-        There is only one copy: while the previous checkpoint is not durable, the rank waits for it first.
-        ``checkpoint`` is the time that holds the rank: that wait, and the copy.
-        """
-        start = self.kernel.now()
-        await self._written(at)
-        nbytes = sum(shard.num_bytes for shard in shards)
-        await self.sleep("snapshot", seconds, at, lane=1, nbytes=nbytes)
-        self.span("checkpoint", start, self.kernel.now(), at, nbytes=nbytes)
-        self._behind = self.kernel.spawn(self._write_behind(shards, at), f"{self.name} writes behind")
-
-    async def checkpoints_durable(self, at: Where) -> None:
-        """Wait for the checkpoint that is written in the background; the wait counts as ``checkpoint``."""
-        if self._behind is None:
-            self.raise_failure()
-            return
-        start = self.kernel.now()
-        await self._written(at)
-        if (end := self.kernel.now()) > start:
-            self.span("checkpoint", start, end, at)
-
-    def raise_failure(self) -> None:
-        """Raise the error of a checkpoint written in the background."""
-        if self.failure is not None:
-            raise self.failure
-
-    async def _written(self, at: Where) -> None:
-        """Wait until no background write remains: ``checkpoint_wait``."""
-        if self._behind is not None:
-            start = self.kernel.now()
-            before, self.doing = self.doing, ("checkpoint_wait", start, at, None)
-            await self._behind
-            self.doing = before
-            if (end := self.kernel.now()) > start:
-                self.span("checkpoint_wait", start, end, at, lane=1)
-        self.raise_failure()
-
-    async def _write_behind(self, shards: Sequence[Shard], at: Where) -> None:
-        try:
-            await self.kernel.gather(*(self.writers[shard.writer].write(shard, at) for shard in shards))
-        except Exception as error:  # raised when the rank next checks: it may not be waiting now
-            self.failure = error
-        finally:
-            self._behind = None

@@ -19,6 +19,7 @@ from functools import partial
 from rayio.model.env import Env, Shard
 from rayio.model.ledger import Tally
 from rayio.model.loading import Loading
+from rayio.model.manifest import NAME, Manifest, Restored
 from rayio.model.queue import Delivery, Lease
 from rayio.model.training import Training
 from rayio.place import BEGINNING, Start, Where
@@ -56,6 +57,8 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
     attempt = start.attempt
     at = Where(training.rank, attempt=attempt)
     env.span("startup", env.born, env.kernel.now(), at)
+    if training.restored is not None:
+        await restore(env, training, tally, training.restored, attempt)
     for epoch in range(start.epoch, training.epochs):
         first = start.first_step(epoch)
         pause = training.next_pause(epoch, first)
@@ -64,7 +67,7 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
             batch = await env.take(at)
             tally.add(batch)
             batch.done()  # the compute is emulated: it does not use the bytes
-            await env.compute_and_synchronise(training.compute_seconds(at), training.sync_seconds, at)
+            await env.compute_and_synchronise(training.compute_seconds(at), training.sync_after(step), at)
             if step == pause:
                 if shards := training.shards(at):
                     await save(env, training, shards, at)
@@ -76,6 +79,7 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
                 env.raise_failure()
     await env.checkpoints_durable(at)
     env.span("life", env.born, env.kernel.now(), Where(training.rank, attempt=attempt), lane=1)
+    await env.reported(at)
 
 
 async def save(env: Env, training: Training, shards: Sequence[Shard], at: Where) -> None:
@@ -85,6 +89,13 @@ async def save(env: Env, training: Training, shards: Sequence[Shard], at: Where)
     else:
         seconds = sum(shard.num_bytes for shard in shards) / training.snapshot_rate
         await env.checkpoint_behind(shards, seconds, at)
+
+
+async def restore(env: Env, training: Training, tally: Tally, restored: Restored, attempt: int) -> None:
+    """Read back a rank's part of a checkpoint through its writers, and verify every byte."""
+    if shards := training.restored_shards(restored):
+        served = await env.restore(shards, Where(training.rank, restored.epoch, restored.step, attempt))
+        tally.load(part.moved for part in served)
 
 
 async def evaluate(env: Env, training: Training, tally: Tally, epoch: int, at: Where) -> None:
@@ -108,5 +119,16 @@ async def evaluate(env: Env, training: Training, tally: Tally, epoch: int, at: W
 
 
 async def write_shard(env: Env, shard: Shard, at: Where) -> Served[None]:
-    """A checkpoint writer's work: generate and write one shard; durable and complete on return."""
+    """A checkpoint writer's work: generate and write one shard; durable on return."""
+    await env.withdraw(f"{shard.path.rpartition('/')[0]}/{NAME}", at)
     return await env.write(shard, at)
+
+
+async def read_shard(env: Env, shard: Shard, at: Where) -> Served[None]:
+    """A checkpoint writer's work when a run begins again: read and verify one shard."""
+    return await env.load(shard, at)
+
+
+async def complete(env: Env, manifest: Manifest, at: Where, *, fsync: bool) -> None:
+    """The completing writer's work: write the manifest of a checkpoint whose files are all durable."""
+    await env.publish(f"{manifest.folder}/{NAME}", manifest.content(), at, fsync=fsync)

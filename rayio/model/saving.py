@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rayio.model.env import Shard
+from rayio.model.env import COMPLETER, Shard
+from rayio.model.manifest import Identity, Manifest, Restored
 from rayio.model.schedule import Schedule
 from rayio.place import Where, checkpoint_folder
+from rayio.scenario.state import State
 from rayio.scenario.topology import Topology
 from rayio.scenario.writers import Writers
 
@@ -18,6 +20,7 @@ class Checkpointing:
 
     #: Folder of the checkpoints, relative to the run's root.
     path: str
+    state: State
     writers: Writers
     topology: Topology
     #: Bytes of each writer, by number.
@@ -27,6 +30,11 @@ class Checkpointing:
     fsync: bool
     #: Bytes per second of the copy that is written in the background; None: training waits for the write.
     snapshot_rate: float | None
+    identity: Identity
+    #: The checkpoint that the run begins with, on modelled storage a placeholder; None without one.
+    restored: Restored | None = None
+    #: True if the run may replace checkpoints: then their manifests are removed first.
+    is_replacing: bool = False
 
     def shards(self, at: Where, steps: int) -> Sequence[Shard]:
         """Return the shards that rank ``at.rank``, with ``steps`` steps in this epoch, saves after this step."""
@@ -34,9 +42,44 @@ class Checkpointing:
         if not due:
             return ()
         numbers = self.writers.of_rank(at.rank, self.topology)
-        return tuple(self._shard(number_due, number) for number_due in due for number in numbers)
+        return tuple(shard for number_due in due for number in numbers for shard in self._shards(number_due, number))
 
-    def _shard(self, due: int, writer: int) -> Shard:
-        epoch, step = self.schedule.step(due)
-        path = f"{checkpoint_folder(epoch, step)}/{self.writers.file_name(writer)}"
-        return Shard(path, self.sizes[writer], self.request_bytes, self.fsync, writer)
+    def _shards(self, due: int, writer: int) -> Iterator[Shard]:
+        return self._shards_in(checkpoint_folder(*self.schedule.step(due)), writer)
+
+    def _shards_in(self, folder: str, writer: int) -> Iterator[Shard]:
+        for part in self.writers.files(writer, self.state, self.topology):
+            yield Shard(f"{folder}/{part.name}", part.num_bytes, self.request_bytes, self.fsync, writer)
+
+    @property
+    def largest(self) -> tuple[int, int, int]:
+        """Bytes, requests and files of the writer with the most bytes."""
+        writer = max(range(len(self.sizes)), key=self.sizes.__getitem__)
+        files = self.writers.files(writer, self.state, self.topology)
+        return self.sizes[writer], sum(-(-part.num_bytes // self.request_bytes) for part in files), len(files)
+
+    def writers_of(self, ranks: Iterable[int]) -> Sequence[int]:
+        """Return the numbers of the writers of some ranks' shards, and of the one that completes checkpoints."""
+        writers = {writer for rank in ranks for writer in self.writers.of_rank(rank, self.topology)}
+        return sorted(writers | {COMPLETER}) if writers else ()
+
+    @property
+    def files(self) -> dict[str, int]:
+        """The names of the files of one checkpoint, with their bytes."""
+        writers = range(len(self.sizes))
+        parts = (part for writer in writers for part in self.writers.files(writer, self.state, self.topology))
+        return {part.name: part.num_bytes for part in parts}
+
+    def restored_shards(self, restored: Restored, rank: int) -> Sequence[Shard]:
+        """Return the shards of a checkpoint that a rank reads: those that it would save."""
+        numbers = self.writers.of_rank(rank, self.topology)
+        shards = (shard for number in numbers for shard in self._shards_in(restored.folder, number))
+        return tuple(shard._replace(period=restored.request_bytes) for shard in shards)
+
+    def manifest(self, place: tuple[int, int], run: str, attempt: int, now: int) -> Manifest:
+        """Return the manifest of the checkpoint after a step, given as (epoch, step), at the time ``now`` (ns)."""
+        of = self.identity
+        return Manifest(
+            run=run, attempt=attempt, epoch=place[0], step=place[1], saved_ns=now, scenario=of.scenario,
+            model=of.model, layout=of.layout, request_bytes=self.request_bytes, files=self.files,
+        )  # fmt: skip

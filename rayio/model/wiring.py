@@ -14,8 +14,10 @@ from typing import Any, Protocol
 from rayio.errors import ScenarioError
 from rayio.kinds import LOADERS
 from rayio.model import roles
+from rayio.model.completing import Completion
 from rayio.model.cpu_account import ProcessCpu, StageCpu
-from rayio.model.env import BarrierPort, Env, QueuePort, WriterPort
+from rayio.model.env import BarrierPort, Env, QueuePort
+from rayio.model.env_checkpoints import WriterPort
 from rayio.model.kernel import Coro, Kernel, WallKernel
 from rayio.model.ledger import Tally
 from rayio.model.loading import Loading
@@ -143,8 +145,11 @@ class Wiring:
         late_ns: int = 0,
         loader: LoaderKind | None = None,
         cores: CoresOf | None = None,
+        run_id: str = "",
     ) -> None:
         self.plan = plan
+        #: The run's name in manifests.
+        self.run_id = run_id
         self.cores = cores
         self.kernel = kernel
         self.recorder = recorder
@@ -215,7 +220,14 @@ class Wiring:
         node = self.plan.node_of_writer(number)
         env = self._env("checkpoint_writer", str(number), node)
         env.storage = self._through_layers(node, checkpointing.path, is_dataset=False)
+        if not self.plan.modelled:
+            env.store, env.is_replacing = self.plan.store(self.root, checkpointing.path), checkpointing.is_replacing
         return env
+
+    def completion(self, env: Env) -> Completion:
+        """Return the counter of durable files of a run's checkpoints, for the writer that completes them."""
+        assert self.plan.checkpointing is not None
+        return Completion(env, self.plan.checkpointing, self.run_id, roles.complete)
 
     def rank(self, rank: int, ports: RankPorts, tally: Tally) -> Coro[None]:
         """Return a rank's life in a new environment, as a coroutine; consumption is added to ``tally``."""

@@ -24,7 +24,7 @@ from rayio.scenario.change import Change, Command, Run, with_keys
 from rayio.scenario.costs import CpuCosts
 from rayio.scenario.layers import layers_of, without_layers
 from rayio.scenario.model import Costs, Scenario
-from rayio.schema.distribution import NO_TIME, Distribution
+from rayio.schema.distribution import NO_TIME
 from rayio.storage.model import REQUESTS_PER_STEP_BITS
 
 
@@ -123,13 +123,8 @@ def _modelled_storage(run: Run) -> Iterator[Change]:
         yield limit("opens/s = ∞", opens_per_second=None)
         yield twice("twice the opens per second", opens_per_second=2 * opens)
     yield limit("latency = 0", first_byte=NO_TIME, open=NO_TIME)
-    halves = {"first_byte": _half(model.first_byte), "open": _half(model.open)}
+    halves = {"first_byte": model.first_byte.times(0.5), "open": model.open.times(0.5)}
     yield twice("half the latency of requests and opens", **halves)
-
-
-def _half(times: Distribution) -> Distribution:
-    values = {name: getattr(times, name) for name in times.quantities}
-    return times.model_copy(update={name: value / 2 for name, value in values.items() if value is not None})
 
 
 def _loader_costs(run: Run) -> Iterator[Change]:

@@ -150,5 +150,6 @@ def _simulated(scenario: Scenario, bytes_in_flight: int | None) -> pa.Table:
 def _of_mean(times: Distribution, mean: float) -> Distribution:
     """Return times of the same relative spread around another mean."""
     if isinstance(times, LogNormal) and times.expected > 0 and mean > 0:
-        return times.model_copy(update={"median": times.median * mean / times.expected})
+        centred = {"median": times.centre * mean / times.expected, "sigma": times.spread, "mean": None, "stdev": None}
+        return times.model_copy(update=centred)
     return Constant(value=round(mean, 9))

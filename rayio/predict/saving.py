@@ -41,12 +41,11 @@ def learned(
 
 
 def beyond_model(run: Shown, model: StorageParameters) -> float:
-    """Return the seconds of a checkpoint beyond modelled storage's time for its largest shard."""
+    """Return the seconds of a checkpoint beyond modelled storage's time for its slowest writer."""
     taken, saved = run.checkpoints, run.plan.checkpointing
     if not len(taken) or saved is None:
         return 0.0
-    shards = saved.sizes
-    requests = -(-max(shards) // saved.request_bytes)
-    alone = requests * model.first_byte.expected + model.open.expected + max(shards) / model.connection_bandwidth
-    shared = sum(shards) / run.plan.num_devices / model.bandwidth
+    nbytes, requests, files = saved.largest
+    alone = requests * model.first_byte.expected + files * model.open.expected + nbytes / model.connection_bandwidth
+    shared = sum(saved.sizes) / run.plan.num_devices / model.bandwidth
     return round(max(0.0, typical(taken) / 1e9 - max(alone, shared)), 9)

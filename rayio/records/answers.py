@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from rayio.records.checked_facts import CheckedFacts
 from rayio.records.clusters import Doctored, JobsListed
 from rayio.records.comparison import Repeated
 from rayio.records.derived import DERIVED
@@ -66,6 +67,17 @@ class PackagedScenarios(Record):
     """The output of ``scenarios``."""
 
     scenarios: tuple[PackagedScenario, ...] = value("packaged scenarios")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedWorkload(Record):
+    """A workload file of another benchmark as a scenario: the output of ``import dlio``."""
+
+    file: str | None = value("the written file; null without --out")
+    name: str = value("name of the scenario")
+    scenario: str = value("text of the scenario file")
+    differs: tuple[str, ...] = value("keys that act otherwise than in the other benchmark, a line each")
+    no_effect: tuple[str, ...] = value("keys without effect, a line each")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,12 +209,14 @@ SCHEMAS: dict[str, Callable[[], Json]] = {
             },
         },
     ),
+    "import": _described(ImportedWorkload),
     "capacity": _described(CapacityFound),
     "advise": _described(Advised),
     "export": _described(Exported),
     "status": _described(JobsListed),
     "doctor": _described(Doctored),
     "top": _described(Live),
+    "check-published": _described(CheckedFacts),
     "query": lambda: {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "array",

@@ -49,11 +49,15 @@ class DecodeFitted(Note):
 
 @dataclass(frozen=True, slots=True)
 class StorageFitted(Note):
-    """Storage was fitted; whether reads saturated it, whether some were alone, and whether memory served them."""
+    """Storage was fitted; whether reads saturated it, whether some were alone, and whether memory served them.
+
+    With ``is_unlimited`` its bandwidth is left without a limit.
+    """
 
     is_saturated: bool
     is_free: bool
     is_cached: bool
+    is_unlimited: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from importlib import import_module
 from types import NoneType, UnionType
 from typing import Any, Self, cast, get_args, get_origin, get_type_hints
 
+from rayio.records.printed import escaped
+
 Json = dict[str, Any]
 
 _SCALARS: dict[type, tuple[str, str]] = {
@@ -57,7 +59,7 @@ class Record(Mapping[str, Any]):
         return str(_imported(self.worded_by)(self)) if self.worded_by else json.dumps(self.as_json(), indent=2)
 
     def __str__(self) -> str:
-        return self.as_text() if self.worded_by else repr(self)
+        return escaped(self.as_text()) if self.worded_by else repr(self)
 
     def _repr_html_(self) -> str | None:
         return str(_imported("rayio.report.text.notebook:html")(self.as_text())) if self.worded_by else None
@@ -65,7 +67,7 @@ class Record(Mapping[str, Any]):
     def _repr_mimebundle_(self, **_kinds: Any) -> dict[str, str]:
         """Return what IPython shows in place of the fields, on a page and in a terminal."""
         html = self._repr_html_()
-        return {} if html is None else {"text/plain": self.as_text(), "text/html": html}
+        return {} if html is None else {"text/plain": escaped(self.as_text()), "text/html": html}
 
     def as_json(self) -> Json:
         """Return the record as plain values for ``json.dumps``, in the order of its fields."""

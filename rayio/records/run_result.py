@@ -16,6 +16,7 @@ from rayio.records.hosts import Fetched, Host
 from rayio.records.origin import Origin, of_old
 from rayio.records.record import DamagedRecordError, Record, value
 from rayio.records.scaling import Scaling
+from rayio.records.transfers import Transfers
 
 #: Version of ``result.json``.
 VERSION = 2
@@ -30,6 +31,7 @@ class Seconds(Record):
     """The total wall time of all ranks, in parts."""
 
     startup: Number = value("until the first batch is requested", "s", default=None)
+    restore: Number = value("reading back a checkpoint", "s", default=None)
     data_wait: Number = value("exposed data loading: waiting for batches", "s", default=None)
     compute: Number = value("computing, as requested", "s", default=None)
     sync: Number = value("waiting for slower ranks, and all-reduce", "s", default=None)
@@ -44,6 +46,7 @@ class Shares(Record):
     """The same parts as fractions of the ranks' wall time; they sum to 1."""
 
     startup: Number = value("until the first batch is requested", "fraction", default=None)
+    restore: Number = value("reading back a checkpoint", "fraction", default=None)
     data_wait: Number = value("exposed data loading: waiting for batches", "fraction", default=None)
     compute: Number = value("computing, as requested", "fraction", default=None)
     sync: Number = value("waiting for slower ranks, and all-reduce", "fraction", default=None)
@@ -104,6 +107,7 @@ class Rank(Record):
     steps: int = value("completed steps", "steps")
     wall: Number = value("wall time", "s")
     startup: Number = value("until the first batch is requested", "s", default=None)
+    restore: Number = value("reading back a checkpoint", "s", default=None)
     data_wait: Number = value("exposed data loading: waiting for batches", "s", default=None)
     compute: Number = value("computing, as requested", "s", default=None)
     sync: Number = value("waiting for slower ranks, and all-reduce", "s", default=None)
@@ -138,6 +142,10 @@ class Books(Record):
     skipped_samples: int | None = value(
         "samples skipped after errors (storage.faults.on_error=skip): planned = delivered + skipped",
         "samples", can_be_absent=True,
+    )  # fmt: skip
+    contents_verified: bool | None = value(
+        "false if files of other programs were read (dataset.external): their names, sizes and numbers of samples are "
+        "verified, contents only as far as their format has checksums", can_be_absent=True,
     )  # fmt: skip
     redone_steps: int | None = value("always 0, only in files of version 0.1", "steps", can_be_absent=True)
     differences: tuple[str, ...] = value("a sentence for each rank with a difference, at most 16", default=())
@@ -282,6 +290,8 @@ class RunResult(Record):
     fetched: Fetched | None = value(
         "sources of the bytes read, for real storage or modelled storage with storage.cache", can_be_absent=True
     )
+    saved: Transfers | None = value("throughput of checkpoints written", can_be_absent=True)
+    restored: Transfers | None = value("throughput of checkpoints read back", can_be_absent=True)
     hosts: tuple[Host, ...] | None = value("hosts of workers, ranks and writers with real storage", can_be_absent=True)
     dropped_samples_per_epoch: int | None = value(
         "samples not read because of drop_last", "samples", can_be_absent=True

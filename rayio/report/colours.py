@@ -31,7 +31,8 @@ COLOURS: dict[str, Colour] = {
         ("unleased", "put", "transfer", "handoff", "reorder", "memory_bound"),
     ),
     "checkpoint": Colour(
-        "#cc79a7", "#d992b8", "checkpoints", ("checkpoint", "snapshot", "write", "fsync", "checkpoint_wait")
+        "#cc79a7", "#d992b8", "checkpoints",
+        ("checkpoint", "snapshot", "write", "fsync", "checkpoint_wait", "restore", "load", "verify", "manifest"),
     ),
     "evaluate": Colour("#56b4e9", "#7cc8f2", "evaluations", ("evaluate",)),
     "startup": Colour("#c4cad1", "#5b6570", "starting", ("startup",)),

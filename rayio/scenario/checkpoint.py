@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated, Any
 
 from pydantic import Field
 
+from rayio.place import checkpoint_place
 from rayio.scenario.address import Path
-from rayio.scenario.writers import AnyWriters, RankZero
+from rayio.scenario.state import AnyState
+from rayio.scenario.topology import Topology
+from rayio.scenario.writers import MAX_FILES, AnyWriters, RankZero
 from rayio.schema.every import Every
-from rayio.schema.fields import Bytes, Flag, Rate, Section
+from rayio.schema.fields import Bytes, Flag, Rate, Reads, RefusedError, Section
 from rayio.units import BYTES, RATE
 
 #: The most requests of writing one state: each is planned before it is made.
 MAX_REQUESTS = 1 << 22
 
 
-class ModelState(Section):
-    """The state that a checkpoint holds."""
+#: Values of ``restore`` besides the name of a checkpoint's folder.
+NOTHING, NEWEST = "none", "newest"
 
-    keys_not_yet = frozenset({"layers", "hidden", "parallelism"})
-    bytes: Bytes = Field(description="Bytes of the model's state.")
+
+def _restored(value: Any) -> str:
+    if value is None or value == NOTHING:
+        return NOTHING
+    if value == NEWEST or (isinstance(value, str) and checkpoint_place(value) is not None):
+        return str(value)
+    raise RefusedError("must be none, newest, or a folder in checkpoint.path such as epoch-0000-step-00000099")
+
+
+_FOLDERS = {"type": "string", "pattern": "^epoch-[0-9]{4,}-step-[0-9]{8,}$"}
 
 
 class Checkpoint(Section):
@@ -28,11 +40,14 @@ class Checkpoint(Section):
 
     every: Every = Field(description="When a checkpoint is due.")
     path: Path = Field(description="Folder of the checkpoints.")
-    model: ModelState = Field(description="The state that a checkpoint holds.")
+    model: AnyState = Field(
+        description="The state that a checkpoint holds: its bytes, a list of files, or the shape of a transformer."
+    )
     writers: AnyWriters = Field(
         RankZero(),
         description="Who saves: rank_zero saves one state; all_ranks a whole copy each; sharded each rank's share of "
-        "one state; {dedicated: n} one state in n parts.",
+        "one state; {dedicated: n} one state in n parts; per_node and per_group one state, in a part for each node or "
+        "data-parallel group; parallel each rank's part of a transformer.",
     )
     asynchronous: Flag = Field(
         False, description="If true, ranks wait only until the state is copied, and train while it is written."
@@ -41,18 +56,35 @@ class Checkpoint(Section):
         25e9, description="Bytes per second of that copy, for each rank: the speed of its link to host memory."
     )
     fsync: Flag = Field(True, description="If true, files are forced to the device before a checkpoint counts as done.")
-    request_bytes: Bytes = Field(4 << 20, description="Bytes per write request.")
+    request_bytes: Bytes = Field(4 << 20, description="Bytes per write request, and per read request of a restore.")
+    restore: Annotated[str, Reads(_restored, {"anyOf": [{"enum": [NOTHING, NEWEST, None]}, _FOLDERS]})] = Field(
+        NOTHING,
+        description="Checkpoint that the run reads back before its first step: the newest complete one of "
+        "checkpoint.path, or a folder in it. Training then begins at its first step.",
+    )
 
     def contradictions(self) -> Iterator[str]:
-        """Refuse a file of too many requests."""
-        if (requests := -(-self.model.bytes // self.request_bytes)) > MAX_REQUESTS:
+        """Refuse a state that cannot be."""
+        yield from self.model.contradictions()
+
+    def refusals(self, topology: Topology) -> Iterator[str]:
+        """Refuse what these ranks cannot save: their parts, files of too many requests, too many files."""
+        if refused := [*self.writers.refusals(self.model, topology)]:
+            yield from refused
+            return
+        largest = max(self.writers.loads(self.model, topology), default=0)
+        if (requests := -(-largest // self.request_bytes)) > MAX_REQUESTS:
             yield (
-                f"checkpoint.request_bytes={BYTES.exact(self.request_bytes)}: checkpoint.model.bytes="
-                f"{BYTES.exact(self.model.bytes)} take {requests} requests; at most {MAX_REQUESTS} are possible"
+                f"checkpoint.request_bytes={BYTES.exact(self.request_bytes)}: a writer's {BYTES.exact(largest)} of "
+                f"checkpoint.model take {requests} requests; at most {MAX_REQUESTS} are possible"
             )
+        files = sum(number for number, _ in self.writers.contents(self.model, topology).values())
+        if files > MAX_FILES:
+            yield f"checkpoint.model: {files} files; at most {MAX_FILES} are possible"
 
     def idle(self) -> Iterator[str]:
-        """Name a copy bandwidth without an asynchronous checkpoint."""
+        """Name a copy bandwidth without an asynchronous checkpoint, and what of a state has no use."""
+        yield from self.model.idle()
         if self.snapshot_bandwidth != type(self).model_fields["snapshot_bandwidth"].default and not self.asynchronous:
             rate = RATE.exact(self.snapshot_bandwidth)
             yield f"checkpoint.snapshot_bandwidth={rate}: nothing is copied without checkpoint.asynchronous=true"

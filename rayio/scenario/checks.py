@@ -11,12 +11,15 @@ from rayio.kinds import FORMATS, LAYERS, LOADERS, STORAGE_MODELS
 from rayio.place import MAX_RANKS, MAX_STEPS
 from rayio.scenario import apart, derive, duration, evaluation, shards
 from rayio.scenario.address import MODELLED
+from rayio.scenario.compute import ByBatchSize
 from rayio.scenario.decode import Work
 from rayio.scenario.kind import Kind
 from rayio.scenario.layers import layers_of
 from rayio.scenario.model import Scenario
 from rayio.scenario.storage import UNKNOWN
+from rayio.scenario.sync import Sync
 from rayio.scenario.workers import Autoscaled
+from rayio.scenario.writers import Writers
 from rayio.schema.choice import Choosing
 from rayio.schema.fields import Section, listed, show
 from rayio.units import format_bytes, format_seconds
@@ -25,6 +28,9 @@ T = TypeVar("T")
 
 #: Roles of a run: on the virtual clock they share a process, and take about 10 KiB each.
 MAX_ROLES = 1 << 20
+
+#: Files and bytes of what no checkpoint has.
+NOTHING = (0, 0)
 
 RATE_IS_MISSING = "give loader.decode.rate, the bytes per second of one worker"
 
@@ -92,9 +98,11 @@ def of_kinds(scenario: Scenario, ask: Callable[[Kind], Iterable[T]]) -> list[T]:
     """
     answers: list[T] = []
     for section in sections(scenario):
-        for choice in section.choices if isinstance(section, Choosing) else ():
+        if not isinstance(section, Choosing):
+            continue
+        for choice in section.choices:
             name = getattr(section, choice.key)
-            if isinstance(kind := choice.registry[name], Kind):
+            if isinstance(kind := section.kind_of(choice), Kind):
                 with choice.registry.answerable(name):
                     answers += ask(kind)
     for layer in layers_of(scenario, modelled=True):
@@ -149,10 +157,11 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     yield from of_kinds(scenario, lambda kind: kind.contradictions(scenario))
     if (steps := derive.steps_per_epoch(scenario)) > MAX_STEPS:
         yield f"train.steps={show(train.steps)}: {steps} steps per epoch; at most {MAX_STEPS} are possible"
-    if train.stragglers is not None and (named := max(train.stragglers.ranks)) >= ranks:
-        slow = show(train.stragglers.ranks)
-        yield f"train.stragglers.ranks={slow}: no rank {named}; {who} are ranks 0 to {ranks - 1}"
-    if dataset.sample_bytes.expected < (least := derive.least_sample_bytes(dataset.options)):
+    yield from train.parallelism.refusals(ranks)
+    yield from derive.pace(scenario).contradictions(cluster.nodes, ranks, who)
+    if isinstance(train.compute, ByBatchSize):
+        yield from train.compute.refusals("train.compute", "loader.batch_size", loader.batch_size)
+    if not dataset.external and dataset.sample_bytes.expected < (least := derive.least_sample_bytes(dataset.options)):
         size, why = format_bytes(dataset.sample_bytes.expected), "which hold a sample's id and digest"
         if least > derive.MIN_SAMPLE_BYTES:
             why = f"the least of dataset.format={dataset.format}"
@@ -201,7 +210,8 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         )
     if not derive.ideal_seconds(scenario) <= derive.MAX_SECONDS:
         long = f"{derive.total_steps(scenario)} steps take {derive.ideal_seconds(scenario):.3g} s"
-        yield f"train.compute={train.compute.expected:.3g} s: {long}; at most {derive.MAX_SECONDS:.3g} s are possible"
+        each, most = derive.compute_seconds(scenario), derive.MAX_SECONDS
+        yield f"train.compute={each:.3g} s: {long}; at most {most:.3g} s are possible"
     else:
         yield from duration.refusals(scenario)
     if dataset.is_modelled and loader.payload == "real":
@@ -214,7 +224,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
                 f"checkpoint.path={scenario.checkpoint.path}: has no bytes, and dataset.path={dataset.path} has; "
                 "give a folder"
             )
-        yield from scenario.checkpoint.writers.refusals(scenario.checkpoint.model.bytes, scenario.cluster.topology)
+        yield from scenario.checkpoint.refusals(scenario.topology)
     charges = scenario.charges
     if charges.cpu.step > charges.step:
         yield (
@@ -222,7 +232,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
             f"{format_seconds(charges.step)} that is work, so it is that at most"
         )
     for name, value in table(scenario).items():
-        is_instant = name.endswith("read_demand") and train.compute.expected == 0
+        is_instant = name.endswith("read_demand") and derive.compute_seconds(scenario) == 0
         if not is_instant and not math.isfinite(value):
             yield f"{name} is {value}: a size, a rate or a time is too large or too small for a number"
 
@@ -246,6 +256,8 @@ def idle(scenario: Scenario) -> list[str]:
     if scenario.checkpoint is not None and not derive.num_checkpoints(scenario):
         first = derive.checkpoint_period(scenario)
         notes.append(f"checkpoint.every: no checkpoint falls due, the first would be after {first} of {steps} steps")
+    if not train.parallelism.is_default and not any(kind.follows_parallelism for kind in _meeting(scenario)):
+        notes.append("train.parallelism: changes nothing with these train.sync and checkpoint.writers")
     if train.warmup_steps >= steps:
         notes.append(f"train.warmup_steps={train.warmup_steps}: the run has {steps} steps, so nothing is measured")
     if train.steps is not None and train.steps > derive.uncapped_steps(scenario)[1]:
@@ -261,6 +273,9 @@ def idle(scenario: Scenario) -> list[str]:
         notes += shards.notes(scenario, derive.num_files(scenario), derive.world_size(scenario), dropped)
     for section in sections(scenario):
         notes += section.idle()
+    notes += derive.pace(scenario).idle()
+    if train.accumulate > 1 and not train.sync.meets:
+        notes.append(f"train.accumulate={train.accumulate}: ranks never wait for each other with train.sync=none")
     notes += of_kinds(scenario, lambda kind: kind.idle(scenario))
     works = scenario.charges.cpu.is_work or isinstance(loader.decode, Work) or scenario.train.compute_cores
     if scenario.cluster.cores is not None and not works:
@@ -275,8 +290,15 @@ def idle(scenario: Scenario) -> list[str]:
     return notes
 
 
+def _meeting(scenario: Scenario) -> list[Sync | Writers]:
+    """Return the kinds for which the ranks' parts of the model may matter."""
+    saved = scenario.checkpoint
+    return [scenario.train.sync, *([] if saved is None else [saved.writers])]
+
+
 def table(scenario: Scenario) -> dict[str, float]:
     """Return the derived numbers by name, as ``rayio show`` prints them; bytes, seconds and bytes per second."""
+    contents, shares = derive.checkpoint_contents(scenario), derive.checkpoint_shares(scenario)
     return {
         "world_size": derive.world_size(scenario),
         "num_files": derive.num_files(scenario),
@@ -298,8 +320,13 @@ def table(scenario: Scenario) -> dict[str, float]:
         "num_queues": derive.num_queues(scenario),
         "num_writers": derive.num_writers(scenario),
         "num_checkpoints": derive.num_checkpoints(scenario),
+        "checkpoint_files": derive.checkpoint_files(scenario),
         "checkpoint_bytes": derive.checkpoint_bytes(scenario),
-        "allreduce_seconds": derive.allreduce_seconds(scenario.train.sync, derive.world_size(scenario)),
+        "allreduce_seconds": derive.allreduce_seconds(scenario),
+        "checkpoint_model_bytes": contents.get("model", NOTHING)[1],
+        "checkpoint_optimizer_bytes": contents.get("optimizer", NOTHING)[1],
+        "checkpoint_fewest_rank_bytes": min(shares, default=0),
+        "checkpoint_most_rank_bytes": max(shares, default=0),
         **evaluation.table(scenario),
         **dict(of_kinds(scenario, lambda kind: kind.table(scenario).items())),
     }

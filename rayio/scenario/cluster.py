@@ -11,7 +11,6 @@ from pydantic.functional_validators import BeforeValidator
 
 from rayio.place import MAX_RANKS
 from rayio.scenario.reader_pool import ReaderPool
-from rayio.scenario.topology import Topology
 from rayio.schema.fields import Reads, RefusedError, Seconds, Section, choice, none_is_null, quantity, show, whole
 from rayio.units import BYTES, RATE, SECONDS, format_seconds
 
@@ -191,8 +190,3 @@ class Cluster(Section):
     def world_size(self) -> int:
         """Ranks of the whole run."""
         return self.nodes * self.ranks_per_node
-
-    @property
-    def topology(self) -> Topology:
-        """The ranks, and the nodes they live on."""
-        return Topology(nodes=self.nodes, ranks_per_node=self.ranks_per_node)

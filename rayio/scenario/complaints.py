@@ -154,7 +154,7 @@ def _locate(loc: tuple[int | str, ...], data: Mapping[str, Any]) -> tuple[KeyPat
         key = f"[{part}]" if isinstance(part, int) and isinstance(node, (list, tuple)) else str(part)
         inner = step(node, key)
         if number == len(loc) - 1:
-            is_written = inner or not any(key in section.hidden() for section in sections)
+            is_written = inner or not any(key in section.unwritten() for section in sections)
             return (*path, key) if is_written else tuple(path), _chosen(sections, node)
         if inner:
             path.append(key)

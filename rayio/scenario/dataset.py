@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from rayio.kinds import FORMATS
+from rayio.kinds import EXTERNALS, FORMATS
 from rayio.scenario.address import MODELLED, Path
 from rayio.schema.choice import NO_OPTIONS, Choice, Choosing, OptionsOf, named
 from rayio.schema.distribution import BytesDistribution
-from rayio.schema.fields import Natural, Positive, Reads, RefusedError, Section, choice, whole
+from rayio.schema.fields import Flag, Natural, Positive, Reads, RefusedError, Section, choice, listed, whole
 
 
 def _factor(value: Any) -> float:
@@ -52,7 +53,36 @@ class Dataset(Choosing):
         1.0, description="Factor by which zlib shrinks a sample's bytes; 1 is random bytes, which nothing shrinks."
     )
     files_per_folder: Positive = Field(1000, description="Files in each folder of the dataset.")
+    external: Flag = Field(
+        False,
+        description="If true, other programs wrote the files (DLIO, MLPerf Storage), which are read as they are; "
+        "format, num_files, samples_per_file and sample_bytes are then found in them.",
+    )
     eval: EvaluationDataset = Field(EvaluationDataset(), description="Files that train.evaluate reads.")
+
+    def kind_of(self, choice: Choice) -> Any:
+        """Return the kind that a key chooses: of files of other programs, how they are read."""
+        if self.external and choice.registry is FORMATS and self.format in EXTERNALS:
+            return EXTERNALS[self.format]
+        return super().kind_of(choice)
+
+    def contradictions(self) -> Iterator[str]:
+        """Refuse external datasets without files, or of a format that is written and read by rayio alone."""
+        if not self.external:
+            return
+        if self.is_modelled:
+            yield f"dataset.external=true: dataset.path={self.path} has no files; give their folder"
+        if self.format not in EXTERNALS:
+            line = f"dataset.external=true: dataset.format={self.format} is not read as it is; use "
+            yield f"{line}{listed([*EXTERNALS])}"
+
+    def idle(self) -> Iterator[str]:
+        """State what nobody verifies."""
+        if self.external:
+            yield (
+                "dataset.external=true: samples have no ids, so files, their sizes and numbers of samples are "
+                "verified, and contents only as far as their format has checksums"
+            )
 
     @property
     def is_modelled(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import yaml
 from pydantic import ValidationError
 
 from rayio.errors import ContradictionError, ScenarioError
-from rayio.scenario import checks
+from rayio.scenario import checks, external
 from rayio.scenario.complaints import choices_of, explain, one_of
+from rayio.scenario.foreign import Foreign, kind_of, split
 from rayio.scenario.model import Scenario
 from rayio.scenario.source import (
     MAX_DEPTH,
@@ -38,31 +40,48 @@ __all__ = ["build", "load", "packaged"]
 ALTERNATIVES: frozenset[KeyPath] = frozenset({("checkpoint", "every"), ("train", "evaluate", "every")})
 
 
+#: The distribution whose values are in a file.
+MEASURED = "empirical"
+
 #: What holds other values.
 CONTAINERS = (Mapping, list, tuple, set, frozenset)
 
 
-def load(source: str | Path, overrides: Sequence[str] | Mapping[str, Any] = ()) -> Scenario:
+def load(source: str | Path, overrides: Sequence[str] | Mapping[str, Any] = (), root: str | Path = "") -> Scenario:
     """Return a scenario by path or packaged name, with its bases and with overrides in order.
 
     Overrides are texts ``section.key=value`` (the value in YAML) or a mapping of dotted keys to values. Mappings merge
-    key by key; scalars, lists and mappings of another ``kind`` replace what was there.
+    key by key; scalars, lists and mappings of another ``kind`` replace what was there. Relative paths of external
+    datasets start from ``root``, or from the working directory.
 
     Raises:
         ScenarioError: one line with file, key path, value and what is allowed.
     """
-    return loading(source)(overrides)
+    return loading(source, root)(overrides)
 
 
-def loading(source: str | Path) -> Callable[[Sequence[str] | Mapping[str, Any]], Scenario]:
+def loading(source: str | Path, root: str | Path = "") -> Callable[[Sequence[str] | Mapping[str, Any]], Scenario]:
     """Read a scenario's files once; return a function that applies overrides to them (see :func:`load`).
 
     Raises:
         ScenarioError: one line with file, key path, value and what is allowed.
     """
+    if (named := kind_of(source)) is not None:
+        return _foreign(*named, str(root))
     path, label = find(source)
     layers = _chain(path, label, ())
-    return lambda overrides: _build([*layers, *(_override(pair, label) for pair in _pairs(overrides))])
+    return lambda overrides: _build([*layers, *(_override(pair, label) for pair in pairs(overrides))], str(root))
+
+
+def _foreign(kind: Foreign, path: str, root: str) -> Callable[[Sequence[str] | Mapping[str, Any]], Scenario]:
+    """Read a file of another program once; return a function that applies overrides in its form and in ours."""
+    opened = kind.open(Path(path), path)
+
+    def load_with(overrides: Sequence[str] | Mapping[str, Any]) -> Scenario:
+        own, others = split(kind, overrides)
+        return _build([opened(own).layer, *(_override(pair, path) for pair in pairs(others))], root)
+
+    return load_with
 
 
 def build(data: Mapping[str, Any], label: str = "scenario") -> Scenario:
@@ -74,14 +93,14 @@ def build(data: Mapping[str, Any], label: str = "scenario") -> Scenario:
     return _build([Layer(dict(bounded(data, label)), label)])
 
 
-def _build(layers: Sequence[Layer]) -> Scenario:
+def _build(layers: Sequence[Layer], root: str = "") -> Scenario:
     label = next(layer.label for layer in reversed(layers) if layer.path is not None or len(layers) == 1)
     data: dict[str, Any] = {}
     for layer in layers:
         _refuse_to_descend_into_a_scalar(data, layer)
         data = merge(data, layer.data)
     try:
-        scenario = Scenario.model_validate(data)
+        scenario = Scenario.model_validate(external.completed(data, Scenario.model_validate, root))
     except ValidationError as error:
         raise explain(error, data, layers) from None
     if contradictions := [f"{label}: {line}" for line in checks.contradictions(scenario)]:
@@ -94,7 +113,7 @@ def _chain(path: Path, label: str, below: tuple[tuple[Path, str], ...]) -> list[
     if here in [file for file, _ in below]:
         circle = " -> ".join([name for _, name in below] + [label])
         raise ScenarioError(f"{below[-1][1]}: extends={label}: goes round in a circle: {circle}")
-    layer = read(path, label)
+    layer = beside(read(path, label))
     if "extends" not in layer.data:
         return [layer]
     base = layer.data["extends"]
@@ -109,7 +128,27 @@ def _chain(path: Path, label: str, below: tuple[tuple[Path, str], ...]) -> list[
     except ScenarioError as error:
         raise ScenarioError(f"{where}: extends={show(base)}: {error}") from None
     below = (*below, (here, label))
-    return [*_chain(base_path, base_label, below), Layer(own, label, layer.lines, path)]
+    return [*map(_inherited, _chain(base_path, base_label, below)), Layer(own, label, layer.lines, path)]
+
+
+def _inherited(base: Layer) -> Layer:
+    """Return the keys of a base without its published facts, which belong to that workload alone."""
+    return replace(base, data={key: value for key, value in base.data.items() if key != "published"})
+
+
+def beside(layer: Layer) -> Layer:
+    """Return a file's layer with the files of measured values below its folder; an override's are below the cwd."""
+    if layer.path is None:
+        return layer
+    return replace(layer, data=_below(layer.data, Path(layer.path).parent))
+
+
+def _below(value: Any, folder: Path) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    names_values = value.get("kind", MEASURED) == MEASURED and isinstance(value.get("file"), str)
+    inner = {key: _below(each, folder) for key, each in value.items()}
+    return inner | {"file": str(folder / value["file"])} if names_values else inner
 
 
 def _real(path: Path) -> Path:
@@ -145,16 +184,21 @@ def without_options_of_others(
     return base
 
 
-def _pairs(overrides: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, Any]]:
+def pairs(overrides: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return overrides as dotted keys and values.
+
+    Raises:
+        ScenarioError: a text has no ``=``, or a value is beyond the limits of files.
+    """
     if isinstance(overrides, Mapping):
         return [(str(key), bounded(value, f"override {key}")) for key, value in overrides.items()]
-    pairs = []
+    made = []
     for text in [overrides] if isinstance(overrides, str) else overrides:
         key, equals, value = text.partition("=")
         if not equals:
             raise ScenarioError(f"override {text}: no '='; write section.key=value, such as loader.batch_size=8")
-        pairs.append((key.strip(), parsed(value, f"override {key.strip()}")))
-    return pairs
+        made.append((key.strip(), parsed(value, f"override {key.strip()}")))
+    return made
 
 
 def parsed(text: str, where: str) -> Any:

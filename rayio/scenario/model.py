@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
 from pydantic.functional_validators import BeforeValidator
 
-from rayio.scenario.checkpoint import Checkpoint, ModelState
+from rayio.scenario.checkpoint import Checkpoint
 from rayio.scenario.cluster import Cluster
 from rayio.scenario.costs import ChosenCosts, Costs, charged
 from rayio.scenario.dataset import Dataset, EvaluationDataset
 from rayio.scenario.expect import Expect, Expectations
 from rayio.scenario.loader import Loader
+from rayio.scenario.pace import Stragglers
+from rayio.scenario.published import Published
 from rayio.scenario.storage import Storage, StorageParameters
 from rayio.scenario.sync import AllReduce, BarrierSync, NoSync
+from rayio.scenario.topology import Topology
 from rayio.scenario.trace import Trace
-from rayio.scenario.train import Evaluate, Stragglers, Train
+from rayio.scenario.train import Evaluate, Train
 from rayio.scenario.writers import AllRanks, Dedicated, RankZero
 from rayio.schema.distribution import NO_TIME
 from rayio.schema.fields import Name, Natural, Section, Text, none_is_null
@@ -24,7 +28,7 @@ from rayio.storage.stores.opening import Settings
 
 __all__ = [
     "NO_TIME", "AllRanks", "AllReduce", "BarrierSync", "Checkpoint", "Cluster", "Costs", "Dataset", "Dedicated",
-    "Evaluate", "EvaluationDataset", "Loader", "ModelState", "NoSync", "RankZero", "Scenario", "Storage",
+    "Evaluate", "EvaluationDataset", "Loader", "NoSync", "RankZero", "Scenario", "Storage",
     "StorageParameters", "Stragglers", "Trace", "Train",
 ]  # fmt: skip
 
@@ -53,11 +57,30 @@ class Scenario(Section):
         description="Loader overhead model, which simulate charges: a name, or numbers. With a name, a run on a wall "
         "clock also holds its rank for costs.receive of each batch.",
     )
+    published: Published = Field(
+        (),
+        description="Numbers that were published of this workload, which rayio check-published compares with simulated "
+        "ones. A scenario that extends this one has none of them.",
+    )
 
     @property
     def charges(self) -> Costs:
         """Return the numbers of ``costs``, which the virtual engine charges."""
         return charged(self.costs)
+
+    @property
+    def topology(self) -> Topology:
+        """The ranks, their nodes, and their parts of the model. An impossible division counts as none."""
+        cluster, divided = self.cluster, self.train.parallelism
+        ranks = Topology(nodes=cluster.nodes, ranks_per_node=cluster.ranks_per_node)
+        if ranks.ranks % divided.parts:
+            return ranks
+        return replace(
+            ranks,
+            tensor_parallel=divided.tensor,
+            pipeline_parallel=divided.pipeline,
+            zero_stage=divided.zero_stage,
+        )
 
     @property
     def stores(self) -> Settings:

@@ -215,7 +215,7 @@ class Storage(Choosing):
         return Settings(dict(self.schemes), seed, self.page_cache)
 
     @classmethod
-    def hidden(cls) -> tuple[str, ...]:
+    def unwritten(cls) -> tuple[str, ...]:
         """Return the fields that are no keys."""
         return ("schemes", "layers")
 

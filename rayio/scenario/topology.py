@@ -9,9 +9,13 @@ from dataclasses import dataclass
 class Topology:
     """The ranks of a run, numbered node by node. A model is split by tensors and by stages, and each part has replicas.
 
-    >>> four = Topology(nodes=2, ranks_per_node=2, tensor_parallel=2)
-    >>> four.ranks, four.node_of(3), [*four.ranks_of(1)], four.data_parallel
-    (4, 1, [2, 3], 2)
+    Ranks next to each other share a layer, then come the stages, then the replicas.
+
+    >>> eight = Topology(nodes=2, ranks_per_node=4, tensor_parallel=2, pipeline_parallel=2)
+    >>> eight.ranks, eight.node_of(5), [*eight.ranks_of(1)], eight.data_parallel
+    (8, 1, [4, 5, 6, 7], 2)
+    >>> eight.tensor_of(7), eight.stage_of(7), eight.replica_of(7), [*eight.replicas_of(7)], [*eight.model_of(7)]
+    (1, 1, 1, [3, 7], [4, 5, 6, 7])
     """
 
     nodes: int
@@ -19,6 +23,8 @@ class Topology:
     #: Ranks that share each layer, and stages that share the layers.
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
+    #: What replicas divide instead of having a copy each: 1 optimizer, 2 gradients too, 3 parameters too; 0 nothing.
+    zero_stage: int = 0
 
     @property
     def ranks(self) -> int:
@@ -26,9 +32,14 @@ class Topology:
         return self.nodes * self.ranks_per_node
 
     @property
+    def parts(self) -> int:
+        """Ranks that have the whole model together."""
+        return self.tensor_parallel * self.pipeline_parallel
+
+    @property
     def data_parallel(self) -> int:
         """Ranks that have the same part of the model: all of them if it is not split."""
-        return self.ranks // (self.tensor_parallel * self.pipeline_parallel)
+        return self.ranks // self.parts
 
     def node_of(self, rank: int) -> int:
         """Return the node of a rank."""
@@ -37,3 +48,34 @@ class Topology:
     def ranks_of(self, node: int) -> range:
         """Return the ranks of a node."""
         return range(node * self.ranks_per_node, (node + 1) * self.ranks_per_node)
+
+    def tensor_of(self, rank: int) -> int:
+        """Return which part of each layer a rank has, from 0."""
+        return rank % self.tensor_parallel
+
+    def stage_of(self, rank: int) -> int:
+        """Return the pipeline stage of a rank, from 0."""
+        return rank // self.tensor_parallel % self.pipeline_parallel
+
+    def replica_of(self, rank: int) -> int:
+        """Return the replica of the model that a rank belongs to, from 0."""
+        return rank // self.parts
+
+    def model_of(self, rank: int) -> range:
+        """Return the ranks that have the whole model together with this one: one replica."""
+        first = self.replica_of(rank) * self.parts
+        return range(first, first + self.parts)
+
+    def replicas_of(self, rank: int) -> range:
+        """Return the ranks with the same part of the model as this one: its data-parallel group."""
+        return range(rank % self.parts, self.ranks, self.parts)
+
+    def tensors_of(self, rank: int) -> range:
+        """Return the ranks that share the layers of this one: its tensor-parallel group."""
+        first = rank - self.tensor_of(rank)
+        return range(first, first + self.tensor_parallel)
+
+    def stages_of(self, rank: int) -> range:
+        """Return the ranks that pass batches on to each other, by stage: its pipeline."""
+        model = self.model_of(rank)
+        return range(model.start + self.tensor_of(rank), model.stop, self.tensor_parallel)

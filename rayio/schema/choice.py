@@ -159,7 +159,7 @@ class Choosing(Section):
         if not isinstance(value, Mapping):
             return handler(value)
         data = dict(value)
-        for field in cls.hidden():
+        for field in cls.unwritten():
             if field in data and isinstance(data[field], (Mapping, str, int, float, list, type(None))):
                 hidden = InitErrorDetails(type="extra_forbidden", loc=(field,), input=data[field])
                 raise ValidationError.from_exception_data(cls.__name__, [hidden])
@@ -188,6 +188,10 @@ class Choosing(Section):
             return None
         return None
 
+    def kind_of(self, choice: Choice) -> Any:
+        """Return the kind that a key chooses."""
+        return choice.registry[getattr(self, choice.key)]
+
     @model_serializer(mode="wrap")
     def _options_beside(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         flat: dict[str, Any] = {}
@@ -196,11 +200,11 @@ class Choosing(Section):
             if key in spare:
                 flat |= {name: option for options in value for name, option in options.items() if option is not None}
             else:
-                flat |= value if key in self.hidden() else {key: value}
+                flat |= value if key in self.unwritten() else {key: value}
         return flat
 
     @classmethod
-    def hidden(cls) -> tuple[str, ...]:
+    def unwritten(cls) -> tuple[str, ...]:
         """Fields that are no keys."""
         return tuple(field for choice in cls.choices for field in (choice.field, choice.spare) if field)
 
@@ -217,13 +221,13 @@ class Choosing(Section):
     @classmethod
     def known_keys(cls) -> list[str]:
         """Every key that may be written here, those of any kind among them."""
-        return [*(key for key in cls.model_fields if key not in cls.hidden()), *cls.options_there_are()]
+        return [*(key for key in cls.model_fields if key not in cls.unwritten()), *cls.options_there_are()]
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
         schema = handler(core)
         properties = handler.resolve_ref_schema(schema)["properties"]
-        for field in cls.hidden():
+        for field in cls.unwritten():
             del properties[field]
         for key, (options, names) in cls.options_there_are().items():
             options.model_rebuild()
@@ -281,4 +285,5 @@ class KindOf:
              "additionalProperties": False}
             for name, kind in kinds.items() if name in kind.model_fields
         ]  # fmt: skip
-        return {"anyOf": [{"enum": plain}, *short, *map(schema_of_kind, kinds.values())]}
+        names: list[JsonSchema] = [{"enum": plain}] if plain else []
+        return {"anyOf": [*names, *short, *map(schema_of_kind, kinds.values())]}

@@ -51,6 +51,28 @@ class Distribution(Section):
     quantities: ClassVar[tuple[str, ...]] = ()
     kind: str
 
+    @classmethod
+    def read(cls, value: Mapping[str, Any], dimension: Dimension) -> Self:
+        """Return the distribution of a mapping whose quantities are written with units."""
+        given = {name: each for name, each in value.items() if each is not None and each != "none"}
+        numbers = {name: given[name] for name in cls.quantities if name in given}
+        for name, written in numbers.items():
+            try:
+                numbers[name] = dimension.bounded(written)
+            except ValueError as error:
+                raise RefusedError(str(error), name, written) from None
+        return cls.model_validate({**given, **numbers})
+
+    def written(self, dimension: Dimension) -> dict[str, Any]:
+        """Return the mapping that :meth:`read` reads, with units."""
+        plain = self.model_dump(exclude_none=True)
+        return {key: dimension.exact(value) if key in self.quantities else value for key, value in plain.items()}
+
+    def times(self, factor: float) -> Self:
+        """Return the distribution of ``factor`` times the values."""
+        values = {name: getattr(self, name) for name in self.quantities}
+        return self.model_copy(update={name: value * factor for name, value in values.items() if value is not None})
+
     @abstractmethod
     def draw(self, address_key: int, index: Index) -> Floats:
         """Draw one value for each index (any shape) below an address; ``address_key`` comes from ``seeds.key``."""
@@ -152,13 +174,13 @@ class Normal(Distribution):
 
     def draw(self, address_key: int, index: Index) -> Floats:
         """Draw for each index; negative values are drawn again at the next attempt's address."""
-        drawn = self.mean + self.stdev * _standard_normal(address_key, index)
+        drawn = self.mean + self.stdev * standard_normal(address_key, index)
         attempt = 0
         while drawn.size and drawn.min() < 0:
             attempt += 1
             again = drawn < 0
             key = seeds.key(address_key, "attempt", attempt)
-            drawn[again] = self.mean + self.stdev * _standard_normal(key, index[again])
+            drawn[again] = self.mean + self.stdev * standard_normal(key, index[again])
         return drawn
 
     @property
@@ -172,44 +194,75 @@ class Normal(Distribution):
 
 
 class LogNormal(Distribution):
-    """A skewed curve with a long tail, by its ``median`` and ``sigma``, the deviation of its logarithm.
+    """A skewed curve with a long tail, by ``median`` and ``sigma`` (the deviation of its logarithm), or mean and stdev.
 
-    Values above ``max`` are drawn again; ``max`` may not lie below the median.
+    Values above ``max`` are drawn again; ``max`` may not lie below the median. ``mean`` and ``stdev`` are those without
+    a ``max``.
     """
 
-    quantities = ("median", "max")
+    quantities = ("median", "mean", "stdev", "max")
     kind: Literal["lognormal"] = "lognormal"
-    median: Number = Field(description="The median.")
-    sigma: Annotated[float, Reads(_sigma, {"type": "number", "minimum": 0, "maximum": 10})] = Field(
-        description="The standard deviation of the logarithm."
+    median: Number | None = Field(None, description="The median.")
+    sigma: Annotated[float, Reads(_sigma, {"type": "number", "minimum": 0, "maximum": 10})] | None = Field(
+        None, description="The standard deviation of the logarithm."
     )
+    mean: Number | None = Field(None, description="The mean, instead of median and sigma.")
+    stdev: Number | None = Field(None, description="The standard deviation, instead of median and sigma.")
     max: Number | None = Field(None, description="Values above are drawn again; none by default.")
 
     @model_validator(mode="after")
-    def _max_leaves_something(self) -> Self:
-        if self.max is not None and self.max < self.median:
+    def _is_one_of_two(self) -> Self:
+        check_pair(self, ("median", "sigma"), ("mean", "stdev"))
+        if self.mean is not None and self.stdev is not None and self.stdev > 1e6 * self.mean:
+            raise refusal(RefusedError("stdev must be at most 10^6 times the mean"))
+        if self.max is not None and self.max < self.centre:
             raise refusal(RefusedError("max must not be below median"))
         return self
 
+    @property
+    def centre(self) -> float:
+        """The median: ``mean / sqrt(1 + (stdev / mean)^2)`` where the mean is given."""
+        if self.median is not None:
+            return self.median
+        mean, stdev = self.mean or 0.0, self.stdev or 0.0
+        return mean / math.sqrt(1 + (stdev / mean) ** 2) if mean > 0 else 0.0
+
+    @property
+    def spread(self) -> float:
+        """The sigma: ``sqrt(log(1 + (stdev / mean)^2))`` where mean and stdev are given."""
+        if self.sigma is not None:
+            return self.sigma
+        mean, stdev = self.mean or 0.0, self.stdev or 0.0
+        return math.sqrt(math.log1p((stdev / mean) ** 2)) if mean > 0 else 0.0
+
     def draw(self, address_key: int, index: Index) -> Floats:
         """Draw for each index; values above ``max`` are drawn again at the next attempt's address."""
-        drawn = self.median * np.exp(self.sigma * _standard_normal(address_key, index))
+        median, sigma = self.centre, self.spread
+        drawn = median * np.exp(sigma * standard_normal(address_key, index))
         attempt = 0
         while self.max is not None and drawn.size and drawn.max() > self.max:
             attempt += 1
             again = drawn > self.max
             key = seeds.key(address_key, "attempt", attempt)
-            drawn[again] = self.median * np.exp(self.sigma * _standard_normal(key, index[again]))
+            drawn[again] = median * np.exp(sigma * standard_normal(key, index[again]))
         return drawn
 
     @property
     def expected(self) -> float:
         """Mean, truncated at ``max``: ``median * exp(sigma^2/2) * Phi(z - sigma) / Phi(z)``, z the max in sigmas."""
-        mean = self.median * math.exp(self.sigma**2 / 2)
-        if self.max is None or self.sigma == 0 or self.median == 0:
+        median, sigma = self.centre, self.spread
+        mean = median * math.exp(sigma**2 / 2)
+        if self.max is None or sigma == 0 or median == 0:
             return mean
-        z = math.log(self.max / self.median) / self.sigma
-        return mean * _below(z - self.sigma) / _below(z)
+        z = math.log(self.max / median) / sigma
+        return mean * _below(z - sigma) / _below(z)
+
+
+def check_pair(section: Section, first: tuple[str, str], second: tuple[str, str]) -> None:
+    """Refuse a distribution that has not exactly one of two pairs of parameters."""
+    given = {name for name in (*first, *second) if getattr(section, name) is not None}
+    if given not in ({*first}, {*second}):
+        raise refusal(RefusedError(f"must have {first[0]} and {first[1]}, or {second[0]} and {second[1]}"))
 
 
 def _below(z: float) -> float:
@@ -217,7 +270,7 @@ def _below(z: float) -> float:
     return math.erfc(-z / math.sqrt(2)) / 2
 
 
-def _standard_normal(address_key: int, index: Index) -> Floats:
+def standard_normal(address_key: int, index: Index) -> Floats:
     """Draw by Box and Muller's method, both uniforms from the halves of one 64-bit word (so |z| stays below 6.8)."""
     words = seeds.words(address_key, index)
     radius = np.log(((words >> np.uint64(32)).astype(np.float64) + 0.5) * 2.0**-32)
@@ -251,6 +304,8 @@ class Of:
             return Constant(value=self.dimension.bounded(value))
         kind = value.get("kind")
         others = [] if self.others is None else [*self.others]
+        if kind is None and len(value) == 1 and (name := next(iter(value))) in others and self.others is not None:
+            return self.others[name].model_validate(value)
         if kind is None:
             raise RefusedError(f"kind is missing; it must be {listed([*DISTRIBUTIONS, *others])}")
         if self.others is not None and isinstance(kind, str) and kind in self.others:
@@ -259,14 +314,7 @@ class Of:
         if not isinstance(kind, str) or (kind not in DISTRIBUTIONS and kind not in DISTRIBUTIONS.later):
             raise RefusedError(f"must be {listed([*DISTRIBUTIONS, *others])}", "kind", kind)
         check_name(DISTRIBUTIONS, kind, "kind")
-        made = DISTRIBUTIONS[kind]
-        numbers = {name: value[name] for name in made.quantities if name in value}
-        for name, written in numbers.items():
-            try:
-                numbers[name] = self.dimension.bounded(written)
-            except ValueError as error:
-                raise RefusedError(str(error), name, written) from None
-        return made.model_validate({**value, **numbers})
+        return DISTRIBUTIONS[kind].read(value, self.dimension)
 
     def write(self, value: Any) -> Any:
         """Write a distribution with units; a constant as a bare quantity."""
@@ -274,8 +322,7 @@ class Of:
             return self.dimension.exact(value.value)
         if not isinstance(value, Distribution):
             return value.model_dump(mode="json", exclude_none=True)
-        plain = value.model_dump(exclude_none=True)
-        return {k: self.dimension.exact(v) if k in value.quantities else v for k, v in plain.items()}
+        return value.written(self.dimension)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         writes = core_schema.plain_serializer_function_ser_schema(self.write, when_used="json")
@@ -297,8 +344,10 @@ class Of:
         return {"anyOf": [self.dimension.number, self.dimension.schema, *kinds]}
 
     def _leaf(self, unit: JsonSchema, field: FieldInfo) -> JsonSchema:
-        if field.is_required() or field.default is not None:
+        if field.is_required():
             return unit
+        if field.default is not None:
+            return unit | {"default": self.dimension.exact(field.default)}
         return {"anyOf": [*unit["anyOf"], {"const": "none"}, {"type": "null"}], "default": None}
 
 

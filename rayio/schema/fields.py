@@ -40,7 +40,7 @@ class Section(BaseModel):
             return super().model_dump(**how)
 
     @classmethod
-    def hidden(cls) -> tuple[str, ...]:
+    def unwritten(cls) -> tuple[str, ...]:
         """Fields that are no keys."""
         return ()
 

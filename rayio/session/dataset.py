@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from rayio.errors import ScenarioError
+from rayio.model.plan import Plan
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import checks, evaluation
+from rayio.scenario.external import check_unchanged
 from rayio.scenario.layers import layers_of
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
@@ -22,14 +24,18 @@ from rayio.storage.stores.paged import check_direct
 from rayio.units import format_bytes
 
 
-def resolve(source: str | Path | Scenario, overrides: Sequence[str] | Mapping[str, Any] | None = None) -> Scenario:
-    """Return a scenario, given by path, by packaged name or as an object."""
+def resolve(
+    source: str | Path | Scenario,
+    overrides: Sequence[str] | Mapping[str, Any] | None = None,
+    root: str | Path | None = None,
+) -> Scenario:
+    """Return a scenario, given by path, by packaged name or as an object; ``root`` is that of relative paths."""
     if isinstance(source, Scenario):
         if overrides:
             raise ScenarioError("overrides apply to a scenario's file or name, not to a Scenario object")
         checks.check(source)
         return source
-    return load(source, overrides or ())
+    return load(source, overrides or (), root or "")
 
 
 def base_folder(scenario: Scenario, root: str | Path | None) -> str:
@@ -125,7 +131,7 @@ def generate(
         DataError: the folder holds something else, or a sample is damaged.
         StorageError: no space or no permission.
     """
-    scenario = resolve(source, overrides)
+    scenario = resolve(source, overrides, root)
     if scenario.dataset.is_modelled:
         raise ScenarioError(f"dataset.path={scenario.dataset.path} is modelled, so there is nothing to generate")
     base = base_folder(scenario, root)
@@ -152,6 +158,10 @@ def prepare_dataset(
         prepare_dataset(held_out, base, threads, reporter, "dataset.eval", verify=verify)
     folder = join(base, scenario.dataset.path)
     layout = layout_of(scenario)
+    if scenario.dataset.external:
+        files = check_unchanged(scenario, folder, layout.listing)
+        reporter.say(f"dataset {folder}: found {len(files)} files, {format_bytes(int(files.sizes.sum()))}")
+        return folder
     report = generating.prepare(
         layout, scenario.dataset.format, folder,
         settings=scenario.stores, threads=threads, progress=reporter.generating, section=section,
@@ -178,12 +188,17 @@ def prepare_dataset(
     return folder
 
 
-def prepare_files(scenario: Scenario, base: str, reporter: Reporter) -> None:
-    """Generate or check the dataset, and prepare a folder with space for all checkpoints."""
-    checkpoints = None if scenario.checkpoint is None else Checkpoints(scenario, base)
+def prepare_files(scenario: Scenario, plan: Plan, base: str, reporter: Reporter) -> tuple[Plan, list[str]]:
+    """Generate or check the dataset, and prepare a folder with space for all checkpoints.
+
+    Returns the plan, with the checkpoint that the run begins with, and notes.
+    """
+    checkpoints, notes = None if scenario.checkpoint is None else Checkpoints(scenario, base), list[str]()
     if checkpoints is not None:  # before the dataset, which may take hours
         checkpoints.look()
         checkpoints.check_space()
+        plan, notes = checkpoints.begin(plan, reporter)
     prepare_dataset(scenario, base, None, reporter)
     if checkpoints is not None:
         checkpoints.prepare(reporter)
+    return plan, notes

@@ -28,13 +28,14 @@ from rayio.report.text.progress import progress_line
 from rayio.report.text.terms import retries_note
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import checks, derive
+from rayio.scenario.foreign import converted
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
 from rayio.schema.fields import MAX_WHOLE
 from rayio.session.between import between
 from rayio.session.conclude import OF_STEPS, conclude, numbers_of
 from rayio.session.dataset import base_folder, idle_storage, prepare_files, resolve
-from rayio.session.fetched import eviction_notes, fetched
+from rayio.session.fetched import eviction_notes, fetched, loaded
 from rayio.session.folders import refuse_inside, refuse_overlaps
 from rayio.session.progress_writer import ProgressWriter
 from rayio.session.result import Run
@@ -70,14 +71,17 @@ def simulate(
 
 
 def repeated(
-    source: str | Path | Scenario, overrides: Sequence[str] | Mapping[str, Any] | None, number: int
+    source: str | Path | Scenario,
+    overrides: Sequence[str] | Mapping[str, Any] | None,
+    number: int,
+    root: str | Path | None = None,
 ) -> list[Scenario]:
     """Return a scenario with as many seeds: its own, and those that follow.
 
     Raises:
         ScenarioError: the scenario is invalid, or its seed is too large.
     """
-    first = resolve(source, overrides)
+    first = resolve(source, overrides, root)
     if first.seed + number - 1 > MAX_WHOLE:
         raise ScenarioError(f"seed={first.seed}: too large for {number} repeats")
     return [first, *(first.model_copy(update={"seed": first.seed + n}) for n in range(1, number))]
@@ -119,7 +123,9 @@ def run(
             run directory is complete and holds the error.
         KeyboardInterrupt: after Ctrl-C, with a complete run directory likewise.
     """
-    scenario = resolve(source, overrides)
+    scenario = resolve(source, overrides, root)
+    if not isinstance(source, Scenario) and (made := converted(source, overrides or ())) is not None:
+        reporter.say(f"{source}: {made.in_words()}; rayio validate lists them")
     if engine_named(engine).is_virtual or scenario.dataset.is_modelled:
         checks.check_simulated(scenario)
     if collector is not None:
@@ -250,7 +256,8 @@ class _Session:
         self.engine.prepare()
         self.plan = self.engine.plan
         if not self.plan.modelled:
-            prepare_files(self.scenario, self.base, self.reporter)
+            self.plan, notes = prepare_files(self.scenario, self.plan, self.base, self.reporter)
+            self.engine.plan, self.notes = self.plan, self.notes + notes
         self.info["max_bytes_in_flight"] = self.plan.max_bytes_in_flight
         if not engine_named(self.engine_name).is_virtual:
             self.info["fixed_work_seconds"] = [round(fixed_work(), 6)]
@@ -284,6 +291,9 @@ class _Session:
         unread = (f"unreadable span files: {', '.join(lost)}",) if lost else ()
         outcome = self.engine.outcome
         sources = fetched(self.plan, self.base, tallies, outcome.before, outcome.after)
+        if result.restored is not None:
+            origins = loaded(self.plan, self.base, tallies, outcome.before, outcome.after)
+            result = replace(result, restored=replace(result.restored, fetched=origins))
         is_known = sources is not None and sources.page_cache_share is not None
         foretold = () if is_known else outcome.foretold
         result = replace(

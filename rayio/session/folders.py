@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from rayio import storage
 from rayio.data.manifest import IGNORED, NAME
 from rayio.errors import ScenarioError, StorageError
-from rayio.place import checkpoint_folder
+from rayio.model import manifest
+from rayio.model.plan import Plan
+from rayio.place import checkpoint_folder, checkpoint_place
 from rayio.reporter import Reporter
 from rayio.scenario import apart, derive
+from rayio.scenario.checkpoint import NOTHING
 from rayio.scenario.model import Scenario
 from rayio.storage.address import is_path, join, path_of
 from rayio.storage.real import random_bytes
@@ -21,8 +25,8 @@ from rayio.storage.stores.opening import Store
 from rayio.trace.run_directory import INFO
 from rayio.units import format_bytes
 
-#: Names of checkpoint folders (:func:`rayio.place.checkpoint_folder`), and of files by built-in checkpoint kinds.
-_CHECKPOINT, _FILE = re.compile(r"epoch-\d{4,}-step-\d{8,}"), re.compile(r"(shard|rank)-\d{5,}\.bin")
+#: Names of files by built-in checkpoint kinds.
+_FILE = re.compile(r"((model|optimizer)-)?(shard|rank|node|group)-\d{5,}(-layer-\d{5,})?\.bin")
 
 #: Bytes at the start of a file that identify rayio's files.
 HEADER_BYTES = 64
@@ -63,10 +67,12 @@ class Checkpoints:
         self.store: Store = storage.open(join(base, self.path), scenario.stores)
         writers = scenario.checkpoint.writers
         self.files: Mapping[str, int] = {
-            writers.file_name(number): size for number, size in enumerate(derive.checkpoint_shards(scenario))
+            part.name: part.num_bytes
+            for number in range(derive.num_writers(scenario))
+            for part in writers.files(number, scenario.checkpoint.model, scenario.topology)
         }
-        #: Bytes of existing files that the run replaces.
-        self.replaced = 0
+        #: Bytes of existing files that the run replaces, and whether a checkpoint of it exists in part or whole.
+        self.replaced, self.is_replacing = 0, False
 
     def look(self) -> None:
         """Refuse a folder that holds anything but checkpoints; remove unfinished files of earlier writers.
@@ -78,7 +84,7 @@ class Checkpoints:
             raise StorageError(f"checkpoint.path={self.path} is a file; choose a folder")
         there = [name for name in sorted(self.store.entries()) if name not in IGNORED]
         for name in there:
-            if not _CHECKPOINT.fullmatch(name):
+            if checkpoint_place(name) is None:
                 raise self._refusal(name)
             if self.store.leads_out(name):
                 raise StorageError(
@@ -88,13 +94,33 @@ class Checkpoints:
             self.store.tidy(name)
         self.replaced = 0
         due = {checkpoint_folder(epoch, step) for epoch, step in derive.checkpoint_steps(self.scenario)}
+        self.is_replacing = not due.isdisjoint(there)
         for folder in there if self.store.is_local else sorted(due & {*there}):
             for name, size in self.store.sizes(folder).items():
+                if name == manifest.NAME:
+                    continue
                 is_replaced = folder in due and name in self.files
                 # known names that this run does not write need no check of content
                 if (is_replaced or not _FILE.fullmatch(name)) and not self._is_ours(f"{folder}/{name}", size):
                     raise self._refusal(f"{folder}/{name}")
                 self.replaced += size if is_replaced else 0
+
+    def begin(self, plan: Plan, reporter: Reporter) -> tuple[Plan, list[str]]:
+        """Return the plan of a run that begins with the wanted checkpoint, and notes; after :meth:`look`.
+
+        Raises:
+            DataError: there is no complete checkpoint, or one with another model or layout.
+        """
+        saved, wanted = plan.checkpointing, self.scenario.checkpoint
+        assert saved is not None
+        assert wanted is not None
+        restored, notes = None, list[str]()
+        if wanted.restore != NOTHING:
+            restored, notes = manifest.chosen(self.store, wanted.restore, saved.identity, saved.files)
+            reporter.say(f"restoring {self.store.full(restored.folder)}")
+        for note in notes:
+            reporter.warn(note)
+        return replace(plan, checkpointing=replace(saved, restored=restored, is_replacing=self.is_replacing)), notes
 
     def check_space(self) -> str:
         """Refuse a run whose checkpoints do not fit; return text on needed and free space.
@@ -114,7 +140,7 @@ class Checkpoints:
             raise StorageError(
                 f"checkpoint.path={self.path}: only {format_bytes(free)} are free for checkpoints, {demand}"
                 f"{replacing}; free some space, choose another checkpoint.path, or fewer or smaller checkpoints "
-                "(checkpoint.every, checkpoint.model.bytes)"
+                "(checkpoint.every, checkpoint.model)"
             )
         return f"{demand}; {format_bytes(free)} are free"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rayio.errors import RayioError, StorageError
+from rayio.records.printed import escaped
 from rayio.records.run_result import RunResult
 from rayio.report.text.notebook import html
 from rayio.report.text.summary import summary
@@ -102,10 +103,11 @@ class Run:
         try:
             result = self.result
         except RayioError as error:
-            return f"<rayio.Run {self.address}: {error}>"
+            return escaped(f"<rayio.Run {self.address}: {error}>")
         au = "no step measured" if result.au is None else f"AU {100 * result.au:.1f} %"
         ending = f", exit code {result.exit_code}" if result.exit_code else ""
-        return f"<rayio.Run {summary(result).partition(chr(10))[0]}, {au}{ending}, in {self.address}>"
+        first = summary(result).partition("\n")[0]
+        return escaped(f"<rayio.Run {first}, {au}{ending}, in {self.address}>")
 
     def _repr_html_(self) -> str:
         try:

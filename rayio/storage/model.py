@@ -74,8 +74,11 @@ class Device:
     def reserve(self, arrival: int, num_requests: int, nbytes: int, alone: int) -> int:
         """Return the time at which ``num_requests`` (or opens, see :meth:`DeviceSpec.calls`) of ``nbytes`` are served.
 
-        ``arrival`` is the time of the first request, ``alone`` their duration on an idle system (ns).
+        ``arrival`` is the time of the first request, ``alone`` their duration on an idle system (ns). Without requests
+        and bytes nothing waits for the system.
         """
+        if not nbytes and not num_requests:
+            return arrival + alone
         work = nbytes / self.spec.bandwidth
         if self._calls_per_second is not None:
             work = max(work, num_requests / self._calls_per_second)
@@ -264,7 +267,8 @@ class ModelStorage:
         if not self.is_itemised:
             return Served(None, num_opens, number, nbytes)
         each, opens = self.latencies.apart(address, number, spec.open, num_opens)
-        return Served(None, num_opens, number, nbytes, 0, self._itemised(READ, arrival, each, sizes, opens, places))
+        issued = self._itemised(READ, arrival, each, sizes, opens, places, depth=self.io_depth)
+        return Served(None, num_opens, number, nbytes, 0, issued)
 
     def ahead(self, address: tuple[int, int, int], table: RequestTable) -> tuple[list[int], list[int]]:
         """Return the durations of a step and later steps on an idle system (ns), and their numbers of capped calls."""
@@ -282,29 +286,29 @@ class ModelStorage:
         return alone, calls
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
-        """Wait for the writes of a file of ``num_bytes``; latencies are drawn at the address of its path."""
+        """Wait for the writes of a file, one after another; latencies are drawn at the address of its path."""
         sizes = sizes_of_writes(num_bytes, request_bytes)
         latencies = each = self.latencies.of_writes(path, len(sizes))
         opens = np.zeros(1)
         if self.spec.open is not None:
             opens = self.latencies.of_creation(self.spec.open, path)
             latencies = each_before_a_request(opens, latencies)
-        alone = round(self._alone(latencies, sizes) * 1e9)
+        alone = round(seconds_alone(latencies, sizes, self.spec.connection_bandwidth, 1) * 1e9)
         arrival = self.clock.now()
         served = self.arbiter.reserve(arrival, self.spec.calls(1, len(sizes)), num_bytes, alone)
         await self.clock.sleep_until(served if isinstance(served, int) else await served)
         syncs = 2 if fsync else 0
         if not self.is_itemised:
             return Served(None, 1, len(sizes), num_bytes, syncs)
-        issued = self._itemised(WRITE, arrival, each, sizes, opens, None)
+        issued = self._itemised(WRITE, arrival, each, sizes, opens, None, depth=1)
         return Served(None, 1, len(sizes), num_bytes, syncs, synced(Issued(issued.rows, [path]), syncs))
 
     def _itemised(
         self, kind: int, arrival: int, latencies: NDArray[np.float64], sizes: NDArray[np.int64],
-        opens: NDArray[np.float64], places: Places | None,
+        opens: NDArray[np.float64], places: Places | None, *, depth: int,
     ) -> Issued:  # fmt: skip
         seconds = latencies + sizes / self.spec.connection_bandwidth
-        return itemise(kind, arrival, self.clock.now(), seconds, sizes, opens, depth=self.io_depth, places=places)
+        return itemise(kind, arrival, self.clock.now(), seconds, sizes, opens, depth=depth, places=places)
 
     def _alone(self, latencies: NDArray[np.float64], sizes: NDArray[np.int64]) -> float:
         return seconds_alone(latencies, sizes, self.spec.connection_bandwidth, self.io_depth)

@@ -52,7 +52,10 @@ FOREIGN_LANE = 1 << 10
 
 #: Every name that rayio records. A rank with ``num_workers: 0`` reads during its ``data_wait``, hence on lane 1.
 SPANS: dict[str, SpanName] = {
-    "startup": SpanName({"rank": 0}, "from the start of a rank until it asks for its first batch"),
+    "startup": SpanName(
+        {"rank": 0}, "from the start of a rank until it restores a checkpoint, or asks for its first batch"
+    ),
+    "restore": SpanName({"rank": 0}, "reading back the checkpoint that the run begins with"),
     "data_wait": SpanName({"rank": 0}, "exposed data loading time: asked for a batch, not yet there"),
     "compute": SpanName({"rank": 0}, "the requested compute time"),
     "sync": SpanName({"rank": 0}, "from the rank's own deadline to the latest rank's, and the modelled all-reduce"),
@@ -91,6 +94,11 @@ SPANS: dict[str, SpanName] = {
     "memory_bound": SpanName({"queue": 0}, "the bound on bytes in flight kept the window closed"),
     "write": SpanName({"checkpoint_writer": 0}, "the write requests of one checkpoint file"),
     "fsync": SpanName({"checkpoint_writer": 0}, "waiting until a checkpoint file is durable"),
+    "manifest": SpanName(
+        {"checkpoint_writer": 1}, "the writing of a checkpoint's manifest, once its files are durable"
+    ),
+    "load": SpanName({"checkpoint_writer": 0}, "the read requests of one checkpoint file, when a run begins with it"),
+    "verify": SpanName({"checkpoint_writer": 0}, "comparing the bytes of a checkpoint file with what was written"),
     "lost": SpanName(
         dict.fromkeys(("reader", "queue", "checkpoint_writer", "barrier", "storage", "network", "cache", "layer"), 1),
         "from when a killed actor was last heard until it was started again: what it recorded in between is gone",

@@ -27,6 +27,10 @@ def _value(rule: dict[str, Any]) -> st.SearchStrategy[Any]:
         return st.one_of([_value(each) for each in rule["anyOf"] if each.get("type") not in ("string", "null")])
     if "const" in rule:
         return st.just(rule["const"])
+    if rule.get("type") == "array":
+        return st.lists(_value(rule["items"]), min_size=rule.get("minItems", 0), max_size=4)
+    if rule.get("type") == "object":
+        return st.dictionaries(st.sampled_from("abcd"), _value(rule["additionalProperties"]), min_size=1)
     if rule.get("type") == "string":
         return st.just(rule.get("default", ""))
     least, most = rule.get("minimum", rule.get("exclusiveMinimum", 0)), rule.get("maximum", 1 << 40)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rayio import kinds
 from rayio.data.access.memory import too_much
-from rayio.data.formats import FORMATS, Format, layout_of
+from rayio.data.formats import Format, form_of, layout_of
 from rayio.data.layout import Batch, Layout
 from rayio.registry import Registry
 from rayio.scenario.kind import Kind
@@ -58,7 +58,8 @@ class Access(Kind):
         """Refuse more memory than the nodes have (``cluster.memory``)."""
         loader, memory = scenario.loader, scenario.cluster.memory
         buffer = getattr(loader.shuffle_options, "shuffle_buffer", 0) if is_by_file(scenario) else 0
-        form, layout = FORMATS[scenario.dataset.format], layout_of(scenario)
+        layout = layout_of(scenario)
+        form = form_of(scenario.dataset.format, layout)
         files = Files(form, layout, loader.file_access_options, buffer or 0)
         each, setting = self.memory(files), self.setting(files)
         yield from too_much(setting, each, scenario.cluster, loader.max_workers, memory, "cluster.memory")

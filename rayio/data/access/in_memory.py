@@ -15,7 +15,7 @@ from rayio.data.access.contract import Access, Files
 from rayio.data.access.memory import all_bytes
 from rayio.data.access.parts import Asking, by_file, read_part
 from rayio.data.access.whole_file import Content, WholeFileOptions, ask_whole, load, refused
-from rayio.data.formats import FORMATS, Format, layout_of, not_in_one_file
+from rayio.data.formats import Format, form_of, layout_of, not_in_one_file
 from rayio.data.layout import Batch, Layout
 from rayio.storage.base import Opener, Requests
 
@@ -46,7 +46,9 @@ class InMemory(Access):
         """Refuse more requests at the start than can be planned."""
         yield from super().contradictions(scenario)
         yield from refused(self, "in_memory", scenario)
-        files = Files(FORMATS[scenario.dataset.format], layout_of(scenario), scenario.loader.file_access_options)
+        layout = layout_of(scenario)
+        form = form_of(scenario.dataset.format, layout)
+        files = Files(form, layout, scenario.loader.file_access_options)
         size = files.options.request_bytes if isinstance(files.options, WholeFileOptions) else None
         requests = max(files.layout.num_files, self.memory(files) / size if size else 0)
         if requests > MAX_REQUESTS:

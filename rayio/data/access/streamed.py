@@ -19,7 +19,7 @@ from rayio.data.access.contract import Access, Files
 from rayio.data.access.held import WindowFile
 from rayio.data.access.mixed import Mixed, after, due, taken
 from rayio.data.access.parts import Asking, by_turn, part_of, pieces
-from rayio.data.formats import FORMATS, Format, layout_of, spans
+from rayio.data.formats import FORMATS, Format, form_of, layout_of, spans
 from rayio.data.layout import Batch, Layout
 from rayio.scenario.shards import is_by_file
 from rayio.schema.choice import options_of
@@ -88,8 +88,8 @@ class Streamed(Access):
     def contradictions(self, scenario: Scenario) -> Iterator[str]:
         """Refuse formats that cannot be streamed, and orders that are none of a file."""
         yield from super().contradictions(scenario)
-        loader, form = scenario.loader, FORMATS[scenario.dataset.format]
-        if reason := self.cannot(form, layout_of(scenario)):
+        loader, layout = scenario.loader, layout_of(scenario)
+        if reason := self.cannot(form_of(scenario.dataset.format, layout), layout):
             able = [name for name, other in FORMATS.usable().items() if not self.cannot(other, _plain(other))]
             yield (
                 f"loader.file_access=streamed: {reason}; use dataset.format={' or '.join(able)}, or "

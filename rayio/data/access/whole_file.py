@@ -16,7 +16,7 @@ from rayio.data.access.contract import Access, Files
 from rayio.data.access.held import MemoryFile
 from rayio.data.access.memory import drawn_sizes
 from rayio.data.access.parts import Asking, by_file, pieces, read_part
-from rayio.data.formats import FORMATS, Format, layout_of, not_in_one_file
+from rayio.data.formats import Format, form_of, layout_of, not_in_one_file
 from rayio.data.layout import Batch, Layout
 from rayio.schema.fields import Section, quantity
 from rayio.storage.base import Opener, Requests
@@ -88,7 +88,8 @@ class WholeFile(Access):
 
 def refused(access: Access, name: str, scenario: Scenario) -> Iterator[str]:
     """Yield a message if an access cannot walk the files of a scenario's format."""
-    if reason := access.cannot(FORMATS[scenario.dataset.format], layout_of(scenario)):
+    layout = layout_of(scenario)
+    if reason := access.cannot(form_of(scenario.dataset.format, layout), layout):
         yield f"loader.file_access={name}: {reason}; use loader.file_access=per_sample"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from rayio.data.formats.reads import NOT_KEPT
 from rayio.data.layout import Batch, Layout
 from rayio.registry import Registry
 from rayio.scenario import derive
+from rayio.scenario.external import listing_of
 from rayio.storage.base import Opener, Requests, RequestTable
 
 if TYPE_CHECKING:
@@ -127,6 +128,15 @@ def check_labels(form: Format, opener: Opener, layout: Layout, number: int) -> N
 
 
 FORMATS: Registry[Format] = kinds.FORMATS
+EXTERNALS: Registry[Any] = kinds.EXTERNALS
+
+
+def form_of(name: str, layout: Layout) -> Format:
+    """Return the format of a dataset's files, written by rayio or by another program."""
+    if layout.is_external:
+        form: Format = EXTERNALS[name].of(layout)
+        return form
+    return FORMATS[name]
 
 
 def layout_of(scenario: Scenario) -> Layout:
@@ -142,4 +152,6 @@ def layout_of(scenario: Scenario) -> Layout:
         compressibility=dataset.compressibility,
         files_per_folder=dataset.files_per_folder,
         sizes=dataset.sizes,
+        is_external=dataset.external,
+        listing=listing_of(scenario) if dataset.external else None,
     )

@@ -15,7 +15,7 @@ from rayio.data.formats.sample import Place
 HEADER_BYTES = 128
 #: NumPy parses other headers with Python's parser, which in 3.11 sometimes fails in concurrent threads ("AST
 #: constructor recursion depth mismatch").
-_PARSING = threading.Lock()
+PARSING = threading.Lock()
 
 
 @lru_cache(maxsize=256)
@@ -40,7 +40,7 @@ def find_array(stream: BinaryIO, place: Place, name: str, descr: str, shape: tup
     version = np.lib.format.read_magic(stream)
     if version != (1, 0):
         raise place.error(f"expected npy version (1, 0) in {name}, found {version}")
-    with _PARSING:
+    with PARSING:
         actual, is_fortran, dtype = np.lib.format.read_array_header_1_0(stream)
     if actual != shape or is_fortran or dtype != np.dtype(descr):
         raise place.error(f"expected {name} of shape {shape} and {np.dtype(descr)}, found {actual} and {dtype}")

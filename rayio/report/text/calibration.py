@@ -53,13 +53,17 @@ def _(note: records.DecodeFitted) -> str:
 
 @worded.register
 def _(note: records.StorageFitted) -> str:
-    if note.is_cached:
+    if note.is_unlimited:
         fit = "its bytes came from memory, so no limit of a device is in it: processors are the limit"
     elif not note.is_saturated:
         fit = "the storage was never saturated, so storage.model.bandwidth is a guess"
     else:
         alone = "" if note.is_free else "; what one connection gives alone was not seen and is a guess"
         fit = f"they had the storage saturated, so what all share is known{alone}"
+    if note.is_cached and not note.is_unlimited:
+        fit = (
+            f"they came from the page cache, so it is a model of memory (storage.page_cache=drop reads storage); {fit}"
+        )
     return f"storage.model: fitted to the reads of the run; {fit}"
 
 

@@ -40,6 +40,8 @@ NAMES = {
 BOUNDS = ("au_interval_low", "au_interval_high")
 #: From so many percent on a difference is a factor.
 MUCH = 200
+#: A difference below so many percent, noise included, decides nothing: fewer than a change that is worth proposing.
+MATTERS = 0.5
 #: Repeats that a remedy proposes.
 REPEAT = 5
 
@@ -69,7 +71,8 @@ def verdict_in_words(verdict: Verdict, comparison: Comparison) -> str:
     noise = _percent(verdict.noise_percent, digits)
     if verdict.outcome == NO_DIFFERENCE:
         return f"No difference beyond noise: {letter} is {by} {how} than A, and noise is ± {noise}."
-    return f"{letter} is {by} ± {noise} {how} than A; more than noise{_pairs(verdict)}."
+    matters = "" if abs(percent) + verdict.noise_percent >= MATTERS else ", but too little to matter"
+    return f"{letter} is {by} ± {noise} {how} than A; more than noise{matters}{_pairs(verdict)}."
 
 
 def _pairs(verdict: Verdict) -> str:

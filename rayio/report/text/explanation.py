@@ -74,7 +74,7 @@ def _capacities(capacity: Capacity) -> list[str]:
         f"  {'':<14}{'service':>12}{'at a time':>12}{'can do':>14}{'busy':>9}",
     ]
     for row in capacity.stages:
-        does = f"{rate(row.capacity)} files/s" if row.stage == "writer" else f"{can_do(row.capacity, demand)} /s"
+        does = f"{rate(row.capacity)} /s" if row.stage == "writer" else f"{can_do(row.capacity, demand)} /s"
         what = WORK_OF_STAGES.get(row.stage, "")
         lines.append(
             f"  {shown(row.stage):<14}{format_seconds(row.service_seconds):>12}{row.parallelism:>12}"

@@ -44,6 +44,9 @@ def fed(capacity: CapacityFound) -> str:
     if capacity.accelerators is None:
         first = next(iter(capacity.points), None)
         reached = "" if first is None or first.au is None else f": {au} is {percent(first.au)} with it"
+        if first is not None and first.status == UNDECIDED:
+            interval = with_interval(first.au, first.au_high)
+            return f"feeds one accelerator or none at {target}, which is undecided: {au} is {interval} with it"
         so_far = "" if capacity.is_finished else " in the points tried so far"
         setting = "one accelerator" if capacity.over == RANKS else f"{capacity.over}=1"
         return f"does not feed {setting} at {target}{so_far}{reached}"
@@ -207,7 +210,8 @@ def remedy(capacity: CapacityFound) -> list[str]:
         least = "at least " if best.is_at_least else ""
         alone = [f"No single change is enough for {many}."] if best.is_pair else []
         fed_with = f"With {best.change}: {least}{counted(best.accelerators or 0, 'accelerator')}"
-        return [*alone, f"{fed_with} (AU of {many}: {effect(best)})."]
+        first = " in the first run" if point is not None and point.runs > 1 else ""
+        return [*alone, f"{fed_with} (AU of {many}{first}: {effect(best)})."]
     sentences = []
     if single is not None:
         text = f"No single change is enough for {many}; the best is {single.change}, AU {effect(single)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from textwrap import wrap
 
@@ -30,6 +30,7 @@ from rayio.units import UNKNOWN, format_bytes, format_number, format_seconds, fo
 
 _WHAT = {
     "startup": "until the first batch was asked for",
+    "restore": "reading back a checkpoint",
     "data_wait": "exposed data loading: waiting for a batch",
     "compute": "computing, as requested",
     "sync": "waiting for slower ranks, all-reduce",
@@ -168,6 +169,7 @@ def _headline(result: RunResult) -> list[str]:
     if result.au_dlio is not None:
         rate = format_number(result.samples_per_second_dlio)
         rows.append(("as DLIO", f"{result.au_dlio:.1f} %", f"AU by DLIO's formula, {rate} samples/s"))
+    rows += [*transfer_rows(result)]
     if evaluated := result.evaluation:
         low, high, each = (
             format_share(evaluated.au_min),
@@ -177,6 +179,22 @@ def _headline(result: RunResult) -> list[str]:
         remark = f"AU of evaluation, min {low}, max {high} over ranks; {evaluated.rounds} of {each} each"
         rows.append(("evaluation", format_share(evaluated.au), remark))
     return [f"  {name:<12}{value:>16}  {remark}".rstrip() for name, value, remark in rows]
+
+
+def transfer_rows(result: RunResult) -> Iterator[tuple[str, str, str]]:
+    """Yield the throughput of checkpoints, written and read back: its name, its value by wall clock, and by rank."""
+    for name, moved in (("saving", result.saved), ("restoring", result.restored)):
+        if moved is None or moved.mib_per_second is None:
+            continue
+        low, mean, high = (
+            format_number(rate)
+            for rate in (moved.rank_min_mib_per_second, moved.rank_mean_mib_per_second, moved.rank_max_mib_per_second)
+        )
+        number = f"{moved.checkpoints} checkpoint{'s' * (moved.checkpoints != 1)} of {format_bytes(moved.bytes)} in all"
+        remark = f"by wall clock; a rank {mean}, min {low}, max {high}; {number}"
+        if (fetched := moved.fetched) is not None and fetched.page_cache_share is not None:
+            remark += f", {format_share(fetched.page_cache_share)} from the page cache"
+        yield name, f"{format_number(moved.mib_per_second)} MiB/s", remark
 
 
 def _nodes(pool: PoolUse) -> str:
@@ -225,7 +243,7 @@ def fetched_line(fetched: Fetched) -> str:
 
 def _split(result: RunResult) -> list[str]:
     time, share = result.time, result.share
-    names = [name for name in SPLIT if name not in ("evaluate", "restart") or getattr(time, name)]
+    names = [name for name in SPLIT if name not in ("restore", "evaluate", "restart") or getattr(time, name)]
     what = meaning_of(result)
     lines = ["  where the ranks' time went (all ranks together)"]
     return lines + [
@@ -328,7 +346,8 @@ def books_line(books: Books) -> str:
     """Return how many of the planned samples were delivered, and whether each was exactly once."""
     size = format_bytes(books.delivered_bytes)
     if books.even and not books.skipped_samples:
-        return f"all {books.planned_samples:,} samples delivered exactly once ({size})"
+        how = "" if books.contents_verified is not False else " by file and size, contents not verified"
+        return f"all {books.planned_samples:,} samples delivered exactly once{how} ({size})"
     counts = f"{books.delivered_samples:,} of {books.planned_samples:,} samples delivered ({size})"
     counts += f", {books.skipped_samples:,} skipped after errors" if books.skipped_samples else ""
     if books.even:

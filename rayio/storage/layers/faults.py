@@ -75,11 +75,11 @@ class Stall(Section):
 
 
 class Failure(Section):
-    """Reads that storage answers with an error: of a share of samples, or all that begin at a time."""
+    """Requests that storage answers with an error: reads of a share of samples, or all that begin at a time."""
 
     kind: Annotated[str, choice(*ERRORS)] = Field("EIO", description="The error.")
     rate: _Rate = Field(None, description="Share of samples whose read fails, in each attempt; give this or at.")
-    at: _At = Field(None, description="Time after the first read from which on all reads fail.")
+    at: _At = Field(None, description="Time after the first read from which on all reads and writes fail.")
     seconds: _Lasts = Field(1.0, description="How long they do, from at on.")
     after: Seconds = Field(0.0, description="Time until the error is answered, as of a timeout.")
 
@@ -127,7 +127,7 @@ class FaultKeys(Section):
     on_error: Annotated[Literal["fail", "skip", "retry"], choice("fail", "skip", "retry")] = Field(
         "retry",
         description="Reaction of workers to an error: the run fails; the sample is left out of its batch, and counted; "
-        "or it is read again after a pause, at most storage.max_attempts times in all.",
+        "or it is read again after a pause, at most storage.max_attempts times in all. Writes are never left out.",
     )
 
 
@@ -202,7 +202,7 @@ class Faults(Layer):
         return Beginning()
 
     def wrap(self, storage: Storage, mount: Mount) -> Storage:
-        """Add the faults to what is read, and stalls at a time to what is written."""
+        """Add the faults to what is read, and those at a time to what is written."""
         return FaultyStorage(storage, self, mount)
 
     def contradictions(self, scenario: Scenario) -> Iterator[str]:
@@ -290,8 +290,12 @@ class FaultyStorage:
         return served._replace(delays=(*served.delays, *delays), skipped=served.skipped + skipped)
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
-        """Write, after the current stall."""
-        delays = await self._stalled()
+        """Write, after the current stall and errors.
+
+        Raises:
+            StorageError: an attempt failed, and ``on_error`` is fail, or no attempt is left.
+        """
+        delays = [*await self._stalled(), *await self._refused(path)]
         served = await self.storage.write(path, num_bytes, request_bytes, fsync=fsync)
         return served._replace(delays=(*served.delays, *delays))
 
@@ -305,6 +309,24 @@ class FaultyStorage:
                 if begins <= (now := self.clock.now()) < ends:
                     delays += await self._held("stall", (ends - now) / 1e9)
         return delays
+
+    async def _refused(self, path: str) -> list[Delay]:
+        """Repeat a write until no error at a time answers it."""
+        begun, delays, attempt = self.clock.now(), list[Delay](), 1
+        while (failure := await self._current()) is not None:
+            pause = self.budget.pause(attempt, f"{self.path}/{path}")
+            if self.faults.keys.on_error == "fail" or pause is None:
+                await self._held(failure.kind, failure.after)
+                raise self._given_up(failure, f"writing {path}", attempt, begun)
+            delays += await self._held(failure.kind, failure.after + pause)
+            attempt += 1
+        return delays
+
+    async def _current(self) -> Failure | None:
+        """Return the error at a time that answers a request now; None without one."""
+        timed = [(error, error.at) for error in self.faults.keys.errors if error.at is not None]
+        passed = (self.clock.now() - await self._in_run()) / 1e9 if timed else 0.0
+        return next((error for error, at in timed if at <= passed < at + error.seconds), None)
 
     async def _errors(self, requests: Requests, took: float) -> tuple[list[Delay], int]:
         """Retry or skip the samples that fail; return the delays, and the number of skipped samples.
@@ -333,7 +355,9 @@ class FaultyStorage:
             pauses = [self.budget.pause(attempt, f"{self.path}/{requests.address}/{place}") for place in failing]
             if self.faults.keys.on_error == "fail" or None in pauses:
                 await self._held(why, answered)
-                raise self._given_up(requests, failing, attempt, begun)
+                rank, epoch, step = requests.address
+                doing = f"reading a sample of rank {rank}, epoch {epoch}, step {step}"
+                raise self._given_up(next(iter(failing.values())), doing, attempt, begun)
             each = [(pause or 0.0) + took for pause in pauses]
             delays += await self._held(why, answered + self._together(each))
             attempt += 1
@@ -345,21 +369,16 @@ class FaultyStorage:
             if error.rate is not None:
                 hit = self.faults.hit(f"error-{place}", error.rate, requests.address, requests.num_samples, attempt)
                 failing |= dict.fromkeys(hit.tolist(), error)
-            elif error.at is not None:
-                passed = (self.clock.now() - await self._in_run()) / 1e9
-                if error.at <= passed < error.at + error.seconds:
-                    failing |= dict.fromkeys(range(requests.num_samples), error)
+        if (now := await self._current()) is not None:
+            failing = dict.fromkeys(range(requests.num_samples), now) | failing
         return sorted(failing.items(), key=lambda each: each[0])
 
-    def _given_up(self, requests: Requests, failing: Mapping[int, Failure], attempts: int, begun: int) -> StorageError:
-        rank, epoch, step = requests.address
-        kind = next(iter(failing.values())).kind
+    def _given_up(self, failure: Failure, doing: str, attempts: int, begun: int) -> StorageError:
         tries = in_tries(attempts, (self.clock.now() - begun) / 1e9)
-        hint = f"; storage.faults.on_error={self.faults.keys.on_error}, " + (
-            "raise storage.max_attempts or give skip" if attempts > 1 else "give retry or skip"
-        )
-        doing = f"reading a sample of rank {rank}, epoch {epoch}, step {step}"
-        error = given_up(self.path, kind, "storage.faults", doing, tries, is_busy=False)
+        remedy = "raise storage.max_attempts or give" if attempts > 1 else "give retry or"
+        hint = f"; storage.faults.on_error={self.faults.keys.on_error}, {remedy} skip"
+        hint = hint if doing.startswith("reading") else hint.rpartition(" or ")[0]
+        error = given_up(self.path, failure.kind, "storage.faults", doing, tries, is_busy=False)
         return StorageError(f"{error}{hint}")
 
     async def _held(self, why: str, seconds: float) -> list[Delay]:

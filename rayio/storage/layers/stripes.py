@@ -11,7 +11,6 @@ as evenly as balls thrown into bins.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -178,7 +177,7 @@ class StripedStorage:
         placed = Placed([""], np.zeros(len(requests.nbytes), np.int64), None) if places is None else Placed(*places())
         loads, waiting = self._loads(placed, requests.nbytes)
         rank, epoch, step = requests.address
-        seconds = self._random(seeds.key(self.stripes.seed, "random", rank, epoch), step, waiting)
+        seconds = self._random(seeds.key(self.stripes.seed, "random", rank, epoch), step, waiting, self.io_depth)
         return await self._through(loads, seconds, self.storage.read(requests, load))
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
@@ -186,13 +185,15 @@ class StripedStorage:
         sizes = sizes_of_writes(num_bytes, request_bytes)
         placed = Placed([path], np.zeros(len(sizes), np.int64), np.cumsum(sizes) - sizes, np.zeros(1, np.int64))
         loads, waiting = self._loads(placed, sizes)
-        seconds = self._random(seeds.key(self.stripes.seed, f"random/{path}"), 0, waiting)
+        seconds = self._random(seeds.key(self.stripes.seed, f"random/{path}"), 0, waiting, 1)
         writing = self.storage.write(path, num_bytes, request_bytes, fsync=fsync)
         return await self._through(loads, seconds, writing)
 
     async def _through(self, loads: Sequence[Load], seconds: float, moving: Awaitable[Served[T]]) -> Served[T]:
         reserved = self.state.reserve(self.clock.now(), self.node, loads)
-        pending = reserved if isinstance(reserved, int) else asyncio.ensure_future(reserved)
+        from asyncio import ensure_future  # every command that checks a scenario imports this file
+
+        pending = reserved if isinstance(reserved, int) else ensure_future(reserved)
         served = await moving
         delays, since = [], self.clock.now()
         served_at = pending if isinstance(pending, int) else await pending
@@ -202,12 +203,12 @@ class StripedStorage:
                 delays.append(Delay(since, self.clock.now(), cause))
         return served._replace(delays=(*served.delays, *delays))
 
-    def _random(self, key: int, step: int, waiting: NDArray[np.int64]) -> float:
-        """Return the seconds that the requests of these numbers wait longer, ``io_depth`` of them at a time."""
+    def _random(self, key: int, step: int, waiting: NDArray[np.int64], depth: int) -> float:
+        """Return the seconds that the requests of these numbers wait longer, ``depth`` of them at a time."""
         if not len(waiting) or self.stripes.servers.random.expected <= 0:
             return 0.0
         each = self.stripes.servers.random.draw(key, (step << REQUESTS_PER_STEP_BITS) + waiting)
-        return max(float(each.sum()) / self.io_depth, float(each.max()))
+        return max(float(each.sum()) / depth, float(each.max()))
 
     def _loads(self, placed: Placed, nbytes: NDArray[np.int64]) -> tuple[list[Load], NDArray[np.int64]]:
         """Return the work of each server, and the numbers of the requests that continue no other."""

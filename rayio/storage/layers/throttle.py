@@ -256,12 +256,12 @@ class ThrottledStorage:
         return itemise_served(kind, made.begun, made.served, made.slot, sizes, opens, places=places)
 
     async def _make(self, call: _Call) -> _Made:
-        """Make requests in order, at most ``io_depth`` at a time, each until it is served."""
+        """Make requests in order, each until it is served: reads at most ``io_depth`` at a time, writes one by one."""
         clock, retries, number = self.clock, _Retries(), len(call.sizes)
         made = _Made(np.zeros(number, np.int64), np.zeros(number, np.int64), np.zeros(number, np.int16), None)
         last, following = clock.now(), 0
         #: Events by time: a slot becomes free (request -1), or an attempt of a request.
-        due = [(last, slot, -1, 0) for slot in range(min(self.io_depth, number))]
+        due = [(last, slot, -1, 0) for slot in range(min(self.io_depth if call.kind == READ else 1, number))]
         while due:
             time, slot, request, attempt = heappop(due)
             if request < 0 and following == number:

@@ -33,6 +33,7 @@ from rayio.scenario.layers import layers_of
 from rayio.scenario.loader import MAX_DEPTH
 from rayio.scenario.model import Costs, Scenario, StorageParameters
 from rayio.scenario.workers import MAX_WORKERS
+from rayio.schema.every import Every
 from rayio.session.conclude import in_memory
 from rayio.session.execute import simulate
 from rayio.study.sizing.questions import Question
@@ -45,6 +46,8 @@ Like = Callable[[Scenario], Scenario]
 ENOUGH_STEPS = 20_000
 #: The fewest prefetch windows of such a run.
 WINDOWS = 12
+#: The most rank steps that a shortened run has for the sake of one checkpoint or evaluation.
+LONGEST_STEPS = 4 * ENOUGH_STEPS
 #: Target AU for the explanation: every point misses it, so a bottleneck is always named.
 MISSED = 1.0
 #: The most helpful changes that are tried in pairs.
@@ -102,12 +105,37 @@ def learned(scenario: Scenario, run: Path, measured: float | None, formula: str)
 
 
 def shortened(scenario: Scenario) -> Scenario:
-    """Return a scenario with fewer epochs and steps if it is long, but enough to find its bottleneck."""
-    train, one_epoch = scenario.train, derive.total_rank_steps(scenario) // scenario.train.epochs
-    epochs = max(1, min(train.epochs, ENOUGH_STEPS // max(one_epoch, 1)))
-    fewest = WINDOWS * derive.window_steps(scenario)
-    steps = max(fewest, ENOUGH_STEPS // derive.world_size(scenario)) if one_epoch > ENOUGH_STEPS else train.steps
-    return scenario.model_copy(update={"train": train.model_copy(update={"epochs": epochs, "steps": steps})})
+    """Return a scenario with fewer epochs and steps if it is long, but enough to find its bottleneck.
+
+    It has as many checkpoints and evaluations a step, if one of each fits into `LONGEST_STEPS`.
+    """
+    train, of_epoch, ranks = scenario.train, derive.steps_per_epoch(scenario), derive.world_size(scenario)
+    enough, period = ENOUGH_STEPS // ranks, max(_periods(scenario).values(), default=0)
+    if 0 < period <= LONGEST_STEPS // ranks:
+        enough = max(1, enough // period) * period
+    steps = max(WINDOWS * derive.window_steps(scenario), enough) if of_epoch > enough else train.steps
+    epochs = max(1, min(train.epochs, enough // max(of_epoch, 1)))
+    short = scenario.model_copy(update={"train": train.model_copy(update={"epochs": epochs, "steps": steps})})
+    return _as_often(short, scenario)
+
+
+def _periods(scenario: Scenario) -> dict[str, int]:
+    """Return the steps from one checkpoint and one evaluation to the next, where there are any."""
+    saved, tried = scenario.checkpoint, scenario.train.evaluate
+    every = {"checkpoint": saved.every if saved else None, "evaluate": tried.every if tried else None}
+    return {name: derive.period(scenario, often) for name, often in every.items() if often is not None}
+
+
+def _as_often(changed: Scenario, scenario: Scenario) -> Scenario:
+    """Return a changed scenario with its checkpoints and evaluations after as many steps as in the other one."""
+    every = {name: Every(steps=steps) for name, steps in _periods(scenario).items()}
+    if changed.checkpoint is not None and "checkpoint" in every:
+        saved = changed.checkpoint.model_copy(update={"every": every["checkpoint"]})
+        changed = changed.model_copy(update={"checkpoint": saved})
+    if changed.train.evaluate is not None and "evaluate" in every:
+        tried = changed.train.evaluate.model_copy(update={"every": every["evaluate"]})
+        changed = with_keys("train", evaluate=tried)(changed)
+    return changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +171,7 @@ def applied(change: Change, scenario: Scenario) -> Scenario:
     """Return the scenario with a change made.
 
     Where the window is longer with it, so is the epoch: filling it must not pass for a gain. Caches then hold the same
-    part of the dataset.
+    part of the dataset, and checkpoints and evaluations come after as many steps.
     """
     changed = change.to(scenario)
     if derive.window_steps(changed) <= derive.window_steps(scenario):
@@ -152,7 +180,7 @@ def applied(change: Change, scenario: Scenario) -> Scenario:
     changed = with_keys("dataset", num_files=2 * scenario.dataset.num_files)(with_keys("train", steps=steps)(changed))
     for layer in layers_of(scenario, modelled=True):
         changed = layer.scaled(changed)
-    return changed
+    return _as_often(changed, scenario)
 
 
 @dataclass(frozen=True, slots=True)

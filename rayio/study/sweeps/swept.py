@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rayio.analyze.gate import of_result
 from rayio.records.doubts import SETTING, blocking
+from rayio.records.printed import escaped
 from rayio.records.sweeps import DONE, FAILED, UNMET, SweepTable
 from rayio.report.text.notebook import html
 from rayio.report.text.sweep import text
@@ -79,7 +80,7 @@ class Sweep:
         means = [au for au in (point.mean("au") for point in self.points) if au is not None]
         au = f", AU {100 * min(means):.1f} to {100 * max(means):.1f} %" if means else ""
         over = f"{self.name} over {', '.join(self.keys)} on the {self.engine} engine"
-        return f"<rayio.Sweep {over}: {len(self.rows)} runs{missing}{au}, in {self.path}>"
+        return escaped(f"<rayio.Sweep {over}: {len(self.rows)} runs{missing}{au}, in {self.path}>")
 
     def plot(self) -> Figures:
         """Return the figures of the sweep's page: a notebook shows them, and ``save`` writes them as a page."""
@@ -87,7 +88,7 @@ class Sweep:
         return figures
 
     def __str__(self) -> str:
-        return text(self.table) if self.rows else repr(self)
+        return escaped(text(self.table)) if self.rows else repr(self)
 
     def _repr_html_(self) -> str:
         """Return the table and its conclusions for a notebook."""

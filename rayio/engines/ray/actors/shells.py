@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from rayio.engines.ray.transport.shared import Arenas, SharedBuffers
 from rayio.engines.ray.transport.turns import Turns
 from rayio.model import roles
 from rayio.model.cpu_account import ProcessCpu, Stopwatch
-from rayio.model.env import QueuePort, Shard
+from rayio.model.env import COMPLETER, QueuePort, Shard
 from rayio.model.kernel import WallKernel
 from rayio.model.ledger import Tally
 from rayio.model.queue import Delivery, Lease, QueueSpec, Take
@@ -90,7 +90,10 @@ class Host(ReachesModelled):
         #: Memory of this host's readers, mapped by this process.
         ranks = len({member[0] for member in birth.members})
         self.arenas = Arenas(ranks * birth.plan.loader.num_workers)
-        self.wiring = Wiring(birth.plan, self.kernel, self.recorder, birth.root, self, num_ranks=ranks, born=self.born)
+        self.wiring = Wiring(
+            birth.plan, self.kernel, self.recorder, birth.root, self, num_ranks=ranks, born=self.born,
+            run_id=birth.namespace,
+        )  # fmt: skip
         context = ray.get_runtime_context()
         role, of = birth.name.partition("-")[0], self.wiring
         self._cpu = Stopwatch(
@@ -299,7 +302,9 @@ class TrainerRank(Host):
             self._calls = ReaderCalls(self.plan, self.lines(birth.readers()), self.collector.wish.remote, in_rank=True)
         else:
             self._queues = self.lines(birth.holders("queue", set(birth.members)))
-        self._barrier = RemoteBarrier(self.line(birth.find("barrier")), self.kernel) if self.plan.has_barrier else None
+        self._barrier = None
+        if self.plan.has_barrier:
+            self._barrier = RemoteBarrier(self.line(birth.find("barrier")), self.kernel, self.plan.meetings.group)
         ranks = [rank for (rank,) in birth.members]
         writers = birth.holders("checkpoint_writer", {(number,) for number in self.plan.writers_of(ranks)})
         self._writers = {number: RemoteWriter(handle, number) for (number,), handle in writers.items()}
@@ -352,9 +357,23 @@ class CheckpointWriter(Host):
         super().__init__(birth)
         self._envs = {number: self.wiring.writer(number) for (number,) in birth.members}
         self._busy = {number: asyncio.Lock() for number in self._envs}
+        #: Only in the actor of the writer that completes checkpoints.
+        self._completion = self.wiring.completion(self._envs[COMPLETER]) if COMPLETER in self._envs else None
 
     async def write(self, number: int, shard: Shard, at: Where) -> Served[None]:
         """Write one shard; a repeated call writes the same file again."""
         self.begin()
         async with self._busy[number]:
             return await roles.write_shard(self._envs[number], shard, at)
+
+    async def read(self, number: int, shard: Shard, at: Where) -> Served[None]:
+        """Read and verify one shard."""
+        self.begin()
+        async with self._busy[number]:
+            return await roles.read_shard(self._envs[number], shard, at)
+
+    async def report(self, durable: Mapping[str, Sequence[str]], at: Where) -> list[str]:
+        """Count durable files; the last one's report writes the manifest. Return complete checkpoints."""
+        self.begin()
+        assert self._completion is not None
+        return await self._completion.report(durable, at)

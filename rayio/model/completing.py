@@ -1,0 +1,72 @@
+"""Completing checkpoints: one place counts the durable files of each, and has the last one's manifest written."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from functools import cached_property
+from typing import Protocol
+
+from rayio.model.env import Env
+from rayio.model.kernel import Future
+from rayio.model.manifest import Manifest
+from rayio.model.saving import Checkpointing
+from rayio.place import Where, checkpoint_place
+
+
+class Complete(Protocol):
+    """A function that writes a manifest: ``rayio.model.roles.complete``."""
+
+    def __call__(self, env: Env, manifest: Manifest, at: Where, *, fsync: bool) -> Awaitable[None]:
+        """Return when the manifest is there."""
+
+
+class Completion:
+    """The durable files of a run's checkpoints, counted by the writer that writes their manifests.
+
+    Ranks report files once they are durable, and repeat a report until they learn that the checkpoint is complete. So
+    a writer that was started again knows soon what its predecessor knew, and nobody waits for a report.
+    """
+
+    def __init__(self, env: Env, checkpointing: Checkpointing, run: str, complete: Complete) -> None:
+        self.env = env
+        self.checkpointing = checkpointing
+        self.run = run
+        self._write = complete
+        #: Names of durable files, by folder; and the folders whose manifests are written or being written.
+        self._durable: dict[str, set[str]] = {}
+        self._begun: set[str] = set()
+        self._complete: set[str] = set()
+        self._last: Future | None = None
+
+    @cached_property
+    def _number(self) -> int:
+        return len(self.checkpointing.files)
+
+    async def report(self, durable: Mapping[str, Sequence[str]], at: Where) -> list[str]:
+        """Add durable files, by folder, and complete the checkpoints that now have all; return complete ones."""
+        for folder, names in durable.items():
+            if folder in self._begun:
+                continue
+            there = self._durable.setdefault(folder, set())
+            there.update(names)
+            if len(there) == self._number:
+                self._begun.add(folder)
+                del self._durable[folder]
+                await self._finish(folder, at)
+        return [folder for folder in durable if folder in self._complete]
+
+    async def _finish(self, folder: str, at: Where) -> None:
+        """Write a manifest, after earlier ones."""
+        env, before = self.env, self._last
+        mine = self._last = env.kernel.future(f"the manifest of {folder}")
+        if before is not None:
+            await before
+        try:
+            place = checkpoint_place(folder)
+            assert place is not None
+            now = 0 if env.store is None else env.kernel.now()  # a model's manifest has the same size at any time
+            manifest = self.checkpointing.manifest(place, self.run, at.attempt, now)
+            await self._write(env, manifest, Where(0, *place, at.attempt), fsync=self.checkpointing.fsync)
+            self._complete.add(folder)
+        finally:
+            mine.set_result(None)

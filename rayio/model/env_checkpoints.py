@@ -1,0 +1,244 @@
+"""The part of a role's environment that saves and restores checkpoints: of ranks, and of checkpoint writers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from rayio.model.kernel import Kernel
+from rayio.model.verified import verified
+from rayio.place import Where
+from rayio.storage.base import Requests, Served, Storage
+from rayio.storage.itemise import Samples
+from rayio.storage.model import sizes_of_writes
+from rayio.storage.stores.opening import Store
+from rayio.trace.recorder import Add
+
+#: The writer that completes checkpoints.
+COMPLETER = 0
+#: In place of an epoch in the address of latencies: those of restoring differ from those of batches.
+LOADING = -1
+
+
+class Shard(NamedTuple):
+    """A file of a checkpoint, with its writer and parameters."""
+
+    path: str
+    num_bytes: int
+    request_bytes: int
+    fsync: bool
+    writer: int
+    #: Bytes after which the content of a file that is read repeats; 0 in one that is written.
+    period: int = 0
+
+
+class WriterPort(Protocol):
+    """A rank's end of a checkpoint writer."""
+
+    async def write(self, shard: Shard, at: Where) -> Served[None]:
+        """Write a shard; it is durable on return."""
+
+    async def read(self, shard: Shard, at: Where) -> Served[None]:
+        """Read and verify a shard."""
+
+    async def report(self, durable: Mapping[str, Sequence[str]], at: Where) -> list[str]:
+        """Report durable files by folder, to the writer that completes checkpoints; return complete folders."""
+
+
+class CheckpointEnv:
+    """The checkpoints of an environment (``rayio.model.env.Env``): see there for what it has besides."""
+
+    kernel: Kernel
+    name: str
+    storage: Storage | None
+    #: A rank's checkpoint writers, by number.
+    writers: Mapping[int, WriterPort]
+    span: Add
+    sleep: Callable[..., Awaitable[int]]
+
+    def __init__(self) -> None:
+        #: The current activity: its span's name, start, place and planned end, if known.
+        self.doing: tuple[str, int, Where, int | None] | None = None
+        #: The last opened file of the activity.
+        self.file = ""
+        #: Error of a checkpoint written in the background.
+        self.failure: Exception | None = None
+        #: The checkpoint being written in the background.
+        self._behind: Awaitable[None] | None = None
+        #: Durable files by folder of checkpoints that are not known to be complete, and running reports of them.
+        self._durable: dict[str, list[str]] = {}
+        self._reports: dict[int, Awaitable[None]] = {}
+        self._number = 0
+        #: The store of a checkpoint writer, for manifests; None for modelled storage, and for other roles.
+        self.store: Store | None = None
+        #: True if a checkpoint writer may replace files of complete checkpoints.
+        self.is_replacing = False
+
+    def _requests(self, served: Served[Any], at: Where, samples: Callable[[], Samples] | None = None) -> None:
+        """Record the requests of a call to storage."""
+        raise NotImplementedError
+
+    def _record_failed(self, error: Exception, at: Where) -> None:
+        """Record the failed attempts of a call to storage."""
+        raise NotImplementedError
+
+    async def write(self, shard: Shard, at: Where) -> Served[None]:
+        """Write a shard of a checkpoint to storage."""
+        assert self.storage is not None
+        start = self.kernel.now()
+        before, self.doing, self.file = self.doing, ("write", start, at, None), shard.path
+        try:
+            served = await self.storage.write(shard.path, shard.num_bytes, shard.request_bytes, fsync=shard.fsync)
+        except Exception as error:
+            self.span("write", start, self.kernel.now(), at, status="error")
+            self._record_failed(error, at)
+            raise
+        self.doing = before
+        end = self.kernel.now()
+        written = max(start, end - served.sync_ns)
+        self.span("write", start, written, at, nbytes=served.nbytes, requests=served.requests)
+        if end > written:  # the file is forced to the device once it is complete
+            self.span("fsync", written, end, at, requests=served.syncs)
+        self._requests(served, at)
+        return served
+
+    async def load(self, shard: Shard, at: Where) -> Served[None]:
+        """Read a shard of a checkpoint from storage; real bytes are compared with what was written.
+
+        Raises:
+            DataError: the file is missing, too short, or has another byte.
+        """
+        assert self.storage is not None
+        start = self.kernel.now()
+        before, self.doing, self.file = self.doing, ("load", start, at, None), shard.path
+        sizes = sizes_of_writes(shard.num_bytes, shard.request_bytes)
+        requests = Requests((shard.writer, LOADING, max(at.step, 0)), 1, sizes, known_bytes=shard.num_bytes)
+        try:
+            loading = verified(shard.path, shard.num_bytes, shard.request_bytes, shard.period)
+            served = await self.storage.read(requests, loading)
+        except Exception as error:
+            self.span("load", start, self.kernel.now(), at, status="error")
+            self._record_failed(error, at)
+            raise
+        self.doing = before
+        end = self.kernel.now()
+        loaded = max(start, end - (served.value or 0))
+        self.span("load", start, loaded, at, nbytes=served.nbytes, requests=served.requests)
+        if end > loaded:
+            self.span("verify", loaded, end, at, nbytes=served.nbytes)
+        self._requests(served, at)
+        return Served(None, served.opens, served.requests, served.nbytes, moved=served.moved)
+
+    async def withdraw(self, path: str, at: Where) -> None:
+        """Remove the manifest of a checkpoint of which a file is about to be replaced."""
+        if self.store is not None and (self.is_replacing or at.attempt):
+            await self.kernel.threaded(partial(self.store.remove, path))
+
+    async def publish(self, path: str, content: bytes, at: Where, *, fsync: bool) -> None:
+        """Write a manifest: atomically to the store, or as one small file to modelled storage."""
+        start = self.kernel.now()
+        if self.store is None:
+            assert self.storage is not None
+            await self.storage.write(path, len(content), len(content), fsync=fsync)
+        else:
+            write = partial(self.store.write, path, lambda file: file.write(content), fsync=fsync)
+            await self.kernel.threaded(write)
+        self.span("manifest", start, self.kernel.now(), at, lane=1, nbytes=len(content), requests=1)
+
+    async def checkpoint(self, shards: Sequence[Shard], at: Where) -> None:
+        """Write every shard in parallel and wait until all are durable: the rank's ``checkpoint``."""
+        start = self.kernel.now()
+        self.doing = ("checkpoint", start, at, None)
+        served = await self.kernel.gather(*(self.writers[shard.writer].write(shard, at) for shard in shards))
+        self.doing = None
+        nbytes, requests = sum(s.nbytes for s in served), sum(s.requests for s in served)
+        self.span("checkpoint", start, self.kernel.now(), at, nbytes=nbytes, requests=requests)
+        self._written_are(shards, at)
+
+    async def restore(self, shards: Sequence[Shard], at: Where) -> list[Served[None]]:
+        """Read every shard in parallel and wait until all are verified: the rank's ``restore``, in no step.
+
+        ``at`` has the place of the checkpoint.
+        """
+        start = self.kernel.now()
+        self.doing = ("restore", start, at, None)
+        served = await self.kernel.gather(*(self.writers[shard.writer].read(shard, at) for shard in shards))
+        self.doing = None
+        nbytes, requests = sum(s.nbytes for s in served), sum(s.requests for s in served)
+        here = Where(at.rank, attempt=at.attempt)
+        self.span("restore", start, self.kernel.now(), here, nbytes=nbytes, requests=requests)
+        return served
+
+    def _written_are(self, shards: Sequence[Shard], at: Where) -> None:
+        """Report durable files in the background: training does not wait for a manifest."""
+        for shard in shards:
+            folder, _, name = shard.path.rpartition("/")
+            self._durable.setdefault(folder, []).append(name)
+        self._number += 1
+        self._reports[self._number] = self.kernel.spawn(self._report(self._number, at), f"{self.name} reports files")
+
+    async def _report(self, number: int, at: Where) -> None:
+        try:
+            for folder in await self.writers[COMPLETER].report({**self._durable}, at):
+                self._durable.pop(folder, None)
+        except Exception as error:  # raised when the rank next checks
+            self.failure = error
+        finally:
+            self._reports.pop(number, None)
+
+    async def reported(self, at: Where) -> None:
+        """Wait until this rank's reports are answered, and repeat those of incomplete checkpoints once."""
+        for report in [*self._reports.values()]:
+            await report
+        if self._durable and self.failure is None:
+            await self._report(0, at)
+        self.raise_failure()
+
+    async def checkpoint_behind(self, shards: Sequence[Shard], seconds: float, at: Where) -> None:
+        """Copy the state, which takes ``seconds``, and write the copy while the rank continues.
+
+        There is only one copy: while the previous checkpoint is not durable, the rank waits for it first.
+        ``checkpoint`` is the time that holds the rank: that wait, and the copy.
+        """
+        start = self.kernel.now()
+        await self._written(at)
+        nbytes = sum(shard.num_bytes for shard in shards)
+        await self.sleep("snapshot", seconds, at, lane=1, nbytes=nbytes)
+        self.span("checkpoint", start, self.kernel.now(), at, nbytes=nbytes)
+        self._behind = self.kernel.spawn(self._write_behind(shards, at), f"{self.name} writes behind")
+
+    async def checkpoints_durable(self, at: Where) -> None:
+        """Wait for the checkpoint that is written in the background; the wait counts as ``checkpoint``."""
+        if self._behind is None:
+            self.raise_failure()
+            return
+        start = self.kernel.now()
+        await self._written(at)
+        if (end := self.kernel.now()) > start:
+            self.span("checkpoint", start, end, at)
+
+    def raise_failure(self) -> None:
+        """Raise the error of a checkpoint written in the background."""
+        if self.failure is not None:
+            raise self.failure
+
+    async def _written(self, at: Where) -> None:
+        """Wait until no background write remains: ``checkpoint_wait``."""
+        if self._behind is not None:
+            start = self.kernel.now()
+            before, self.doing = self.doing, ("checkpoint_wait", start, at, None)
+            await self._behind
+            self.doing = before
+            if (end := self.kernel.now()) > start:
+                self.span("checkpoint_wait", start, end, at, lane=1)
+        self.raise_failure()
+
+    async def _write_behind(self, shards: Sequence[Shard], at: Where) -> None:
+        try:
+            await self.kernel.gather(*(self.writers[shard.writer].write(shard, at) for shard in shards))
+            self._written_are(shards, at)
+        except Exception as error:  # raised when the rank next checks: it may not be waiting now
+            self.failure = error
+        finally:
+            self._behind = None

@@ -1,0 +1,248 @@
+"""Manifests of checkpoints. A manifest is written last: a checkpoint without one is not complete."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from rayio.errors import DataError, StorageError
+from rayio.files import parse_json
+from rayio.place import checkpoint_folder, checkpoint_place
+from rayio.storage.stores.opening import Store
+from rayio.units import format_bytes
+
+NAME = "rayio-checkpoint.json"
+VERSION = 1
+#: The largest manifest that is read: one with a million files is smaller.
+MOST_BYTES = 64 << 20
+#: Passed-over checkpoints that a note names.
+MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A saved model and its layout: only a run with both equal restores a checkpoint."""
+
+    scenario: str
+    #: The section ``checkpoint.model`` as plain data.
+    model: Mapping[str, Any]
+    #: The number of ranks, the kind of writers and the parallelism, as plain data.
+    layout: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The content of a complete checkpoint, by name and bytes of each file."""
+
+    #: The run that wrote it, and the attempt in it.
+    run: str
+    attempt: int
+    epoch: int
+    step: int
+    #: Time of writing, in ns since the Unix epoch.
+    saved_ns: int
+    scenario: str
+    model: Mapping[str, Any]
+    layout: Mapping[str, Any]
+    #: Bytes of a write request: the content of a file repeats after that many.
+    request_bytes: int
+    files: Mapping[str, int]
+
+    @property
+    def folder(self) -> str:
+        """The name of the checkpoint's folder."""
+        return checkpoint_folder(self.epoch, self.step)
+
+    def content(self) -> bytes:
+        """Return the manifest as it is written."""
+        return (json.dumps({"version": VERSION} | asdict(self), indent=1) + "\n").encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The complete checkpoint that a run begins with."""
+
+    epoch: int
+    step: int
+    #: See :attr:`Manifest.request_bytes`.
+    request_bytes: int
+
+    @property
+    def folder(self) -> str:
+        """The name of the checkpoint's folder."""
+        return checkpoint_folder(self.epoch, self.step)
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The checkpoints of a folder: complete ones, the newest first, and those passed over, with the reason."""
+
+    complete: Sequence[Manifest]
+    passed: Mapping[str, str]
+
+    def notes(self) -> list[str]:
+        """Return a note that names incomplete checkpoints after the newest complete one, if there are any."""
+        least = self.complete[0].folder if self.complete else ""
+        later = [f"{folder} ({why})" for folder, why in self.passed.items() if folder > least]
+        if not later:
+            return []
+        more = f" and {len(later) - MOST_NAMED} more" if len(later) > MOST_NAMED else ""
+        return [f"incomplete checkpoints were passed over: {', '.join(later[:MOST_NAMED])}{more}"]
+
+
+def read(store: Store, folder: str) -> Manifest:
+    """Return the manifest of the checkpoint in a folder; its files are not looked at.
+
+    Raises:
+        DataError: there is none, or it is damaged; the message is the reason alone.
+    """
+    name = f"{folder}/{NAME}"
+    try:
+        if (size := store.size(name)) is None:
+            raise DataError("it has no manifest, so it was not completed")
+        if size > MOST_BYTES:
+            raise DataError(f"{NAME} is damaged: it has {format_bytes(size)}")
+        content = store.read(name)
+    except StorageError as error:
+        raise DataError(f"{NAME} cannot be read: {error}") from None
+    if content is None:
+        raise DataError("it has no manifest, so it was not completed")
+    try:
+        manifest = parse(content)
+    except ValueError as error:
+        raise DataError(f"{NAME} is damaged: {error}") from None
+    if manifest.folder != folder:
+        raise DataError(f"{NAME} is that of {manifest.folder}")
+    return manifest
+
+
+def parse(content: bytes) -> Manifest:
+    """Return a manifest from its content.
+
+    Raises:
+        ValueError: it is no manifest; the message says why.
+    """
+    entries = parse_json(content)
+    if not isinstance(entries, dict):
+        raise ValueError("it is no JSON object")
+    if (version := entries.pop("version", None)) != VERSION or isinstance(version, bool):
+        raise ValueError(f"version must be {VERSION}")
+    for field in fields(Manifest):
+        if field.name not in entries:
+            raise ValueError(f"{field.name} is missing")
+        value = entries[field.name]
+        match field.type:
+            case "int":
+                is_right = type(value) is int and 0 <= value < 1 << 63
+            case "str":
+                is_right = isinstance(value, str)
+            case _:
+                is_right = isinstance(value, dict)
+        if not is_right:
+            raise ValueError(f"{field.name} has a wrong value")
+    manifest = Manifest(**{field.name: entries[field.name] for field in fields(Manifest)})
+    if not manifest.files or not manifest.request_bytes:
+        raise ValueError("it names no files" if not manifest.files else "request_bytes has a wrong value")
+    for name, size in manifest.files.items():
+        if type(size) is not int or not 0 <= size < 1 << 63 or not name or "/" in name or name in (".", "..", NAME):
+            raise ValueError("files has a wrong entry")
+    return manifest
+
+
+def missing(store: Store, manifest: Manifest) -> str:
+    """Return why the files in a checkpoint's folder are not those of its manifest; empty if they are.
+
+    Raises:
+        StorageError: the folder cannot be listed.
+    """
+    there = store.sizes(manifest.folder)
+    for name, size in manifest.files.items():
+        if name not in there:
+            return f"{name} is missing"
+        if there[name] != size:
+            return f"{name} has {there[name]} B, its manifest {size} B"
+    return ""
+
+
+def search(store: Store) -> Search:
+    """Look for the newest complete checkpoint below the store's address.
+
+    Complete ones are sorted by the time of their manifests. The files of the first one were compared with its manifest.
+
+    Raises:
+        StorageError: the folder cannot be read.
+    """
+    complete, passed = list[Manifest](), dict[str, str]()
+    for folder in sorted(store.entries()):
+        if checkpoint_place(folder) is None:
+            continue
+        try:
+            complete.append(read(store, folder))
+        except DataError as error:
+            passed[folder] = str(error)
+    complete.sort(key=lambda manifest: (manifest.saved_ns, manifest.folder), reverse=True)
+    while complete and (why := missing(store, complete[0])):
+        passed[complete.pop(0).folder] = why
+    return Search(complete, passed)
+
+
+def check(manifest: Manifest, identity: Identity, files: Mapping[str, int]) -> None:
+    """Refuse a checkpoint of another model or layout than a run's; ``files`` are those that the run would write.
+
+    Raises:
+        DataError: what differs, with both values; without the name of the checkpoint.
+    """
+    for what, theirs, ours in (
+        ("model", manifest.model, identity.model),
+        ("layout", manifest.layout, identity.layout),
+    ):
+        for key in {**ours, **theirs}:
+            if theirs.get(key) != ours.get(key):
+                raise DataError(
+                    f"a checkpoint of another {what}: its {key} is {_shown(theirs.get(key))}, the run's "
+                    f"{_shown(ours.get(key))}"
+                )
+    if dict(manifest.files) != dict(files):
+        there, here = (f"{len(each)} files of {sum(each.values())} B" for each in (manifest.files, files))
+        raise DataError(f"a checkpoint of another layout: it has {there}, the run's {here}")
+
+
+def chosen(store: Store, wanted: str, identity: Identity, files: Mapping[str, int]) -> tuple[Restored, list[str]]:
+    """Return the checkpoint to restore, and notes; ``wanted`` is ``newest`` or the name of a checkpoint's folder.
+
+    Raises:
+        DataError: there is no complete one, or one with another model or layout; the message is one line.
+    """
+    key = f"checkpoint.restore={wanted}"
+    if wanted == "newest":
+        there = search(store)
+        if not there.complete:
+            passed = [f"{folder}: {why}" for folder, why in there.passed.items()][-MOST_NAMED:]
+            why = f" ({'; '.join(passed)})" if passed else ""
+            raise DataError(
+                f"{key}: {store.address} has no complete checkpoint{why}; use checkpoint.restore=none, or run once "
+                "to save some"
+            )
+        manifest, notes = there.complete[0], there.notes()
+    else:
+        notes = []
+        try:
+            manifest = read(store, wanted)
+            if why := missing(store, manifest):
+                raise DataError(why)
+        except DataError as error:
+            raise DataError(f"{key}: {store.full(wanted)}: {error}; choose a complete checkpoint, or newest") from None
+    try:
+        check(manifest, identity, files)
+    except DataError as error:
+        raise DataError(
+            f"{key}: {store.full(manifest.folder)} is {error}; choose another checkpoint.path, or the scenario that "
+            "saved it"
+        ) from None
+    return Restored(manifest.epoch, manifest.step, manifest.request_bytes), notes
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else json.dumps(value) if isinstance(value, dict) else str(value)

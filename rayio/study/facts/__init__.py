@@ -1,0 +1,1 @@
+"""Published facts of workloads, checked against simulations."""
