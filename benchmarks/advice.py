@@ -126,11 +126,13 @@ def rows(advised: Advised) -> list[tuple[str, ...]]:
     """Return a row for each change: its name, seconds of I/O of a rank before and after, and gain from each start."""
     changes = dict(advised.advice)
     if advised.together:
-        keys = {key: value for name in advised.together for key, value in advised.advice[name].items()}
-        changes[f"{TOGETHER}: {', '.join(advised.together)}"] = keys
+        both = {key: value for name in advised.together for key, value in advised.advice[name].items()}
+        changes[f"{TOGETHER}: {', '.join(advised.together)}"] = both
     first, second = starts(advised)
     before, fast = outcome(advised.workload, first), outcome(advised.workload, second)
-    made = [("none", "", f"{before.busy:.3g} s", f"AU {100 * before.au:.0f} %", f"AU {100 * fast.au:.0f} %")]
+    made: list[tuple[str, ...]] = [
+        ("none", "", f"{before.busy:.3g} s", f"AU {100 * before.au:.0f} %", f"AU {100 * fast.au:.0f} %")
+    ]
     for name, keys in changes.items():
         after, sooner = (outcome(advised.workload, {**start, **keys}) for start in (first, second))
         written = "" if name.startswith(TOGETHER) else ", ".join(f"`{key}={value}`" for key, value in keys.items()
