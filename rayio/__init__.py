@@ -14,11 +14,14 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from rayio import errors
+    from rayio.engines.loaders.watched_workers import reading
+    from rayio.engines.loaders.watching import pause, step, watch
     from rayio.session import Run, generate, run, simulate
     from rayio.session.compared import compare
     from rayio.session.questions import calibrate, explain
     from rayio.study.sizing.advise import advise
     from rayio.study.sizing.capacity import capacity
+    from rayio.study.sizing.mlperf import datasize
     from rayio.study.sweeps.sweeping import sweep
     from rayio.study.sweeps.swept import Sweep
 
@@ -30,12 +33,17 @@ __all__ = [
     "calibrate",
     "capacity",
     "compare",
+    "datasize",
     "errors",
     "explain",
     "generate",
+    "pause",
+    "reading",
     "run",
     "simulate",
+    "step",
     "sweep",
+    "watch",
 ]
 
 #: Modules of the public names that are not in ``rayio.session``.
@@ -43,10 +51,15 @@ _ELSEWHERE = {
     "advise": "rayio.study.sizing.advise",
     "calibrate": "rayio.session.questions",
     "capacity": "rayio.study.sizing.capacity",
+    "datasize": "rayio.study.sizing.mlperf",
     "explain": "rayio.session.questions",
     "compare": "rayio.session.compared",
+    "pause": "rayio.engines.loaders.watching",
+    "reading": "rayio.engines.loaders.watched_workers",
+    "step": "rayio.engines.loaders.watching",
     "sweep": "rayio.study.sweeps.sweeping",
     "Sweep": "rayio.study.sweeps.swept",
+    "watch": "rayio.engines.loaders.watching",
 }
 
 

@@ -149,6 +149,8 @@ CHECKPOINTS: Registry[Any] = Registry(
         "all_ranks": "rayio.scenario.writers:AllRanks",
         "sharded": "rayio.scenario.writers:Sharded",
         "dedicated": "rayio.scenario.writers:Dedicated",
+        "per_node": "rayio.scenario.writers:PerNode",
+        "per_group": "rayio.scenario.writers:PerGroup",
         "parallel": "rayio.scenario.writers:Parallel",
     },
     title="checkpoint kind",
@@ -224,6 +226,11 @@ COSTS: Registry[Any] = Registry(
         "torch": "rayio.scenario.named_costs:TORCH",
     },
     needs=("costs", "source"),
+)
+
+#: Files of other programs that stand for a scenario, by the prefix of their name (``rayio.scenario.foreign.Foreign``).
+FOREIGN: Registry[Any] = Registry(
+    "foreign", {"dlio": "rayio.imports.dlio_source:DLIO"}, title="kind of file", needs=("is_own", "open")
 )
 
 REGISTRIES = (

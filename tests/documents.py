@@ -23,7 +23,7 @@ HOME = "/home/me"
 #: The port of the server that a page starts; it runs on one that is free.
 PORT = "47613"
 _FENCE = re.compile(r"^```(\w*)$")
-_REMARK = re.compile(r"^<!-- (not run|exit code|output): (.+) -->$")
+_REMARK = re.compile(r"^<!-- (not run|exit code|output|a workload of): (.+) -->$")
 _UNITS = {
     "s", "ms", "us", "µs", "ns", "min", "h", "d", "B", "kB", "KiB", "MB", "MiB", "GB", "GiB", "TiB", "%", "pt", "pts",
     "B/s", "KiB/s", "MiB/s", "GiB/s", "MB/s", "GB/s", "·", "-",
@@ -39,7 +39,8 @@ class Block:
     line: int
     language: str
     text: str
-    #: ``not run``: why; ``exit code``: the one that is expected; ``output``: exact, of a text block.
+    #: ``not run``: why; ``exit code``: the one that is expected; ``output``: exact, of a text block; ``a workload of``:
+    #: the program whose form it has.
     remarks: dict[str, str]
 
     @property

@@ -29,18 +29,18 @@ def test_commands_options_and_their_values() -> None:
     assert answers("rayio run --eng") == ["--engine"]
     assert answers("rayio run unet3d-small --engine ") == ["ray", "local"]
     assert answers("rayio run unet3d-small --trace sa") == ["sample"]
-    assert answers("rayio import dl") == ["dlio-results"]
+    assert answers("rayio import dl") == ["dlio-results", "dlio"]
     assert "result" in answers("rayio schema ")
 
 
 def test_scenarios_are_those_that_are_packaged_and_files(home: Path) -> None:
     assert {*answers("rayio simulate ")} == {*packaged()}
-    (home / "mine.yaml").write_text("")
+    (home / "own.yaml").write_text("")
     (home / "notes.txt").write_text("")
-    (home / "more").mkdir()
-    (home / "more" / "other.yml").write_text("")
-    assert answers("rayio simulate m") == ["mine.yaml", "more/"]
-    assert answers("rayio simulate more/") == ["more/other.yml"]
+    (home / "others").mkdir()
+    (home / "others" / "other.yml").write_text("")
+    assert answers("rayio simulate o") == ["others/", "own.yaml"]
+    assert answers("rayio simulate others/") == ["others/other.yml"]
     assert answers("rayio simulate nowhere/at/all") == []
 
 

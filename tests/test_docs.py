@@ -97,7 +97,7 @@ def test_scenarios_of_a_page_are_valid(page: str, tmp_path: Path) -> None:
         if block.language == "yaml" and block.is_run:
             file = tmp_path / block.text.partition("\n")[0].removeprefix("# ")
             file.write_text(block.text)
-            load(file)
+            load(f"dlio:{file}" if block.remarks.get("a workload of") == "DLIO" else file)
 
 
 def anchors(page: Path) -> set[str]:

@@ -126,7 +126,7 @@ def complaint_about(text: str) -> str:
         ("checkpoint.every=3", "checkpoint.every=3: must be a mapping with epochs or steps"),
         (
             "checkpoint.writers=x",
-            "checkpoint.writers=x: must be rank_zero, all_ranks, sharded, parallel or {dedicated: n}",
+            "checkpoint.writers=x: must be rank_zero, all_ranks, sharded, per_node, per_group, parallel or {ded",
         ),
         ("checkpoint.writers={dedicated: 0}", "checkpoint.writers.dedicated=0: must be a whole number of at least 1"),
         (

@@ -18,6 +18,7 @@ from rayio.cli.fitting import columns, fit
 from rayio.cli.fitting import shown as shown_columns
 from rayio.cli.grouped import ASK, LOOK, TOOLS
 from rayio.cli.output import only_json, print_json, raw
+from rayio.cli.workload_import import dlio
 from rayio.errors import QueryError
 from rayio.records.printed import escaped
 
@@ -183,7 +184,8 @@ def add_to(app: typer.Typer) -> None:
     """Register these commands."""
     app.command(rich_help_panel=ASK)(compare)
     app.command(rich_help_panel=LOOK)(query)
-    text = "Import results of other benchmarks as runs.\n\nExample:  rayio import dlio-results results/unet3d/run_1"
+    text = "Import files of other benchmarks: results, workloads.\n\nExample:  rayio import dlio unet3d_h100.yaml"
     imports = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=text)
     imports.command("dlio-results")(dlio_results)
+    imports.command("dlio")(dlio)
     app.add_typer(imports, name="import", rich_help_panel=TOOLS)

@@ -30,12 +30,15 @@ def validate(source: Source, overrides: Overrides = None, as_json: AsJson = Fals
     Example:  rayio validate my.yaml loader.num_workers=8
     """
     from rayio.scenario import apart, checks, derive
+    from rayio.scenario.foreign import converted
     from rayio.scenario.load import load
 
     try:
         scenario = load(source, overrides or ())
     except ScenarioError as error:
-        raise _listed(error) from None
+        raise listed(error) from None
+    foreign = converted(source, overrides or ())
+    notes = [*(foreign.remarks() if foreign is not None else ()), *checks.idle(scenario)]
     apart.refuse_files(scenario)
     if scenario.dataset.is_modelled:  # a run then needs all that a simulation needs
         checks.check_simulated(scenario)
@@ -55,7 +58,7 @@ def validate(source: Source, overrides: Overrides = None, as_json: AsJson = Fals
                 dataset_bytes=derive.dataset_bytes(scenario),
                 dropped_samples_per_epoch=dropped,
                 capped_samples_per_epoch=capped,
-                notes=tuple(checks.idle(scenario)),
+                notes=tuple(notes),
                 not_simulated=tuple(checks.not_simulated(scenario)),
             )
         )
@@ -72,13 +75,13 @@ def validate(source: Source, overrides: Overrides = None, as_json: AsJson = Fals
         f"{derive.num_samples(scenario)} samples, {format_bytes(derive.dataset_bytes(scenario))}"
         + "".join(f"; {text}" for text in left_out)
     )
-    for text in checks.idle(scenario):
+    for text in notes:
         print(f"note: {text}")
     for text in checks.not_simulated(scenario):
         print(f"note: rayio simulate cannot run this: {text}")
 
 
-def _listed(error: ScenarioError) -> ScenarioError | typer.Exit:
+def listed(error: ScenarioError) -> ScenarioError | typer.Exit:
     """Print the problems of a scenario, a line each, if there are several; return how the command ends."""
     if len(error.problems) < 2:
         return error
@@ -167,7 +170,7 @@ def scenarios(as_json: AsJson = False) -> None:
 #: Names of schemas; :data:`rayio.records.answers.SCHEMAS` has the same, but is slow to import.
 DESCRIBED = (
     "scenario", "result", "explain", "compare", "run", "repeats", "sweep", "validate", "show", "scenarios", "generate",
-    "calibrate", "capacity", "advise", "export", "status", "doctor", "top",
+    "calibrate", "import", "capacity", "advise", "datasize", "export", "status", "doctor", "top",
     "check-published", "query",
 )  # fmt: skip
 

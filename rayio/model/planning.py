@@ -139,12 +139,11 @@ def _checkpointing(scenario: Scenario) -> Checkpointing | None:
 
 def _identity(scenario: Scenario) -> Identity:
     """Return what the checkpoints of a scenario are of."""
-    saved = scenario.checkpoint
+    saved, topology = scenario.checkpoint, scenario.topology
     assert saved is not None
     plain = json.loads(saved.model_dump_json(include={"model", "writers"}, exclude_none=True))
-    layout = {"ranks": scenario.topology.ranks, "writers": plain["writers"]}
-    if not scenario.train.parallelism.is_default:
-        layout["parallelism"] = json.loads(scenario.train.parallelism.model_dump_json())
+    split = {key: getattr(topology, key) for key in ("tensor_parallel", "pipeline_parallel", "zero_stage")}
+    layout = {"ranks": topology.ranks, "writers": plain["writers"], **split}
     return Identity(scenario.name, plain["model"], layout)
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import numpy as np
 import yaml
@@ -16,8 +15,7 @@ import yaml
 from rayio.analyze import gate
 from rayio.analyze.arrays import concatenated
 from rayio.analyze.shape import RunShape
-from rayio.errors import RunError, StorageError
-from rayio.files import replacing
+from rayio.errors import RunError
 from rayio.model.planning import plan_of
 from rayio.place import batch_parts
 from rayio.predict import decoding, observe, saving, storage
@@ -45,7 +43,7 @@ from rayio.scenario.costs import MOST_FACTOR, CpuCosts, taken
 from rayio.scenario.model import Scenario, StorageParameters
 from rayio.scenario.write import to_yaml
 from rayio.schema.distribution import Distribution
-from rayio.storage.stores.refusals import unwritten
+from rayio.storage.stores.refusals import write_text
 from rayio.trace.slices import Slices
 
 if TYPE_CHECKING:
@@ -104,14 +102,7 @@ class Calibration:
         Raises:
             StorageError: it cannot be written there.
         """
-        if path.is_dir():
-            raise StorageError(f"cannot write {path}: it is a folder; give --out a file name")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path, path.with_name(f".{path.name}.{uuid4().hex[:8]}.partial")) as partial:
-                partial.write_text(self.to_yaml(), encoding="utf-8")
-        except OSError as error:
-            raise unwritten(error, path, "--out") from None
+        write_text(path, self.to_yaml())
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +190,15 @@ def learn(
         others = [_waiting(reads_of(other.spans), other.scenario, cpu) for other in more]
         read_of_all = _one_after_another([_waiting(read, scenario, cpu), *others])
         fit = storage.fit(read_of_all, warm, scenario.loader.io_depth, _whole(info, "cpus") or 1)
-        fitted = fit.parameters if fit.is_saturated else _carries(fit.parameters, run)
-        guessed = "" if fit.is_saturated else "; its bandwidth is a guess"
+        has_bytes = bool(read.nbytes.any())
+        is_saturated = fit.is_saturated and has_bytes
+        fitted = fit.parameters if is_saturated else _carries(fit.parameters, run)
+        guessed = "" if is_saturated else "; its bandwidth is a guess"
         if is_cached and cpu.is_work:  # no device was asked, so none had a limit; processors have
             fitted, guessed = fitted.model_copy(update={"bandwidth": UNLIMITED}), "; its bytes came from memory"
+        if not has_bytes:  # a rate of bytes that nobody knows is none
+            without = {"bandwidth": UNLIMITED, "connection_bandwidth": UNLIMITED}
+            fitted, guessed = fitted.model_copy(update=without), "; its bytes are not known, so no bandwidth is"
         # The fitted model contains the effects of layers, such as refusals and caches.
         storing |= {key: value for name, _ in scenario.storage.layers for key, value in scenario.storage.defaults(name)}
         storing["model"] = fitted.model_copy(
@@ -214,7 +210,7 @@ def learn(
         if (decode := decoding.learned(decoded)) is not None:
             loading["decode"] = decode
             notes.append(_decoding_note(scenario))
-        notes.append(StorageFitted(fit.is_saturated, fit.is_free, is_cached, is_cached and cpu.is_work))
+        notes.append(StorageFitted(is_saturated, fit.is_free, is_cached, is_cached and cpu.is_work))
     cores = cores_of_run(scenario, info)
     is_busy = cpu.is_work and seen[0].utilisation(step_seconds(run, warm), cores, scenario) >= BUSY
     learned = costs_of_run(run, warm, storing.get("model") or plan.storage, notes, is_busy=is_busy)

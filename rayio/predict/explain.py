@@ -35,7 +35,7 @@ from rayio.predict.processors import Worked
 from rayio.predict.supply import supply
 from rayio.records.doubts import CAUSE, CHANGES, PREDICTION, SMALL, STORAGE, Doubt, Remark, blocking, remark
 from rayio.records.explained import Capacity, Explained, Prediction, Verdict
-from rayio.records.origin import CHARGED
+from rayio.records.origin import CHARGED, IMPORTED, OWN_WORK, PREDICTED, WATCHED, kind_of
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
 from rayio.scenario.costs import with_removed_counted
@@ -181,8 +181,8 @@ def _advised(judged: Judged, replays: Counterfactuals | None, doubts: tuple[Doub
 def _judged(run: Subject, target_au: float | None) -> Judged:
     judged = judge(run.seen.losses, RunShape.of(run.scenario), target_au, run.seen.window)
     verdict = judged.verdict
-    meanings = {"dlio": "in no record of the results", "virtual": CHARGED}  # time without a span is not rayio's
-    other = meanings.get(str(run.directory.info.get("engine")))
+    meanings = {IMPORTED: "in no record of the results", PREDICTED: CHARGED, WATCHED: OWN_WORK}
+    other = meanings.get(kind_of(run.directory.info.get("engine")))  # time without a span is not rayio's
     rows = [replace(row, meaning=other) if other and row.cause == "other" else row for row in verdict.table]
     cause = verdict.cause
     if run.directory.result is not None and run.directory.result.imported is not None:

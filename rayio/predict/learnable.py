@@ -106,6 +106,8 @@ def learnable(path: str | Path, reporter: Reporter) -> Learnable:
         raise RunError(
             f"{path} was imported: its results say nothing of readers and messages; calibrate a run of rayio"
         )
+    if without := info.get("without_reads"):
+        raise RunError(f"{path} cannot be calibrated, because no reads are known: {without}")
     if run.scenario is None:
         raise StorageError(f"{path} has no scenario.yaml: it cannot be calibrated; run it again")
     scenario = scenario_of(run)

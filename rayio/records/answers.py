@@ -14,7 +14,7 @@ from rayio.records.published import PUBLISHED, schema_of
 from rayio.records.record import Json, Record, schema, value
 from rayio.records.run_result import RunResult
 from rayio.records.running import Live
-from rayio.records.sizing import Advised, CapacityFound
+from rayio.records.sizing import Advised, CapacityFound, DatasetSize
 
 #: A value of a scenario's key; a list or a mapping as YAML text.
 Value = str | int | float | bool | None
@@ -67,6 +67,17 @@ class PackagedScenarios(Record):
     """The output of ``scenarios``."""
 
     scenarios: tuple[PackagedScenario, ...] = value("packaged scenarios")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedWorkload(Record):
+    """A workload file of another benchmark as a scenario: the output of ``import dlio``."""
+
+    file: str | None = value("the written file; null without --out")
+    name: str = value("name of the scenario")
+    scenario: str = value("text of the scenario file")
+    differs: tuple[str, ...] = value("keys that act otherwise than in the other benchmark, a line each")
+    no_effect: tuple[str, ...] = value("keys without effect, a line each")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,8 +209,10 @@ SCHEMAS: dict[str, Callable[[], Json]] = {
             },
         },
     ),
+    "import": _described(ImportedWorkload),
     "capacity": _described(CapacityFound),
     "advise": _described(Advised),
+    "datasize": _described(DatasetSize),
     "export": _described(Exported),
     "status": _described(JobsListed),
     "doctor": _described(Doctored),

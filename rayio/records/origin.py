@@ -6,13 +6,26 @@ from dataclasses import dataclass
 
 from rayio.records.record import Record, value
 
-MEASURED, PREDICTED, IMPORTED = "measured", "predicted", "imported"
+MEASURED, PREDICTED, IMPORTED, WATCHED = "measured", "predicted", "imported", "watched"
 
 #: Meaning of ``other`` on the virtual clock, which has no overhead.
 CHARGED = "charged by costs: barrier, end of a step"
 
 #: Kinds of results by engine; imported ones have the benchmark as engine.
-_KINDS = {"ray": MEASURED, "local": MEASURED, "virtual": PREDICTED, "dlio": IMPORTED}
+_KINDS = {
+    "ray": MEASURED, "local": MEASURED, "virtual": PREDICTED, "dlio": IMPORTED,
+    "watch": WATCHED, "torch-profiler": WATCHED, "dftracer": WATCHED,
+}  # fmt: skip
+
+#: How a training loop of another program was recorded, by engine.
+RECORDED_BY = {
+    "watch": "a training loop, recorded by rayio.watch",
+    "torch-profiler": "a training loop, imported from a trace of torch.profiler",
+    "dftracer": "a training loop, imported from traces of DFTracer",
+}
+
+#: Meaning of ``other`` in a training loop of another program.
+OWN_WORK = "the loop's own work between steps"
 
 
 def kind_of(engine: str | None) -> str:
@@ -43,7 +56,10 @@ class ChargedCosts(Record):
 class Origin(Record):
     """The origin of results: measured, predicted or imported, and the models used."""
 
-    kind: str = value("measured (wall clock), predicted (virtual clock), or imported from another benchmark")
+    kind: str = value(
+        "measured (wall clock), predicted (virtual clock), imported from another benchmark, or watched: a training "
+        "loop of another program"
+    )
     storage: str = value("real, modelled, or unknown (imported results, and runs of version 0.1)")
     model: StorageModel | None = value("the model of modelled storage", can_be_absent=True)
     costs: ChargedCosts | None = value("the loader overhead model of a prediction", can_be_absent=True)
@@ -80,6 +96,8 @@ def head(origin: Origin | None, engine: str | None) -> str:
     kind = origin.kind if origin else kind_of(engine)
     if kind == IMPORTED:
         return "imported from results of DLIO"
+    if kind == WATCHED:
+        return RECORDED_BY.get(engine or "", "a training loop")
     parts = [f"{kind} on the {engine} engine" if kind else f"{engine or 'unknown'} engine"]
     if origin is not None:
         for what, (name, remark) in (("storage", storage_words(origin)), ("costs", costs_words(origin))):

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from rayio.errors import ContradictionError, ScenarioError
 from rayio.scenario import checks, external
 from rayio.scenario.complaints import choices_of, explain, one_of
+from rayio.scenario.foreign import Foreign, kind_of, split
 from rayio.scenario.model import Scenario
 from rayio.scenario.source import (
     MAX_DEPTH,
@@ -65,9 +66,22 @@ def loading(source: str | Path, root: str | Path = "") -> Callable[[Sequence[str
     Raises:
         ScenarioError: one line with file, key path, value and what is allowed.
     """
+    if (named := kind_of(source)) is not None:
+        return _foreign(*named, str(root))
     path, label = find(source)
     layers = _chain(path, label, ())
-    return lambda overrides: _build([*layers, *(_override(pair, label) for pair in _pairs(overrides))], str(root))
+    return lambda overrides: _build([*layers, *(_override(pair, label) for pair in pairs(overrides))], str(root))
+
+
+def _foreign(kind: Foreign, path: str, root: str) -> Callable[[Sequence[str] | Mapping[str, Any]], Scenario]:
+    """Read a file of another program once; return a function that applies overrides in its form and in ours."""
+    opened = kind.open(Path(path), path)
+
+    def load_with(overrides: Sequence[str] | Mapping[str, Any]) -> Scenario:
+        own, others = split(kind, overrides)
+        return _build([opened(own).layer, *(_override(pair, path) for pair in pairs(others))], root)
+
+    return load_with
 
 
 def build(data: Mapping[str, Any], label: str = "scenario") -> Scenario:
@@ -170,16 +184,21 @@ def without_options_of_others(
     return base
 
 
-def _pairs(overrides: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, Any]]:
+def pairs(overrides: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return overrides as dotted keys and values.
+
+    Raises:
+        ScenarioError: a text has no ``=``, or a value is beyond the limits of files.
+    """
     if isinstance(overrides, Mapping):
         return [(str(key), bounded(value, f"override {key}")) for key, value in overrides.items()]
-    pairs = []
+    made = []
     for text in [overrides] if isinstance(overrides, str) else overrides:
         key, equals, value = text.partition("=")
         if not equals:
             raise ScenarioError(f"override {text}: no '='; write section.key=value, such as loader.batch_size=8")
-        pairs.append((key.strip(), parsed(value, f"override {key.strip()}")))
-    return pairs
+        made.append((key.strip(), parsed(value, f"override {key.strip()}")))
+    return made
 
 
 def parsed(text: str, where: str) -> Any:

@@ -181,8 +181,12 @@ def plain(text: str, most: int = MAX_VALUES) -> Any:
     return _constructed(text, _Lines(most))
 
 
-def parse(text: str, label: str, path: Path | None = None) -> Layer:
-    """Return the layer of YAML text.
+#: What a scenario's file has, for the message that it is empty.
+NEEDS = "a scenario needs name, dataset and train, or extends"
+
+
+def parse(text: str, label: str, path: Path | None = None, needs: str = NEEDS) -> Layer:
+    """Return the layer of YAML text; ``needs`` is what the file should have, for messages.
 
     Raises:
         ScenarioError: one line with file, line and what is wrong.
@@ -199,9 +203,10 @@ def parse(text: str, label: str, path: Path | None = None) -> Layer:
     except UNREADABLE:
         raise ScenarioError(f"{label}: not YAML: a number or date that cannot be") from None
     if data is None:
-        raise ScenarioError(f"{label}: is empty; a scenario needs name, dataset and train, or extends")
+        raise ScenarioError(f"{label}: is empty; {needs}")
     if not isinstance(data, dict):
-        raise ScenarioError(f"{label}: must be a mapping with name, dataset, train, ..., not {show(data)}")
+        keys = "name, dataset, train, ..." if needs == NEEDS else "keys"
+        raise ScenarioError(f"{label}: must be a mapping with {keys}, not {show(data)}")
     return Layer(data, label, lines, path)
 
 
@@ -216,8 +221,8 @@ def _problem(error: yaml.MarkedYAMLError) -> str:
     return f"not YAML: {problem}"
 
 
-def read(path: Path, label: str) -> Layer:
-    """Return the layer of a scenario file.
+def read(path: Path, label: str, needs: str = NEEDS) -> Layer:
+    """Return the layer of a scenario file; ``needs`` is what the file should have, for messages.
 
     Raises:
         ScenarioError: the file cannot be read, or is not a mapping in YAML.
@@ -237,7 +242,7 @@ def read(path: Path, label: str) -> Layer:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ScenarioError(f"{label}: cannot be read: {reason}") from None
-    return parse(text, label, path)
+    return parse(text, label, path, needs)
 
 
 def _hint(name: str, names: list[str]) -> str:

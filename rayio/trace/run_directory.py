@@ -24,6 +24,7 @@ from rayio.storage.stores.opening import DEFAULTS, Fill, Settings, with_option
 from rayio.trace import span_files
 from rayio.trace.arrow import empty_table
 from rayio.trace.elsewhere import explained
+from rayio.trace.loop_files import complete
 from rayio.trace.slices import SLICE_ROWS, Slices, sliced
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class RunDirectory:
             raise StorageError(
                 f"{run.address} has layout version {version!r}; this one reads {VERSION}: use the rayio that wrote it"
             )
+        complete(run)
         return run
 
     @property

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from textwrap import wrap
 
 from rayio.analyze.gate import of_result
 from rayio.records.hosts import MODEL, Fetched
 from rayio.records.metric_names import SPLIT, STATISTICS, TIMES, lookup
-from rayio.records.origin import CHARGED, IMPORTED, MEASURED, PREDICTED, costs_words, kind_of, storage_words
+from rayio.records.origin import (
+    CHARGED,
+    IMPORTED,
+    MEASURED,
+    OWN_WORK,
+    PREDICTED,
+    RECORDED_BY,
+    WATCHED,
+    costs_words,
+    kind_of,
+    storage_words,
+)
 from rayio.records.run_result import Between, Books, Imported, RunResult, Statistics
 from rayio.records.scaling import PoolUse
 from rayio.report.text.doubts import warnings
@@ -91,6 +102,8 @@ def _title(result: RunResult) -> str:
     if result.imported:
         return f"{result.scenario}, imported from results of DLIO: {steps} steps of {on}, {wall}"
     kind = _kind(result)
+    if kind == WATCHED:
+        return f"{result.scenario}, {RECORDED_BY.get(result.engine, kind)}: {steps} steps of {on}, {wall}"
     engine = f"{f', {kind}' if kind else ''} on the {result.engine} engine"
     return f"{result.scenario}{engine}: {steps} steps of {on}, {wall}"
 
@@ -161,6 +174,7 @@ def _headline(result: RunResult) -> list[str]:
     if result.au_dlio is not None:
         rate = format_number(result.samples_per_second_dlio)
         rows.append(("as DLIO", f"{result.au_dlio:.1f} %", f"AU by DLIO's formula, {rate} samples/s"))
+    rows += [*transfer_rows(result)]
     if evaluated := result.evaluation:
         low, high, each = (
             format_share(evaluated.au_min),
@@ -170,6 +184,22 @@ def _headline(result: RunResult) -> list[str]:
         remark = f"AU of evaluation, min {low}, max {high} over ranks; {evaluated.rounds} of {each} each"
         rows.append(("evaluation", format_share(evaluated.au), remark))
     return [f"  {name:<12}{value:>16}  {remark}".rstrip() for name, value, remark in rows]
+
+
+def transfer_rows(result: RunResult) -> Iterator[tuple[str, str, str]]:
+    """Yield the throughput of checkpoints, written and read back: its name, its value by wall clock, and by rank."""
+    for name, moved in (("saving", result.saved), ("restoring", result.restored)):
+        if moved is None or moved.mib_per_second is None:
+            continue
+        low, mean, high = (
+            format_number(rate)
+            for rate in (moved.rank_min_mib_per_second, moved.rank_mean_mib_per_second, moved.rank_max_mib_per_second)
+        )
+        number = f"{moved.checkpoints} checkpoint{'s' * (moved.checkpoints != 1)} of {format_bytes(moved.bytes)} in all"
+        remark = f"by wall clock; a rank {mean}, min {low}, max {high}; {number}"
+        if (fetched := moved.fetched) is not None and fetched.page_cache_share is not None:
+            remark += f", {format_share(fetched.page_cache_share)} from the page cache"
+        yield name, f"{format_number(moved.mib_per_second)} MiB/s", remark
 
 
 def _nodes(pool: PoolUse) -> str:
@@ -229,13 +259,15 @@ def _split(result: RunResult) -> list[str]:
 
 def meaning_of(result: RunResult) -> dict[str, str]:
     """Return the meaning of each part of the ranks' time."""
-    others = {IMPORTED: "in no record of the results", PREDICTED: CHARGED}
-    return _WHAT | ({"other": meaning} if (meaning := others.get(_kind(result))) else {})
+    others = {IMPORTED: "in no record of the results", PREDICTED: CHARGED, WATCHED: OWN_WORK}
+    computed = {"compute": "work on batches"} if _kind(result) == WATCHED else {}
+    return _WHAT | computed | ({"other": meaning} if (meaning := others.get(_kind(result))) else {})
 
 
 def whose_overhead(result: RunResult) -> str:
     """Return whose overhead a run has, in two or three words."""
-    return {IMPORTED: "in no record", PREDICTED: "charged by costs"}.get(_kind(result), "rayio's own")
+    whose = {IMPORTED: "in no record", PREDICTED: "charged by costs", WATCHED: "the loop's own, between steps"}
+    return whose.get(_kind(result), "rayio's own")
 
 
 def _kind(result: RunResult) -> str:

@@ -6,9 +6,10 @@ import errno
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from uuid import uuid4
 
 from rayio.errors import DataError, RayioError, StorageError
-from rayio.files import NotAFileError
+from rayio.files import NotAFileError, replacing
 from rayio.storage.stores.opening import with_option
 from rayio.units import format_bytes
 
@@ -50,6 +51,22 @@ def unwritten(error: OSError, path: Path, option: str) -> StorageError:
     if not error.errno:  # rayio's refusal, already worded
         return StorageError(f"cannot write {path}: {error.strerror or error}")
     return with_option(StorageError(str(write_refusal(error, path, "writing"))), "cannot write", option)
+
+
+def write_text(path: Path, text: str, option: str = "--out") -> None:
+    """Write a command's text file, whole or not at all; one that is there is replaced.
+
+    Raises:
+        StorageError: it cannot be written there; ``option`` chooses another place.
+    """
+    if path.is_dir():
+        raise StorageError(f"cannot write {path}: it is a folder; give {option} a file name")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path, path.with_name(f".{path.name}.{uuid4().hex[:8]}.partial")) as partial:
+            partial.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise unwritten(error, path, option) from None
 
 
 def _free_bytes(path: Path) -> int:

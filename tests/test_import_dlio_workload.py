@@ -1,0 +1,362 @@
+"""Workload files of DLIO: what becomes of them by its own arithmetic, which keys act, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from dlio_workloads import EVALUATED, RECORDS, VOLUMES, WORKLOADS, dlio_arithmetic, written
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rayio
+from rayio.cli import main
+from rayio.errors import ScenarioError
+from rayio.scenario import derive
+from rayio.scenario.derive import compute_times
+from rayio.scenario.dlio_keys import ACTS, IDLE, KEYS, ONLY, REFUSED, table
+from rayio.scenario.evaluation import num_evaluations
+from rayio.scenario.foreign import converted
+from rayio.scenario.load import load
+from rayio.scenario.model import Scenario
+from rayio.units import format_bytes, format_rate
+
+ROOT = Path(__file__).parents[1]
+THEIRS = sorted((ROOT.parent / "shared" / "dlio-workloads").glob("*.yaml"))
+#: Deletes the credentials of a published file.
+WITHOUT_CREDENTIALS = [f"~workload.storage.storage_options.{key}" for key in ("access_key_id", "secret_access_key")]
+
+
+def as_dlio(scenario: Scenario) -> dict[str, float]:
+    """The numbers of :func:`dlio_arithmetic`, of a scenario."""
+    size = scenario.dataset.sample_bytes
+    record = getattr(size, "mean", None) or size.expected  # the mean of a normal, before negative sizes are redrawn
+    step_bytes = scenario.loader.batch_size * record
+    return {
+        "steps": derive.steps_per_epoch(scenario),
+        "files": derive.num_files(scenario),
+        "samples": derive.num_samples(scenario),
+        "epochs": scenario.train.epochs,
+        "step_bytes": step_bytes,
+        "demand": step_bytes / compute_times(scenario).expected,
+        "window": derive.window_steps(scenario),
+    }
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_workload_comes_to_what_dlio_documents(name: str, ranks: int, tmp_path: Path) -> None:
+    scenario = load(written(tmp_path, WORKLOADS[name]), [f"cluster.ranks_per_node={ranks}"])
+    assert as_dlio(scenario) == pytest.approx(dlio_arithmetic(WORKLOADS[name], ranks))
+
+
+def test_sixteen_files_of_four_samples_are_eight_steps_where_dlio_trains_none(tmp_path: Path) -> None:
+    scenario = load(written(tmp_path, RECORDS), ["cluster.ranks_per_node=2"])
+    assert derive.steps_per_epoch(scenario) == 16 * 4 // (4 * 2) == 8
+    assert rayio.simulate(scenario, out=tmp_path / "run").result.steps == 2 * 2 * 8
+
+
+@pytest.mark.parametrize("path", THEIRS or [None], ids=lambda path: path.stem if path else "none")
+def test_published_files_import_simulate_and_come_to_their_documented_numbers(
+    path: Path | None, tmp_path: Path
+) -> None:
+    if path is None:
+        pytest.skip("DLIO's own files are not here")
+    text = path.read_text()
+    overrides: list[str] = []
+    if "transformer" in text or "layer_parameters" in text:
+        with pytest.raises(ScenarioError) as refused:
+            load(f"dlio:{path}")
+        lines = "\n".join(refused.value.problems)
+        keys = "num_layers|tensor|pipeline|zero_stage|num_checkpoints_read|layer_parameters"
+        for key in re.findall(rf"^ +({keys}):", text, re.MULTILINE):
+            assert re.search(rf"\.{key}=.*: not yet: ", lines)
+        return
+    if "secret_access_key" in text:
+        with pytest.raises(ScenarioError, match=r"access_key_id=\*\*\*: credentials belong in the environment") as told:
+            load(f"dlio:{path}")
+        assert len(told.value.problems) == 2
+        assert "secret-key" not in "".join(told.value.problems)
+        overrides = WITHOUT_CREDENTIALS
+    scenario = load(f"dlio:{path}", [*overrides, "cluster.ranks_per_node=2"])
+    assert as_dlio(scenario) == pytest.approx(dlio_arithmetic(text, 2))
+    small = [*overrides, "cluster.ranks_per_node=2", "train.steps=4", "train.epochs=1"]
+    assert rayio.simulate(f"dlio:{path}", small, out=tmp_path / "run").result.steps == 2 * 4
+    out = tmp_path / "scenario.yaml"
+    main_exits(0, "import", "dlio", str(path), *overrides, "cluster.ranks_per_node=2", "--out", str(out))
+    assert without_source(load(out)) == without_source(scenario)
+
+
+def without_source(scenario: Scenario) -> Scenario:
+    return scenario.model_copy(update={"source": ""})
+
+
+def main_exits(code: int, *arguments: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments])
+    assert ended.value.code == code
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_the_written_file_is_the_same_scenario_and_names_the_source_of_every_key(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = written(tmp_path, WORKLOADS[name]), tmp_path / "mine.yaml"
+    main_exits(0, "import", "dlio", source.removeprefix("dlio:"), "cluster.nodes=3", "--out", str(out))
+    lines = capsys.readouterr().err.splitlines()
+    assert without_source(load(out)) == without_source(load(source, ["cluster.nodes=3"]))
+    text = out.read_text()
+    made = converted(source, [])
+    assert made is not None
+    assert lines == [f"rayio: {remark}" for remark in made.remarks()]
+    for remark in (*made.changed, *made.idle):
+        assert f"#   {remark.removeprefix(f'{tmp_path}/')}\n" in text
+    named = [line for line in text.splitlines() if line.startswith("  ") and not line.endswith(":")]
+    assert named
+    assert all("  # " in line or line == "  nodes: 3" for line in named), named
+    main_exits(0, "import", "dlio", source.removeprefix("dlio:"), "--out", str(out))  # replaces its own file
+    out.write_text("mine: 1")
+    main_exits(2, "import", "dlio", source.removeprefix("dlio:"), "--out", str(out))
+    assert out.read_text() == "mine: 1"
+
+
+def test_the_keys_of_an_example_become_those_of_a_scenario(tmp_path: Path) -> None:
+    made = converted(written(tmp_path, VOLUMES), [])
+    assert made is not None
+    data = {key: value for key, value in made.layer.data.items() if key != "source"}
+    assert data == {
+        "name": "volumes",
+        "seed": 123,
+        "dataset": {
+            "format": "npz", "num_files": 48, "samples_per_file": 1, "files_per_folder": 48,
+            "sample_bytes": {"kind": "normal", "mean": 1500000, "stdev": 300000}, "path": "data/volumes/train",
+        },
+        "storage": {"model": "nvme"},
+        "loader": {"batch_size": 3, "num_workers": 4, "prefetch_factor": 1, "shuffle": "global"},
+        "train": {"epochs": 4, "compute": 0.05},
+        "checkpoint": {
+            "every": {"epochs": 4}, "path": "checkpoints/volumes", "model": {"bytes": 4000000}, "writers": "rank_zero",
+            "fsync": False,
+        },
+        "expect": {"au_dlio": ">= 80"},
+    }  # fmt: skip
+    assert derive.num_checkpoints(load(written(tmp_path, VOLUMES))) == 1
+    assert [remark.partition(": ")[2] for remark in made.changed] == [
+        "reader.file_shuffle=seed: it acts here; in DLIO's PyTorch loader it does nothing",
+        "reader.sample_shuffle=seed: it acts here; in DLIO's PyTorch loader it does nothing",
+        "model.model_size=4000000: DLIO ignores this name, and saves 10240 bytes",
+    ]
+
+
+def test_an_evaluation_is_as_often_as_in_dlio(tmp_path: Path) -> None:
+    scenario = load(written(tmp_path, EVALUATED))
+    assert (scenario.dataset.eval.num_files, scenario.dataset.eval.path) == (6, "data/evaluated/valid")
+    assert (num_evaluations(scenario), scenario.dataset.files_per_folder) == (3, 5)
+    assert (scenario.loader.num_workers, scenario.loader.shuffle, scenario.train.steps) == (0, "none", 7)
+
+
+@pytest.mark.parametrize(
+    ("after", "between", "epochs", "due"),
+    [(1, 1, 3, 3), (5, 2, 5, 1), (2, 2, 7, 3), (4, 9, 7, 1), (6, 1, 5, 0), (1, 2, 5, None), (5, 2, 9, None)],
+)
+def test_checkpoints_and_evaluations_are_due_as_in_dlio_or_refused(
+    after: int, between: int, epochs: int, due: int | None, tmp_path: Path
+) -> None:
+    """DLIO's are due after the epochs ``after``, ``after + between``, …: counted here."""
+    theirs = [epoch for epoch in range(1, epochs + 1) if epoch >= after and (epoch - after) % between == 0]
+    saves, tries = "++workload.checkpoint", "++workload.evaluation"
+    overrides = {
+        "++workload.workflow.checkpoint": True, "++workload.train.epochs": epochs,
+        f"{saves}.checkpoint_after_epoch": after, f"{tries}.eval_after_epoch": after,
+        f"{saves}.epochs_between_checkpoints": between, f"{tries}.epochs_between_evals": between,
+    }  # fmt: skip
+    source = written(tmp_path, EVALUATED)
+    if due is None:
+        shown = ", ".join(map(str, theirs[:3]))
+        with pytest.raises(ScenarioError) as told:
+            load(source, overrides)
+        for does in ("saves", "evaluates"):
+            assert [line for line in told.value.problems if f"=2: DLIO {does} after epochs {shown}" in line]
+        return
+    scenario = load(source, overrides)
+    assert derive.num_checkpoints(scenario) == num_evaluations(scenario) == len(theirs) == due
+    per_epoch = derive.steps_per_epoch(scenario)
+    assert [epoch + 1 for epoch, step in derive.checkpoint_steps(scenario) if step == per_epoch - 1] == theirs
+
+
+#: A value of each key that acts, other than its default.
+ACTING: dict[str, Any] = {
+    "model.name": "another", "model.type": "transformer", "model.model_size_bytes": 5, "model.model_size": 5,
+    "framework": "pytorch", "workflow.train": False, "workflow.evaluation": True, "workflow.checkpoint": True,
+    "dataset.data_folder": "x", "dataset.format": "csv", "dataset.num_files_train": 99, "dataset.num_files_eval": 3,
+    "dataset.num_samples_per_file": 5, "dataset.record_length_bytes": 777, "dataset.record_length": 777,
+    "dataset.record_length_bytes_stdev": 5, "dataset.record_length_stdev": 5, "dataset.record_dims": [9, 30],
+    "dataset.record_element_type": "float64", "dataset.num_subfolders_train": 3, "dataset.compression": "gzip",
+    "dataset.enable_chunking": True, "dataset.chunk_size": 40, "dataset.hdf5.chunk_dims": [20],
+    "reader.data_loader": "dali", "reader.batch_size": 2, "reader.batch_size_eval": 2, "reader.read_threads": 3,
+    "reader.prefetch_size": 9, "reader.file_shuffle": "seed", "reader.sample_shuffle": "random",
+    "reader.read_type": "memory", "reader.transfer_size": 4096, "reader.preprocess_time": 0.5,
+    "reader.preprocess_time_stdev": 0.5, "reader.odirect": True, "train.epochs": 3,
+    "train.computation_time": {"type": "exponential", "scale": 2}, "train.computation_time_stdev": 0.5,
+    "train.total_training_steps": 2, "train.seed": 5, "evaluation.eval_time": 2, "evaluation.eval_time_stdev": 2,
+    "evaluation.eval_after_epoch": 2, "evaluation.epochs_between_evals": 2, "checkpoint.checkpoint_folder": "c",
+    "checkpoint.checkpoint_after_epoch": 3, "checkpoint.epochs_between_checkpoints": 2,
+    "checkpoint.steps_between_checkpoints": 3, "checkpoint.model_size": 5, "checkpoint.type": "all_ranks",
+    "checkpoint.fsync": True, "storage.storage_type": "direct_fs", "storage.storage_root": "/mnt",
+    "storage.storage_options.endpoint_url": "http://localhost:9000", "storage.storage_options.region": "eu-west-1",
+    "storage.storage_options.s3_force_path_style": True, "storage.storage_options.s3_max_attempts": 3,
+    "metric.au": 0.7,
+}  # fmt: skip
+SAVED = {"workflow.checkpoint": True}
+TRIED = {"workflow.evaluation": True, "dataset.num_files_eval": 8}
+BUCKET = {"storage.storage_type": "s3", "storage.storage_root": "bucket"}
+TORCH = {"framework": "pytorch", "dataset.format": "hdf5"}
+#: Other keys that a key needs to act, by the beginning of its name; the last one that fits is taken.
+NEEDED: dict[str, dict[str, Any]] = {
+    "checkpoint.": SAVED, "model.": SAVED, "evaluation.": TRIED, "storage.storage_options.": BUCKET,
+    "dataset.record_element_type": {"dataset.record_dims": [80]},
+    "dataset.enable_chunking": TORCH | {"dataset.chunk_size": 50}, "dataset.hdf5.": TORCH,
+    "dataset.chunk_size": TORCH | {"dataset.enable_chunking": True},
+    "dataset.num_files_eval": {"workflow.evaluation": True}, "workflow.evaluation": {"dataset.num_files_eval": 8},
+    "reader.batch_size_eval": TRIED, "reader.sample_shuffle": {"framework": "pytorch", "dataset.format": "npz"},
+    "evaluation.eval_after_epoch": TRIED | {"train.epochs": 2},
+    "checkpoint.checkpoint_after_epoch": SAVED | {"train.epochs": 3},
+    "reader.computation_threads": {"reader.preprocess_time": 1},
+}  # fmt: skip
+#: A value without effect, and a value that cannot be, of keys with one possible value.
+SINGLE: dict[str, tuple[Any, Any]] = {
+    "dataset.hdf5.num_dset_per_record": (1, 3), "reader.computation_threads": (1, 2),
+    "checkpoint.mode": ("default", "subset"), "checkpoint.rank_sync": (False, True),
+    "output.metric.exclude_start_steps": (1, 2), "metric.exclude_end_steps": (0, 1),
+    "output.metric.exclude_end_steps": (0, 1), "metric.exclude_start_steps": (1, 0),
+}  # fmt: skip
+#: Keys whose value is refused, or is a line, in place of a key of the scenario.
+REFUSED_VALUE, ONLY_LINE = ("model.type", "reader.data_loader", "framework"), ("workflow.train",)
+#: Keys that go with another one, see the test of what is due.
+IN_PAIRS = ("evaluation.epochs_between_evals", "checkpoint.epochs_between_checkpoints")
+#: The workload that the keys are tried on.
+PLAIN = "framework: tensorflow\ntrain: {computation_time: 1}\n"
+
+
+def read(folder: Path, keys: dict[str, Any]) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Return the scenario's keys, and the lines on differences and on keys without effect."""
+    made = converted(written(folder, PLAIN), {f"++workload.{key}": value for key, value in keys.items()})
+    assert made is not None
+    return {k: v for k, v in made.layer.data.items() if k != "source"}, [*made.changed], [*made.idle]
+
+
+def needed(key: str) -> dict[str, Any]:
+    """The keys that a key needs to act."""
+    return next((NEEDED[name] for name in reversed(NEEDED) if key.startswith(name)), {})
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if KEYS[key].fate == ACTS and key not in IN_PAIRS])
+def test_a_key_that_acts_changes_the_scenario(key: str, tmp_path: Path) -> None:
+    needs = needed(key)
+    keys, differences, _ = read(tmp_path, needs)
+    if key in REFUSED_VALUE:
+        with pytest.raises(ScenarioError, match=rf"{re.escape(key)}={ACTING[key]}: "):
+            read(tmp_path, {**needs, key: ACTING[key]})
+        return
+    after, lines, unused = read(tmp_path, {**needs, key: ACTING[key]})
+    assert not [line for line in unused if f"{key}=" in line]
+    assert (keys == after) == (key in ONLY_LINE)
+    assert key not in ONLY_LINE or [line for line in lines if line not in differences and f"{key}=" in line]
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if KEYS[key].fate == ONLY])
+def test_a_key_with_one_value_has_that_one(key: str, tmp_path: Path) -> None:
+    needs, (same, other) = needed(key), SINGLE[key]
+    assert read(tmp_path, needs)[0] == read(tmp_path, {**needs, key: same})[0]
+    with pytest.raises(ScenarioError, match=rf"{re.escape(key)}={other}: ".replace("True", "true")):
+        read(tmp_path, {**needs, key: other})
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if KEYS[key].fate == IDLE])
+def test_a_key_without_effect_is_a_line_and_changes_nothing(key: str, tmp_path: Path) -> None:
+    value = {"reader.file_access": "collective", "train.seed_change_epoch": False}.get(key, 3)
+    before, after = read(tmp_path, needed(key)), read(tmp_path, {**needed(key), key: value})
+    assert before[0] == after[0]
+    assert len([line for line in after[2] if f"{key}=" in line and KEYS[key].why in line]) == 1
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if KEYS[key].fate == REFUSED])
+def test_a_refused_key_is_refused_by_its_name_with_the_reason(key: str, tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        read(tmp_path, {**SAVED, "model.num_layers": 4, key: 7})
+    lines = [line for line in refused.value.problems if f"{key}=" in line]
+    assert len(lines) == 1
+    assert KEYS[key].why in lines[0]
+
+
+def test_the_page_has_the_table_of_the_code() -> None:
+    assert table() in (ROOT / "docs" / "dlio.md").read_text()
+
+
+_VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 10**6),
+    st.floats(-1, 1e9),
+    st.sampled_from(["", "npz", "seed", "abc", "1e-3", "s3", *ACTING.values()]),
+    st.lists(st.integers(-1, 9), max_size=3),
+    st.dictionaries(st.sampled_from(["type", "mean", "stdev", "min"]), st.floats(0, 9), max_size=3),
+)
+
+
+@settings(max_examples=150)
+@given(mix=st.dictionaries(st.sampled_from([*KEYS]), _VALUES, max_size=12))
+def test_any_mix_of_documented_keys_imports_or_is_refused_in_lines(
+    mix: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    nested: dict[str, Any] = {"model": {"name": "mix"}}
+    for key, value in mix.items():
+        *sections, last = key.split(".")
+        holder = nested
+        for section in sections:
+            holder = holder.setdefault(section, {})
+        holder[last] = value
+    path = tmp_path_factory.getbasetemp() / "mix.yaml"
+    path.write_text(yaml.safe_dump(nested))
+    problems: tuple[str, ...] = ()
+    try:
+        assert derive.steps_per_epoch(load(f"dlio:{path}")) > 0
+    except ScenarioError as refused:
+        problems = refused.problems or ("",)
+    assert all(str(path) in line and "\n" not in line for line in problems)
+
+
+def shown_workloads() -> dict[str, list[str]]:
+    """The rows of the page's table by workload."""
+    page = (ROOT / "docs" / "dlio.md").read_text()
+    table = page.partition("<!-- workloads -->")[2].partition("<!-- end workloads -->")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().splitlines()[2:]]
+    return {name.strip("`"): cells for name, *cells in rows}
+
+
+@pytest.mark.parametrize("path", THEIRS or [None], ids=lambda path: path.stem if path else "none")
+def test_the_page_shows_what_a_published_file_comes_to(path: Path | None) -> None:
+    rows = shown_workloads()
+    assert len(rows) >= 10
+    if path is None:
+        pytest.skip("DLIO's own files are not here")
+    text = path.read_text()
+    if path.stem not in rows:
+        with pytest.raises(ScenarioError):
+            load(f"dlio:{path}")
+        return
+    theirs = dlio_arithmetic(text, 1)
+    scenario = load(f"dlio:{path}", WITHOUT_CREDENTIALS if "secret_access_key" in text else ())
+    wanted = [
+        ("{:,}".format, theirs["steps"], derive.steps_per_epoch(scenario)),
+        (format_bytes, theirs["step_bytes"], derive.batch_bytes(scenario)),
+        (format_rate, theirs["demand"], derive.read_demand(scenario)),
+    ]
+    cells = [(form(first), form(second)) for form, first, second in wanted]
+    assert rows[path.stem] == [
+        f"{theirs['files']:,} × {theirs['samples'] // theirs['files']:,}",
+        *(first if first == second else f"{first}, here {second}" for first, second in cells),
+    ]
