@@ -35,12 +35,12 @@ def test_commands_options_and_their_values() -> None:
 
 def test_scenarios_are_those_that_are_packaged_and_files(home: Path) -> None:
     assert {*answers("rayio simulate ")} == {*packaged()}
-    (home / "mine.yaml").write_text("")
+    (home / "own.yaml").write_text("")
     (home / "notes.txt").write_text("")
-    (home / "more").mkdir()
-    (home / "more" / "other.yml").write_text("")
-    assert answers("rayio simulate m") == ["mine.yaml", "more/"]
-    assert answers("rayio simulate more/") == ["more/other.yml"]
+    (home / "others").mkdir()
+    (home / "others" / "other.yml").write_text("")
+    assert answers("rayio simulate o") == ["others/", "own.yaml"]
+    assert answers("rayio simulate others/") == ["others/other.yml"]
     assert answers("rayio simulate nowhere/at/all") == []
 
 

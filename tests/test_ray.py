@@ -17,11 +17,13 @@ import psutil
 import pytest
 from pages_of_files import came_from_the_device
 
+from rayio import storage
 from rayio.data.formats.sample import Place, check
 from rayio.data.sampler import sample_digest
 from rayio.engines.ray.cluster.local_ray import PRIORITY
 from rayio.engines.ray.placement import actors
 from rayio.errors import ClusterError, DataError, RunError, StorageError
+from rayio.model.manifest import search
 from rayio.model.planning import plan_of
 from rayio.place import Where, batch_id
 from rayio.records.running import Live
@@ -321,6 +323,10 @@ def test_a_killed_checkpoint_writer_writes_its_shard_again(how: dict[str, Any], 
     files = [p for p in (tmp_path / "ck").rglob("*") if p.is_file()]
     assert len([p for p in files if p.suffix == ".bin"]) == 6 * EPOCHS * number
     assert {p.stat().st_size for p in files if p.suffix == ".bin"} == {4_000_000 // number}
+    there = search(storage.open(tmp_path / "ck"))
+    assert (len(there.complete), there.passed) == (6 * EPOCHS, {}), (
+        "the writer that came lacks reports to its predecessor"
+    )
 
 
 def test_parquet_is_read_and_checkpoints_are_written_behind_by_actors(tmp_path: Path) -> None:
@@ -357,6 +363,26 @@ def test_what_cannot_be_written_behind_ends_the_run_in_one_line(tmp_path: Path) 
         run(real(checkpoint=saved, loader__num_workers=0, cluster__roles_per_actor=2), root=tmp_path, out="broken")
     assert "\n" not in str(caught.value)
     assert Run.open(tmp_path / "broken").exit_code == 2
+
+
+def test_a_run_on_ray_restores_what_a_run_in_this_process_saved_and_finds_a_damaged_byte(tmp_path: Path) -> None:
+    saved = {"every": {"epochs": 1}, "path": "ck", "model": {"bytes": "4 MB"}, "writers": "sharded", "fsync": False}
+    how: dict[str, Any] = {"loader__num_workers": 0, "cluster__roles_per_actor": 2}
+    run(real(checkpoint=saved, **how), engine="local", root=tmp_path, out="saved")
+    again = saved | {"restore": "newest", "every": {"epochs": 9}}
+    done = run(real(checkpoint=again, **how), root=tmp_path, out="restored")
+    spans = done.spans()
+    for name, role in (("restore", "rank"), ("load", "checkpoint_writer"), ("verify", "checkpoint_writer")):
+        rows = spans[spans["name"] == name]
+        assert {*rows["role"]} == {role}
+        assert sorted(rows["bytes"]) == [2_000_000, 2_000_000]
+    assert done.result["ledger"]["even"]
+    shard = max((tmp_path / "ck").iterdir()) / "shard-00001.bin"
+    content = bytearray(shard.read_bytes())
+    content[1_500_000] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(DataError, match=r"shard-00001\.bin: byte 1500000 is not what was written there"):
+        run(real(checkpoint=again, **how), root=tmp_path, out="damaged")
 
 
 def test_a_killed_rank_ends_the_run_in_one_line_and_leaves_it_readable(tmp_path: Path) -> None:

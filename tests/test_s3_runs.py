@@ -285,7 +285,7 @@ def test_a_run_on_ray_reads_writes_and_is_recorded_in_a_bucket(small: Path, home
     run = rayio.Run.open(f"{place}/r")
     assert run.result["ledger"]["even"] is True
     assert run.result["trace"]["recorded"] == run.result["trace"]["stored"] > 50
-    assert len(contents(f"{place}/ck")) == 1
+    assert len(contents(f"{place}/ck")) == 2
     left = contents(f"{place}/r")
     for secret in (KEY, SECRET):
         assert secret not in done.stdout + done.stderr

@@ -58,7 +58,7 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
     at = Where(training.rank, attempt=attempt)
     env.span("startup", env.born, env.kernel.now(), at)
     if training.restored is not None:
-        await restore(env, training, training.restored, attempt)
+        await restore(env, training, tally, training.restored, attempt)
     for epoch in range(start.epoch, training.epochs):
         first = start.first_step(epoch)
         pause = training.next_pause(epoch, first)
@@ -67,7 +67,7 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
             batch = await env.take(at)
             tally.add(batch)
             batch.done()  # the compute is emulated: it does not use the bytes
-            await env.compute_and_synchronise(training.compute_seconds(at), training.sync_seconds, at)
+            await env.compute_and_synchronise(training.compute_seconds(at), training.sync_after(step), at)
             if step == pause:
                 if shards := training.shards(at):
                     await save(env, training, shards, at)
@@ -91,10 +91,11 @@ async def save(env: Env, training: Training, shards: Sequence[Shard], at: Where)
         await env.checkpoint_behind(shards, seconds, at)
 
 
-async def restore(env: Env, training: Training, restored: Restored, attempt: int) -> None:
+async def restore(env: Env, training: Training, tally: Tally, restored: Restored, attempt: int) -> None:
     """Read back a rank's part of a checkpoint through its writers, and verify every byte."""
     if shards := training.restored_shards(restored):
-        await env.restore(shards, Where(training.rank, restored.epoch, restored.step, attempt))
+        served = await env.restore(shards, Where(training.rank, restored.epoch, restored.step, attempt))
+        tally.load(part.moved for part in served)
 
 
 async def evaluate(env: Env, training: Training, tally: Tally, epoch: int, at: Where) -> None:

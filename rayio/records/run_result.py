@@ -16,6 +16,7 @@ from rayio.records.hosts import Fetched, Host
 from rayio.records.origin import Origin, of_old
 from rayio.records.record import DamagedRecordError, Record, value
 from rayio.records.scaling import Scaling
+from rayio.records.transfers import Transfers
 
 #: Version of ``result.json``.
 VERSION = 2
@@ -289,6 +290,8 @@ class RunResult(Record):
     fetched: Fetched | None = value(
         "sources of the bytes read, for real storage or modelled storage with storage.cache", can_be_absent=True
     )
+    saved: Transfers | None = value("throughput of checkpoints written", can_be_absent=True)
+    restored: Transfers | None = value("throughput of checkpoints read back", can_be_absent=True)
     hosts: tuple[Host, ...] | None = value("hosts of workers, ranks and writers with real storage", can_be_absent=True)
     dropped_samples_per_epoch: int | None = value(
         "samples not read because of drop_last", "samples", can_be_absent=True
