@@ -83,7 +83,8 @@ def to_text(converted: Converted, extra: Mapping[str, Any]) -> str:
     data = {"cluster": {"nodes": 1, "ranks_per_node": 1}, **converted.layer.data}
     sources = dict(converted.sources)
     for key in ("cluster.nodes", "cluster.ranks_per_node"):
-        sources[key] = "not in such files (mpirun says it)"
+        assumed = f": assumed, by {sources[key]}" if key in sources else " (mpirun says it)"
+        sources[key] = f"not in such files{assumed}"
     sources["storage.model"] = "not in such files: assumed"
     for key, value in extra.items():
         _set(data, key.split("."), value)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import posixpath
 
-from rayio.imports.dlio_occasions import PHASES, TRANSFORMER, checkpoint, evaluate
+from rayio.imports.dlio_occasions import PHASES, checkpoint, evaluate
 from rayio.imports.dlio_reading import CREDENTIALS, Reading
 from rayio.imports.dlio_scenario import name_of
+from rayio.imports.dlio_state import TRANSFORMER
 from rayio.imports.hydra import Composed
 from rayio.kinds import FORMATS
 from rayio.scenario.dlio_keys import KEYS
@@ -194,6 +195,8 @@ def _loader(reading: Reading) -> None:
     form = reading.out["dataset.format"][0]
     if "framework" in reading.given and name in reading.given and name not in reading.wrong and loader != framework:
         reading.refuse(name, f"does not go with framework={framework}, as in DLIO; give both of one framework")
+    elif not reading.flag("workflow.train", default=True):
+        pass  # nothing is read, or refused elsewhere
     elif loader == "pytorch" and form == "tfrecord" and not {name, "dataset.format"} & reading.wrong:
         where = next(key for key in ("dataset.format", name, "framework") if key in reading.given)
         reading.refuse(where, "DLIO's PyTorch loader reads no tfrecord, its default format; give dataset.format")
