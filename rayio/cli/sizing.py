@@ -168,7 +168,7 @@ def datasize(
     hosts: Annotated[int | None, typer.Option(help="Hosts.", show_default="the scenario's nodes")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the least dataset that the rules of MLPerf Storage allow.
+    """Find the least dataset that MLPerf Storage allows.
 
     It has 5 times the memory of all hosts, and 500 steps per accelerator in an epoch.
 

@@ -322,11 +322,11 @@ def table(scenario: Scenario) -> dict[str, float]:
         "num_checkpoints": derive.num_checkpoints(scenario),
         "checkpoint_files": derive.checkpoint_files(scenario),
         "checkpoint_bytes": derive.checkpoint_bytes(scenario),
-        "allreduce_seconds": derive.allreduce_seconds(scenario),
         "checkpoint_model_bytes": contents.get("model", NOTHING)[1],
         "checkpoint_optimizer_bytes": contents.get("optimizer", NOTHING)[1],
         "checkpoint_fewest_rank_bytes": min(shares, default=0),
         "checkpoint_most_rank_bytes": max(shares, default=0),
+        "allreduce_seconds": derive.allreduce_seconds(scenario),
         **evaluation.table(scenario),
         **dict(of_kinds(scenario, lambda kind: kind.table(scenario).items())),
     }
