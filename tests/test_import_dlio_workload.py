@@ -426,3 +426,68 @@ def test_the_page_shows_what_a_published_file_comes_to(path: Path | None) -> Non
         f"{theirs['files']:,} × {theirs['samples'] // theirs['files']:,}",
         *(first if first == second else f"{first}, here {second}" for first, second in cells),
     ]
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("dlio:", "dlio: names no file; write dlio:FILE"),
+        ("dlio:nothere.yaml", "nothere.yaml: no such file"),
+        ("dlio:{here}", "is a folder"),
+        ("dlio:{here}/mine.yaml", "mine.yaml: is a scenario of rayio (loader), not a workload of DLIO; leave dlio:"),
+        ("dlio:{here}/empty.yaml", "empty.yaml: is empty; a workload of DLIO has sections such as dataset"),
+        ("dlio:{here}/text.yaml", "text.yaml: must be a mapping with keys, not hello"),
+        ("dlio:{here}/near.yaml", "near.yaml:2: reader.batch_sice=5: is no key of DLIO; did you mean reader.batch_s"),
+        ("dlio:{here}/moved.yaml", "moved.yaml:1: train.batch_size=5: is no key of DLIO; did you mean reader.batch"),
+        ("dlio:{here}/bucket.yaml", "is missing, the name of the bucket"),
+        ("{here}/near.yaml", "use loader"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_workload_is_one_line(source: str, line: str, tmp_path: Path) -> None:
+    texts = {
+        "mine": "name: x\nloader: {batch_size: 3}\n", "empty": "", "text": "hello\n",
+        "near": "framework: pytorch\nreader: {batch_sice: 5}\n", "moved": "train: {batch_size: 5}\n",
+        "bucket": "storage: {storage_type: s3}\n",
+    }  # fmt: skip
+    for name, text in texts.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    with pytest.raises(ScenarioError) as refused:
+        load(source.format(here=tmp_path))
+    assert any(line in problem for problem in refused.value.problems)
+    assert all("\n" not in problem for problem in refused.value.problems)
+
+
+def test_credentials_are_never_shown_and_may_come_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "hush-hush"
+    bucket = ["++workload.storage.storage_type=s3", "++workload.storage.storage_root=b"]
+    key = "++workload.storage.storage_options.secret_access_key"
+    source = written(tmp_path, VOLUMES)
+    with pytest.raises(ScenarioError, match=r"=\*\*\*: credentials belong in the environment") as refused:
+        load(source, [*bucket, f"{key}={secret}"])
+    assert secret not in "".join(refused.value.problems)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
+    told = [*bucket, key + "=${oc.env:AWS_SECRET_ACCESS_KEY}"]
+    made = converted(source, told)
+    assert made is not None
+    assert any("rayio reads AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY from" in line for line in made.idle)
+    assert secret not in repr(made)
+    assert load(source, told).dataset.path == "s3://b/data/volumes/train"
+
+
+def test_commands_take_a_workload_where_they_take_a_scenario(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = written(tmp_path, VOLUMES)
+    small = ["++workload.dataset.record_length_bytes=3000", "~workload.dataset.record_length_bytes_stdev"]
+    main_exits(0, "run", source, *small, "--engine", "local", "--no-report", "expect.au_dlio=>= 0")
+    assert "keys act otherwise here" in capsys.readouterr().err
+    main_exits(0, "sweep", source, *small, "++workload.reader.read_threads=1,2", "train.steps=4", "--out", "swept")
+    assert (tmp_path / "swept" / "sweep.csv").read_text().count("\n") == 3
+    main_exits(0, "show", source, *small)
+    shown = capsys.readouterr().out
+    assert "source: DLIO's workload.yaml ++workload.dataset.record_length_bytes=3000 ~workload" in shown
+    scenario = load(source, {"++workload.reader.batch_size": 5, "~workload.metric": None, "cluster.nodes": 2})
+    assert (scenario.loader.batch_size, dict(scenario.expect), scenario.cluster.nodes) == (5, {}, 2)
