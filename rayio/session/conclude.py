@@ -12,6 +12,7 @@ from rayio.analyze.metrics import measure
 from rayio.analyze.scaling import scaling
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import charged
+from rayio.analyze.transfers import READ, WRITTEN, transfers
 from rayio.analyze.untraced import measure_lives
 from rayio.analyze.verdict import loader_share
 from rayio.engines.recording import bounded, threads_note
@@ -86,10 +87,13 @@ def numbers_of(
     if scenario.trace.level != "none":
         arrays = arrays_of(spans)
         measured = replace(noted(measure(arrays, shape)), failures=restoring(spans, shape.world_size))
+        if scenario.checkpoint is not None:
+            saved, restored = transfers(spans, WRITTEN), transfers(spans, READ)
+            measured = replace(measured, saved=saved, restored=restored)
         if isinstance(scenario.loader.num_workers, Autoscaled):
             measured = replace(measured, scaling=scaling(spans, arrays))
         if is_virtual and scenario.trace.level != "step" and scenario.charges.of_loader:
-            return replace(measured, loader_share=loader_share(charged(spans), shape))
+            return replace(measured, loader_share=loader_share(charged(spans, meetings=shape.meetings), shape))
         return measured
     steps = [tally.steps - tally.evaluation_steps for tally in tallies]
     samples = sum(tally.samples - tally.evaluation_samples for tally in tallies)
