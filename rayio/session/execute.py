@@ -17,7 +17,7 @@ from rayio import __version__, storage
 from rayio.analyze import gate
 from rayio.analyze.retries import retried
 from rayio.analyze.shape import RunShape
-from rayio.errors import RayioError, ScenarioError, StorageError
+from rayio.errors import RayioError, ScenarioError, StorageError, first_error
 from rayio.machine.speed import fixed_work
 from rayio.model.attempts import Resumed
 from rayio.model.engine import Site, engine_named
@@ -248,9 +248,9 @@ class _Session:
             if "fixed_work_seconds" in self.info:
                 self.info["fixed_work_seconds"].append(round(fixed_work(), 6))
             if error is not None and not has_begun:
-                _first_error(self.engine.close, self.directory.unmake)
+                first_error(self.engine.close, self.directory.unmake)
                 raise error
-            after = _first_error(self.engine.close, self._write_info)
+            after = first_error(self.engine.close, self._write_info)
             error = error or after
             self.reporter.done()
             self.notes += self.engine.outcome.notes
@@ -391,13 +391,3 @@ class _Session:
             self.reporter.say(note)
             self.notes.append(note)
         return self.live_export.counts()
-
-
-def _first_error(*calls: Callable[[], None]) -> BaseException | None:
-    errors: list[BaseException] = []
-    for call in calls:
-        try:
-            call()
-        except BaseException as error:
-            errors.append(error)
-    return errors[0] if errors else None
