@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rayio.data.formats.hdf5 import METADATA_READS, Stream, opened_by_hdf5
+from rayio.data.formats.hdf5_stream import METADATA_READS, Stream, opened_by_hdf5
 from rayio.data.formats.npy_header import PARSING
 from rayio.data.formats.tfrecord import HEAD, TAIL, masked_crc
 
