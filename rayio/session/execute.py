@@ -35,7 +35,7 @@ from rayio.schema.fields import MAX_WHOLE
 from rayio.session.between import between
 from rayio.session.conclude import OF_STEPS, conclude, numbers_of
 from rayio.session.dataset import base_folder, idle_storage, prepare_files, resolve
-from rayio.session.fetched import eviction_notes, fetched
+from rayio.session.fetched import eviction_notes, fetched, loaded
 from rayio.session.folders import refuse_inside, refuse_overlaps
 from rayio.session.progress_writer import ProgressWriter
 from rayio.session.result import Run
@@ -124,7 +124,8 @@ def run(
         KeyboardInterrupt: after Ctrl-C, with a complete run directory likewise.
     """
     scenario = resolve(source, overrides, root)
-    if not isinstance(source, Scenario) and (made := converted(source, overrides or ())) is not None:
+    made = None if isinstance(source, Scenario) else converted(source, overrides or ())
+    if made is not None and made.remarks():
         reporter.say(f"{source}: {made.in_words()}; rayio validate lists them")
     if engine_named(engine).is_virtual or scenario.dataset.is_modelled:
         checks.check_simulated(scenario)
@@ -291,6 +292,9 @@ class _Session:
         unread = (f"unreadable span files: {', '.join(lost)}",) if lost else ()
         outcome = self.engine.outcome
         sources = fetched(self.plan, self.base, tallies, outcome.before, outcome.after)
+        if result.restored is not None:
+            origins = loaded(self.plan, self.base, tallies, outcome.before, outcome.after)
+            result = replace(result, restored=replace(result.restored, fetched=origins))
         is_known = sources is not None and sources.page_cache_share is not None
         foretold = () if is_known else outcome.foretold
         result = replace(
@@ -298,7 +302,8 @@ class _Session:
             hosts=tuple(sighting.host for sighting in outcome.before) or None,
         )  # fmt: skip
         speed = gate.speed_of_run(self.info)
-        result = conclude(result, self.scenario, self.plan, self.engine_name, tallies, error, speed)
+        restarts = outcome.restarts
+        result = conclude(result, self.scenario, self.plan, self.engine_name, tallies, error, speed, restarts)
         self.directory.write_result(result)  # kept even if the interval fails
         is_doubted = blocking(result.doubts or (), INTERVAL)
         if engine_named(self.engine_name).is_virtual and error is None and not is_doubted:
