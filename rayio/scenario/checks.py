@@ -9,7 +9,7 @@ from typing import TypeVar
 from rayio.errors import ScenarioError
 from rayio.kinds import FORMATS, LAYERS, LOADERS, STORAGE_MODELS
 from rayio.place import MAX_RANKS, MAX_STEPS
-from rayio.scenario import apart, derive, duration, evaluation, shards
+from rayio.scenario import apart, derive, duration, evaluation, failure_checks, shards
 from rayio.scenario.address import MODELLED
 from rayio.scenario.compute import ByBatchSize
 from rayio.scenario.decode import Work
@@ -225,6 +225,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
                 "give a folder"
             )
         yield from scenario.checkpoint.refusals(scenario.topology)
+    yield from failure_checks.refusals(scenario)
     charges = scenario.charges
     if charges.cpu.step > charges.step:
         yield (
@@ -271,6 +272,7 @@ def idle(scenario: Scenario) -> list[str]:
     if shards.is_by_file(scenario):
         dropped = derive.dropped_samples(scenario)
         notes += shards.notes(scenario, derive.num_files(scenario), derive.world_size(scenario), dropped)
+    notes += failure_checks.idle(scenario)
     for section in sections(scenario):
         notes += section.idle()
     notes += derive.pace(scenario).idle()
