@@ -69,3 +69,17 @@ def test_a_division_that_nothing_follows_is_named() -> None:
     (note,) = checks.idle(scenario(train__parallelism={"tensor": 2}))
     assert note == "train.parallelism: changes nothing with these train.sync and checkpoint.writers"
     assert not checks.idle(scenario(train__parallelism={"tensor": 1}))
+
+
+def test_a_stage_of_zero_without_replicas_or_shares_is_named() -> None:
+    saved = {"every": {"steps": 1}, "path": "ck", "model": {"bytes": 9}, "writers": "per_group"}
+    shape = {"kind": "transformer", "layers": 2, "hidden": 8, "ffn": 8, "vocabulary": 8, "heads": 2}
+    parallel = saved | {"model": shape, "writers": "parallel"}
+    zero = "train.parallelism.zero_stage=1: changes nothing"
+    for checkpoint, tensor, note in (
+        (saved, 1, [f"{zero} without checkpoint.writers=parallel"]),
+        (parallel, 2, [f"{zero}, the model has one replica"]),
+        (parallel, 1, []),
+    ):
+        wanted = scenario(train__parallelism={"tensor": tensor, "zero_stage": 1}, checkpoint=checkpoint)
+        assert checks.idle(wanted) == note

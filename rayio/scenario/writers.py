@@ -33,6 +33,8 @@ class Writers(Section):
 
     #: Whether ``train.parallelism`` matters to it.
     follows_parallelism: ClassVar[bool] = False
+    #: Whether ``train.parallelism.zero_stage`` matters to it.
+    follows_zero: ClassVar[bool] = False
     kind: str
 
     def sizes(self, num_bytes: int, topology: Topology) -> tuple[int, ...]:
@@ -238,7 +240,7 @@ class PerGroup(BesideRanks):
 class Parallel(BesideRanks):
     """Every rank saves its part of a transformer, as ``train.parallelism`` divides it, through its own writer."""
 
-    follows_parallelism = True
+    follows_parallelism = follows_zero = True
     kind: Literal["parallel"] = "parallel"
 
     def copies(self, topology: Topology) -> None:
