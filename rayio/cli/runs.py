@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +13,7 @@ import typer
 from rayio.cli import completion
 from rayio.cli.arguments import Address, AsJson, Overrides, Root, RunPath, Source
 from rayio.cli.export import Grpc, Otlp, collector
-from rayio.cli.file_options import Force, check_replaced
+from rayio.cli.file_options import Force, check_replaced, local_file
 from rayio.cli.fitting import columns, fit
 from rayio.cli.grouped import LOOK, RUN
 from rayio.cli.output import only_json, print_json
@@ -220,6 +221,12 @@ def report(
         bool | None,
         typer.Option(help="Replay the run, to find what would help.", show_default="up to 1000 steps"),
     ] = None,
+    mlperf: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write summary.json with the fields of DLIO and MLPerf Storage.", metavar="DIR", parser=local_file
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print a finished run's results and write report.html.
@@ -252,6 +259,10 @@ def report(
         if html:
             page = build.attempt(path, Terminal(), out, window=chosen, simulate=simulate, is_asked=True)
     ran = _ran(done, page)  # raises for a run without a result
+    if mlperf is not None:
+        from rayio.session.mlperf_summary import write_mlperf
+
+        print(f"rayio: summary: {write_mlperf(done, mlperf)}", file=sys.stderr)
     if as_json:
         print_json(ran)
 

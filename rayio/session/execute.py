@@ -124,7 +124,8 @@ def run(
         KeyboardInterrupt: after Ctrl-C, with a complete run directory likewise.
     """
     scenario = resolve(source, overrides, root)
-    if not isinstance(source, Scenario) and (made := converted(source, overrides or ())) is not None:
+    made = None if isinstance(source, Scenario) else converted(source, overrides or ())
+    if made is not None and made.remarks():
         reporter.say(f"{source}: {made.in_words()}; rayio validate lists them")
     if engine_named(engine).is_virtual or scenario.dataset.is_modelled:
         checks.check_simulated(scenario)
