@@ -273,9 +273,12 @@ def idle(scenario: Scenario) -> list[str]:
     if scenario.checkpoint is not None and not derive.num_checkpoints(scenario):
         first = derive.checkpoint_period(scenario)
         notes.append(f"checkpoint.every: no checkpoint falls due, the first would be after {first} of {steps} steps")
-    saved = scenario.checkpoint
-    if train.parallelism.zero_stage and (saved is None or not saved.writers.follows_parallelism):
-        notes.append("train.parallelism.zero_stage: changes nothing without checkpoints that follow it")
+    if zero := train.parallelism.zero_stage:
+        setting = f"train.parallelism.zero_stage={zero}: changes nothing"
+        if scenario.topology.data_parallel == 1:
+            notes.append(f"{setting}, the model has one replica")
+        elif scenario.checkpoint is None or not scenario.checkpoint.writers.follows_zero:
+            notes.append(f"{setting} without checkpoint.writers=parallel")
     if train.warmup_steps >= steps:
         notes.append(f"train.warmup_steps={train.warmup_steps}: the run has {steps} steps, so nothing is measured")
     if train.steps is not None and train.steps > derive.uncapped_steps(scenario)[1]:
