@@ -159,7 +159,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     yield from derive.pace(scenario).contradictions(cluster.nodes, ranks, who)
     if train.device_copy is not None and train.device_copy.overlap:
         yield from _not_copied_ahead(scenario)
-    if train.parallelism.microbatches > loader.batch_size:
+    if train.parallelism.bubble and train.parallelism.microbatches > loader.batch_size:
         yield (
             f"train.parallelism.microbatches={train.parallelism.microbatches}: loader.batch_size={loader.batch_size} "
             "has fewer samples; use at most as many microbatches"
