@@ -133,7 +133,7 @@ def test_the_keys_of_an_example_become_those_of_a_scenario(tmp_path: Path) -> No
         "name": "volumes",
         "seed": 123,
         "dataset": {
-            "format": "npz", "num_files": 48, "samples_per_file": 1, "files_per_folder": 48,
+            "format": "npz", "num_files": 48, "samples_per_file": 1,
             "sample_bytes": {"kind": "normal", "mean": 1500000, "stdev": 300000}, "path": "data/volumes/train",
         },
         "storage": {"model": "nvme"},
