@@ -241,6 +241,10 @@ def _access(reading: Reading, loader: str, form: str) -> None:
     if reading.choice("reader.read_type", "on_demand", ("on_demand", "memory")) == "memory":
         reading.put("loader.file_access", "in_memory", "reader.read_type")
         reading.unused("reader.transfer_size", "files are read whole with read_type: memory")
+    elif form == "tfrecord" and "dataset.compression" in reading.out:
+        reading.put("loader.file_access", "whole_file", "dataset.compression")
+        reading.differs("dataset.compression", "compressed files are read whole, not streamed")
+        reading.unused("reader.transfer_size", "compressed files are read whole")
     elif loader == "tensorflow" and form == "tfrecord":
         reading.put("loader.file_access", "streamed", "reader.data_loader", "framework", "dataset.format")
         if size := reading.whole("reader.transfer_size", 0):
