@@ -33,7 +33,7 @@ dataset: {path: toy://data, format: toy, gap: 8 B, num_files: 6, samples_per_fil
 loader: {batch_size: 4, num_workers: 2, shuffle: rotate, rotate_by: 3, decode: {kind: sum, times: 3, rate: 1 GB/s}}
 storage: {model: toy-tape, shelf: left}
 train: {epochs: 2, compute: 100 us, sync: {nap: 2 ms}}
-checkpoint: {every: {epochs: 1}, path: toy://saved, model: {bytes: 1 KB}, writers: per_node}
+checkpoint: {every: {epochs: 1}, path: toy://saved, model: {bytes: 1 KB}, writers: each_node}
 cluster: {ranks_per_node: 2}
 """
 
@@ -323,6 +323,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "columns": {"columns": 3},
     "read_columns": {"read_columns": 1, "columns": 2},
     "compression": {"compression": "gzip"},
+    "hdf5.compression": {"compression": "gzip", "chunk": "4 KiB"},
     "compression_ratio": {"compression_ratio": 3, "compression": "zstd"},
     "shuffle_block": {"shuffle_block": 3},
     "shuffle_buffer": {"shuffle_buffer": 5},
@@ -359,8 +360,8 @@ def with_(section: str, **keys: Any) -> dict[str, Any]:
 
 def given(section: str, choice: Any, name: str, key: str) -> dict[str, Any]:
     """Give values of an option and of what it needs: ours, or the first of its schema that is no default and builds."""
-    if key in GIVEN:
-        return GIVEN[key]
+    if (keys := GIVEN.get(f"{name}.{key}", GIVEN.get(key))) is not None:
+        return keys
     own = options_of(choice.registry[name])
     rule, default = own.model_json_schema()["properties"][key], own.model_fields[key].default
     rules = rule.get("anyOf", [rule])

@@ -29,7 +29,7 @@ from rayio.records.run_result import RunResult
 
 SHORT_RUN, OVERHEAD, NOT_REPRODUCED = "short_run", "overhead", "not_reproduced"
 MACHINE_SPEED, PAGE_CACHE, CONTRADICTION = "machine_speed", "page_cache", "contradiction"
-BUSY_MACHINE = "busy_machine"
+BUSY_MACHINE, RESTORED_FROM_MEMORY = "busy_machine", "restored_from_memory"
 
 #: Share of step time above which the emulator's overhead is a doubt.
 MOST_OVERHEAD = 0.02
@@ -80,19 +80,24 @@ def overhead(result: RunResult) -> Doubt | None:
     )
 
 
-def page_cache(fetched: Fetched | None) -> Doubt | None:
-    """Return the doubt about a run that read real files from memory."""
+def page_cache(fetched: Fetched | None, code: str = PAGE_CACHE) -> Doubt | None:
+    """Return the doubt about a run that read real files from memory: of the dataset, or of a restored checkpoint."""
     if fetched is None or fetched.source == MODEL:
         return None
     share = 1.0 if fetched.source == "memory" else fetched.page_cache_share
     if share is None or share <= MOST_CACHED:
         return None
     return Doubt(
-        code=PAGE_CACHE,
+        code=code,
         numbers={"share": share},
         names={"source": fetched.source, "page_cache": fetched.page_cache},
         invalidates=(CAPACITY, STORAGE),
     )
+
+
+def restored(result: RunResult) -> Doubt | None:
+    """Return the doubt about a run that read a checkpoint back from memory."""
+    return None if result.restored is None else page_cache(result.restored.fetched, RESTORED_FROM_MEMORY)
 
 
 def busy_machine(share: float | None) -> Doubt | None:
@@ -190,7 +195,7 @@ def of_result(result: RunResult | None) -> tuple[Doubt, ...]:
 
 def completed(result: RunResult, *more: Doubt | None) -> tuple[Doubt, ...]:
     """Return the doubts of a run that is over: those that its spans showed, its numbers', and ``more``."""
-    doubts = (*(result.doubts or ()), overhead(result), page_cache(result.fetched), *more)
+    doubts = (*(result.doubts or ()), overhead(result), page_cache(result.fetched), restored(result), *more)
     return tuple(doubt for doubt in doubts if doubt is not None)
 
 

@@ -32,6 +32,8 @@ class Tally:
     attempt: int = 0
     #: Source of the bytes; None for modelled storage without a cache.
     moved: Moved | None = field(default=None, compare=False)
+    #: Source of the bytes of restored checkpoints; None without any, or on modelled storage.
+    loaded: Moved | None = field(default=None, compare=False)
     #: Samples skipped after errors; not in ``samples``, but in the digest.
     skipped: int = 0
 
@@ -39,6 +41,12 @@ class Tally:
     def name(self) -> str:
         """The rank in words, with the attempt unless it is the first."""
         return f"rank {self.rank}" + (f", attempt {self.attempt}" if self.attempt else "")
+
+    def load(self, parts: Iterable[Moved | None]) -> None:
+        """Add the files of a restored checkpoint."""
+        for moved in parts:
+            if moved is not None:
+                self.loaded = moved if self.loaded is None else self.loaded + moved
 
     def add(self, delivery: Delivery, *, evaluating: bool = False) -> None:
         """Add one delivered batch."""

@@ -1,7 +1,7 @@
-"""The plan: the roles of a run, their nodes and their parameters.
+"""The plan: the roles of a run, their nodes and their parameters. ``planning.py`` makes it from a scenario.
 
 It has no lists: it pickles to a few kilobytes for any dataset and number of ranks, and any actor can be restarted from
-the plan and its name. It does not know scenarios; ``planning.py`` makes it from one.
+the plan and its name.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from rayio.errors import ScenarioError
 from rayio.model.ledger import WORD, Tally
 from rayio.model.loading import Loading
 from rayio.model.phases import Phased, PhasedStorage
-from rayio.model.plan_parts import EvaluationPhase, LoaderSpec, Phase
+from rayio.model.plan_parts import Doom, EvaluationPhase, LoaderSpec, Phase
 from rayio.model.queue import QueueSpec
 from rayio.model.saving import Checkpointing
-from rayio.model.training import Training
+from rayio.model.training import Preparing, Training
 from rayio.place import BEGINNING, Start
 from rayio.scenario.cluster import Cluster
 from rayio.scenario.costs import Costs
 from rayio.scenario.decode import Work
+from rayio.scenario.failures import Failures
+from rayio.scenario.meetings import ALL, Meetings
 from rayio.scenario.storage import StorageParameters
 from rayio.scenario.trace import Trace
-from rayio.scenario.train import Stragglers
 from rayio.scenario.turns import BY_FILE
 from rayio.schema.distribution import NO_TIME
 from rayio.seeds import Draws
@@ -59,13 +60,9 @@ class Plan:
     training_phase: Phase
     #: Expected bytes of all samples.
     dataset_bytes: float
-    #: Steps of every rank in an epoch, and the number of ranks with one more.
-    steps_of_all: int
-    larger_shares: int
-    #: True if ranks meet after each step; then the seconds of the all-reduce.
-    has_barrier: bool
-    sync_seconds: float
-    stragglers: Stragglers | None
+    #: Which ranks wait for each other, and after which steps; what a rank does between a batch and its compute.
+    meetings: Meetings
+    preparing: Preparing
     evaluation: EvaluationPhase | None
     checkpointing: Checkpointing | None
     #: The modelled storage system, and the distribution of its first-byte latencies.
@@ -75,8 +72,7 @@ class Plan:
     trace: Trace
     #: Costs of the Ray engine's messages, which the virtual clock adds.
     costs: Costs
-    #: Seconds that taking a batch holds a rank on a wall clock beyond the real time, if rayio's readers model another
-    #: loader.
+    #: Seconds by which taking a batch holds a rank longer on a wall clock, if rayio's readers model another loader.
     held_seconds: float = 0.0
     #: The value of ``loader.max_bytes_in_flight: auto`` per node on this engine; None is no bound.
     auto_bytes_in_flight: int | None = None
@@ -88,6 +84,9 @@ class Plan:
     modelled_gap: int = 0
     #: The start of the run. Earlier steps are skipped, with their checkpoints and evaluations.
     start: Start = BEGINNING
+    #: What dies, and the deaths at a step in this attempt.
+    failures: Failures | None = None
+    doomed: tuple[Doom, ...] = ()
 
     @property
     def world_size(self) -> int:
@@ -157,9 +156,7 @@ class Plan:
 
     def readers(self) -> Iterator[tuple[int, int]]:
         """Yield the (rank, worker) of every reader."""
-        for rank in range(self.world_size):
-            for worker in range(self.loader.num_workers):
-                yield rank, worker
+        yield from ((rank, worker) for rank in range(self.world_size) for worker in range(self.loader.num_workers))
 
     @property
     def num_writers(self) -> int:
@@ -172,17 +169,14 @@ class Plan:
             return ()
         return saved.writers_of(ranks)
 
-    def parties(self, epoch: int, step: int) -> int:
-        """Return the number of ranks that meet at a step: those with steps left."""
-        if epoch >= self.training_phase.epochs:
-            return 0
-        if step < self.steps_of_all:
-            return self.world_size
-        return self.larger_shares if step < self._sampler.num_steps else 0
+    @property
+    def has_barrier(self) -> bool:
+        """True if ranks wait for each other."""
+        return self.meetings.are_any
 
-    def meets(self, rank: int, epoch: int, step: int) -> bool:
-        """Return True if a rank meets others at a step."""
-        return step < self._sampler.steps(epoch, rank)
+    def meets(self, rank: int, epoch: int, step: int, group: int = ALL) -> bool:
+        """Return True if a rank meets a group at a step."""
+        return step < self._sampler.steps(epoch, rank) and self.meetings.group(rank, step) == group
 
     @property
     def layout(self) -> Layout:
@@ -293,7 +287,7 @@ class Plan:
             prefetch_factor=loader.prefetch_factor,
             steps=self.evaluation_steps_of(rank) if evaluating else self.steps_of(rank),
             assignment="static" if evaluating and loader.assignment == BY_FILE else loader.assignment,
-            turns=None if evaluating or self._sampler.streams is None else self._sampler.streams.turns(rank),
+            turns=None if evaluating else self._sampler.turns(rank),
             in_order=loader.in_order,
             max_bytes=None if bound is None else bound // shared_by,
         )
@@ -302,17 +296,16 @@ class Plan:
         """Return the parameters of a rank's training."""
         phase, held_out, evaluating = self.training_phase, self.evaluation, None
         if held_out is not None:
-            evaluating = Training(rank, self.evaluation_steps_of(rank), held_out.compute, seed=held_out.seed)
+            evaluating = Training(rank, self.evaluation_steps_of(rank), held_out.of_node(self.node_of_rank(rank)))
         return Training(
             rank,
             self.steps_of(rank),
-            phase.compute,
-            seed=phase.seed,
-            sync_seconds=self.sync_seconds,
+            phase.of_node(self.node_of_rank(rank)),
+            meetings=self.meetings,
+            preparing=self.preparing,
             checkpointing=self.checkpointing,
             evaluation=evaluating,
             evaluating=None if held_out is None else held_out.schedule,
-            factor=1.0 if self.stragglers is None else self.stragglers.factor_of(rank),
         )
 
     def store(self, root: str | Path, path: str) -> Store:

@@ -8,6 +8,7 @@ from functools import cache
 from rayio.records.hosts import Fetched
 from rayio.records.record import Record, units
 from rayio.records.run_result import Evaluation, Percentiles, RunResult, Seconds, Statistics
+from rayio.records.transfers import Transfers
 
 _NO_METRIC = ("version", "world_size", "dropped_samples_per_epoch", "capped_samples_per_epoch", "exit_code")
 
@@ -34,6 +35,7 @@ METRICS = (
     *(f"{table}.{name}" for table in ("time", "share") for name in SPLIT),
     *(f"percentiles.{name}.{statistic}" for name in TIMES for statistic in STATISTICS),
     *(f"evaluation.{name}" for name in _names(Evaluation)),
+    *(f"{table}.{name}" for table in ("saved", "restored") for name in _names(Transfers, "float", "float | None")),
     *(f"fetched.{name}" for name in _names(Fetched, "int", "int | None", "float | None")),
 )
 

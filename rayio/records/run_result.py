@@ -12,10 +12,12 @@ from typing import Any
 
 from rayio.errors import StorageError
 from rayio.records.doubts import Doubt, Remark
+from rayio.records.failures import Survived
 from rayio.records.hosts import Fetched, Host
 from rayio.records.origin import Origin, of_old
 from rayio.records.record import DamagedRecordError, Record, value
 from rayio.records.scaling import Scaling
+from rayio.records.transfers import Transfers
 
 #: Version of ``result.json``.
 VERSION = 2
@@ -32,6 +34,8 @@ class Seconds(Record):
     startup: Number = value("until the first batch is requested", "s", default=None)
     restore: Number = value("reading back a checkpoint", "s", default=None)
     data_wait: Number = value("exposed data loading: waiting for batches", "s", default=None)
+    device_copy: Number = value("batches on their way to accelerators", "s", default=None)
+    bubble: Number = value("pipeline stages without a microbatch", "s", default=None)
     compute: Number = value("computing, as requested", "s", default=None)
     sync: Number = value("waiting for slower ranks, and all-reduce", "s", default=None)
     checkpoint: Number = value("blocked by checkpoints", "s", default=None)
@@ -47,6 +51,8 @@ class Shares(Record):
     startup: Number = value("until the first batch is requested", "fraction", default=None)
     restore: Number = value("reading back a checkpoint", "fraction", default=None)
     data_wait: Number = value("exposed data loading: waiting for batches", "fraction", default=None)
+    device_copy: Number = value("batches on their way to accelerators", "fraction", default=None)
+    bubble: Number = value("pipeline stages without a microbatch", "fraction", default=None)
     compute: Number = value("computing, as requested", "fraction", default=None)
     sync: Number = value("waiting for slower ranks, and all-reduce", "fraction", default=None)
     checkpoint: Number = value("blocked by checkpoints", "fraction", default=None)
@@ -108,6 +114,8 @@ class Rank(Record):
     startup: Number = value("until the first batch is requested", "s", default=None)
     restore: Number = value("reading back a checkpoint", "s", default=None)
     data_wait: Number = value("exposed data loading: waiting for batches", "s", default=None)
+    device_copy: Number = value("batches on their way to accelerators", "s", default=None)
+    bubble: Number = value("pipeline stages without a microbatch", "s", default=None)
     compute: Number = value("computing, as requested", "s", default=None)
     sync: Number = value("waiting for slower ranks, and all-reduce", "s", default=None)
     checkpoint: Number = value("blocked by checkpoints", "s", default=None)
@@ -146,7 +154,9 @@ class Books(Record):
         "false if files of other programs were read (dataset.external): their names, sizes and numbers of samples are "
         "verified, contents only as far as their format has checksums", can_be_absent=True,
     )  # fmt: skip
-    redone_steps: int | None = value("always 0, only in files of version 0.1", "steps", can_be_absent=True)
+    redone_steps: int | None = value(
+        "batches that were delivered again after failures, and count once", "steps", can_be_absent=True
+    )
     differences: tuple[str, ...] = value("a sentence for each rank with a difference, at most 16", default=())
     even: bool | None = value(
         "true if all planned samples were delivered exactly once, or skipped; null if the run failed"
@@ -289,6 +299,8 @@ class RunResult(Record):
     fetched: Fetched | None = value(
         "sources of the bytes read, for real storage or modelled storage with storage.cache", can_be_absent=True
     )
+    saved: Transfers | None = value("throughput of checkpoints written", can_be_absent=True)
+    restored: Transfers | None = value("throughput of checkpoints read back", can_be_absent=True)
     hosts: tuple[Host, ...] | None = value("hosts of workers, ranks and writers with real storage", can_be_absent=True)
     dropped_samples_per_epoch: int | None = value(
         "samples not read because of drop_last", "samples", can_be_absent=True
@@ -306,6 +318,7 @@ class RunResult(Record):
     scaling: Scaling | None = value(
         "changes of the number of workers, if loader.num_workers is {min, max}", can_be_absent=True
     )
+    failures: Survived | None = value("failures that the run survived; absent without any", can_be_absent=True)
     origin: Origin | None = value("measured, predicted or imported, and the models used", can_be_absent=True)
 
 

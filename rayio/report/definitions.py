@@ -55,6 +55,14 @@ TERMS: dict[str, tuple[str, str]] = {
         "AU by DLIO's formula, for comparison with published MLPerf Storage results: per rank and epoch, without "
         "the first step; mean over ranks, then over epochs.",
     ),
+    "saving": (
+        "saving",
+        "Bytes of checkpoints over the time from the first request of each to its last durable file, of all ranks.",
+    ),
+    "restoring": (
+        "restoring",
+        "Bytes of checkpoints read back over the time from the first request of each to the last, of all ranks.",
+    ),
     "eval-au": ("AU of evaluation", "Compute over time of the evaluations, mean over ranks."),
     "wall": ("wall time", "From when the first rank began to when the last one ended."),
     "steps": ("steps", "Steps that were completed, of all ranks together; one done again after a failure counts once."),

@@ -20,11 +20,14 @@ from rayio.report.definitions import term
 from rayio.report.markup import escape
 from rayio.report.text.doubts import title as title_of
 from rayio.report.text.doubts import worded
-from rayio.report.text.summary import fetched_line, fetched_row, format_done, whose_overhead
+from rayio.report.text.summary import fetched_line, fetched_row, format_done, transfer_rows, whose_overhead
 from rayio.report.text.terms import seconds
 from rayio.scenario import derive
 from rayio.scenario.expect import Condition
 from rayio.units import UNKNOWN, format_number, format_seconds, format_share
+
+#: Keys of result.json, by the names of their rows.
+_TRANSFERS = {"saving": "saved.mib_per_second", "restoring": "restored.mib_per_second"}
 
 #: A number: key of result.json (empty without one), term, name, value, unit or remark.
 Number = tuple[str, str, str, str, str]
@@ -205,6 +208,8 @@ def _others(result: RunResult) -> list[Number]:
     if result.au_dlio is not None and result.imported is None:
         rate = format_number(result.samples_per_second_dlio)
         rows.append(("au_dlio", "au-dlio", "as DLIO", f"{result.au_dlio:.1f} %", f"{rate} samples/s"))
+    for name, value, rest in transfer_rows(result):
+        rows.append((_TRANSFERS[name], name, name, value, rest))
     if rounds := result.evaluation:
         remark = f"{rounds.rounds} evaluation{'s' * (rounds.rounds != 1)}"
         rows.append(("evaluation.au", "eval-au", "evaluation", format_share(rounds.au), remark))

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from rayio.kinds import PARTITIONS
 from rayio.scenario import shards
-from rayio.scenario.sync import Sync
+from rayio.scenario.compute import Between, times_at
+from rayio.scenario.meetings import Meetings
+from rayio.scenario.pace import Pace
+from rayio.schema.distribution import Distribution
 from rayio.schema.every import Every
 
 if TYPE_CHECKING:
@@ -30,6 +33,11 @@ def world_size(scenario: Scenario) -> int:
     return scenario.cluster.world_size
 
 
+def num_shares(scenario: Scenario) -> int:
+    """Return the shares of an epoch: one for each replica of the model, whose ranks read the same batches."""
+    return scenario.topology.data_parallel
+
+
 def is_replicated(scenario: Scenario) -> bool:
     """Return True if every rank reads the whole dataset."""
     is_shared: bool = PARTITIONS[scenario.loader.partition].shared
@@ -39,11 +47,12 @@ def is_replicated(scenario: Scenario) -> bool:
 def num_files(scenario: Scenario) -> int:
     """Return the files of the whole dataset: ``dataset.num_files``; with ``loader.scaling: weak``, times the ranks.
 
-    Weak scaling keeps what a rank reads in an epoch, whatever the number of ranks; the dataset grows with them. A
+    Weak scaling keeps what a rank reads in an epoch, whatever the number of ranks; the dataset grows with them, or with
+    the replicas of a divided model. A
     replicated dataset is every rank's own as it is, so that it has the same files under both.
     """
     grows = scenario.loader.scaling == "weak" and not is_replicated(scenario)
-    return scenario.dataset.num_files * (world_size(scenario) if grows else 1)
+    return scenario.dataset.num_files * (num_shares(scenario) if grows else 1)
 
 
 def num_samples(scenario: Scenario) -> int:
@@ -55,18 +64,18 @@ def samples_per_rank(scenario: Scenario) -> tuple[int, int]:
     """Return the smallest and largest share of a rank in one epoch, in samples; they differ by at most one."""
     if is_replicated(scenario):
         return num_samples(scenario), num_samples(scenario)
-    share, left = divmod(num_samples(scenario), world_size(scenario))
+    share, left = divmod(num_samples(scenario), num_shares(scenario))
     return share, share + (left > 0)
 
 
 def samples_per_epoch(scenario: Scenario) -> int:
-    """Return the number of samples of all ranks in one epoch; those of a replicated dataset count once per rank."""
-    return num_samples(scenario) * (world_size(scenario) if is_replicated(scenario) else 1)
+    """Return the number of samples of all ranks in one epoch; a sample counts once for each rank that reads it."""
+    return num_samples(scenario) * (world_size(scenario) if is_replicated(scenario) else scenario.topology.parts)
 
 
 def larger_shares(scenario: Scenario) -> int:
     """Return the number of ranks whose share of an epoch is one sample larger than the smallest."""
-    return 0 if is_replicated(scenario) else num_samples(scenario) % world_size(scenario)
+    return 0 if is_replicated(scenario) else num_samples(scenario) % num_shares(scenario) * scenario.topology.parts
 
 
 def whole_steps_per_epoch(scenario: Scenario) -> int:
@@ -75,7 +84,7 @@ def whole_steps_per_epoch(scenario: Scenario) -> int:
     If workers own files, each worker's batches are rounded down.
     """
     if shards.is_by_file(scenario):
-        fewest, _ = shards.fewest_and_most_files(scenario, num_files(scenario), world_size(scenario))
+        fewest, _ = shards.fewest_and_most_files(scenario, num_files(scenario), num_shares(scenario))
         return shards.turns_of(scenario, fewest).steps
     return samples_per_rank(scenario)[0] // scenario.loader.batch_size
 
@@ -167,9 +176,25 @@ def dataset_bytes(scenario: Scenario) -> float:
     return num_samples(scenario) * scenario.dataset.sample_bytes.expected
 
 
+def compute_times(scenario: Scenario) -> Distribution | Between:
+    """Return the compute times of steps of ``loader.batch_size``."""
+    return times_at(scenario.train.compute, scenario.loader.batch_size)
+
+
+def compute_seconds(scenario: Scenario) -> float:
+    """Return the expected compute time of a step, in seconds."""
+    return compute_times(scenario).expected
+
+
+def pace(scenario: Scenario) -> Pace:
+    """Return what changes compute times from step to step and from rank to rank."""
+    train = scenario.train
+    return Pace(train.warmup, train.speeds, train.stragglers, compute_seconds(scenario))
+
+
 def read_demand(scenario: Scenario) -> float:
     """Return the bytes/s that one rank needs to never wait; infinite if compute takes no time."""
-    compute = scenario.train.compute.expected
+    compute = compute_seconds(scenario)
     return batch_bytes(scenario) / compute if compute > 0 else math.inf
 
 
@@ -179,8 +204,8 @@ def total_read_demand(scenario: Scenario) -> float:
 
 
 def ideal_seconds(scenario: Scenario) -> float:
-    """Return the expected compute time of one rank in the whole run, in seconds."""
-    return total_steps(scenario) * scenario.train.compute.expected
+    """Return the expected compute time of one rank in the whole run, in seconds, at its usual pace (``Pace``)."""
+    return total_steps(scenario) * compute_seconds(scenario)
 
 
 def window_steps(scenario: Scenario) -> int:
@@ -271,6 +296,28 @@ def num_checkpoints(scenario: Scenario) -> int:
     return total_steps(scenario) // often if often else 0
 
 
-def allreduce_seconds(sync: Sync, ranks: int) -> float:
-    """Return the seconds of the all-reduce of ``ranks`` ranks (see ``sync.AllReduce.seconds``)."""
-    return sync.seconds(ranks)
+def allreduce_seconds(scenario: Scenario) -> float:
+    """Return the seconds of an all-reduce, beyond the part that compute hides (``sync.AllReduce``)."""
+    sync = scenario.train.sync
+    hidden: float = getattr(sync, "overlap", 0.0) * compute_seconds(scenario)
+    return max(0.0, sync.seconds(scenario.topology.data_parallel) - hidden)
+
+
+def meeting_period(scenario: Scenario) -> int:
+    """Return the steps from one meeting of all ranks to the next: ``train.accumulate × train.sync.every``; 0: never."""
+    train = scenario.train
+    return train.accumulate * getattr(train.sync, "every", 1) if train.sync.meets else 0
+
+
+def meetings(scenario: Scenario) -> Meetings:
+    """Return which ranks wait for each other, and after which steps."""
+    fewest, most = rank_steps(scenario)
+    return Meetings(
+        ranks=world_size(scenario),
+        epochs=scenario.train.epochs,
+        steps=fewest,
+        larger=larger_shares(scenario) if most > fewest else 0,
+        every=meeting_period(scenario),
+        parts=scenario.topology.parts,
+        seconds=allreduce_seconds(scenario),
+    )

@@ -34,10 +34,34 @@ def fetched(
     parts = [tally.moved for tally in tallies if tally.moved is not None]
     if not parts:
         return None
-    moved = reduce(add, parts)
+    moved, delivered = reduce(add, parts), sum(tally.nbytes for tally in tallies)
     if plan.modelled:
-        return _of_model(plan, moved, sum(tally.nbytes for tally in tallies))
+        return _of_model(plan, moved, delivered)
     read = {key: address for key, address in addresses(plan, root).items() if key.startswith("dataset")}
+    return _of_files(plan, moved, delivered, read, before, after)
+
+
+def loaded(
+    plan: Plan, root: str, tallies: Sequence[Tally], before: Sequence[Sighting], after: Sequence[Sighting]
+) -> Fetched | None:
+    """Return the sources of the bytes of restored checkpoints; None if there are none, or on modelled storage."""
+    parts = [tally.loaded for tally in tallies if tally.loaded is not None]
+    if not parts or plan.modelled:
+        return None
+    moved = reduce(add, parts)
+    read = {key: address for key, address in addresses(plan, root).items() if key == "checkpoint.path"}
+    return _of_files(plan, moved, moved.requested, read, before, after)
+
+
+def _of_files(
+    plan: Plan,
+    moved: Moved,
+    delivered: int,
+    read: dict[str, str],
+    before: Sequence[Sighting],
+    after: Sequence[Sighting],
+) -> Fetched:
+    """Return the sources of bytes read from real storage; ``read`` has the addresses, by key."""
     sources = {source for key, address in read.items() for source in _sources(key, address, plan, before)}
     source = sources.pop() if len(sources) == 1 else "unknown"
     nbytes = _sent(read, before, after) if source == "server" else moved.fetched
@@ -45,7 +69,7 @@ def fetched(
     if source == "other" and plan.stores.page_cache == "direct":
         how = _DIRECT
     return Fetched(
-        delivered_bytes=sum(tally.nbytes for tally in tallies),
+        delivered_bytes=delivered,
         read_bytes=moved.requested,
         fetched_bytes=nbytes,
         page_cache_share=None if nbytes is None or not moved.requested else max(0.0, 1 - nbytes / moved.requested),

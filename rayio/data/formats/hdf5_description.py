@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -12,8 +12,10 @@ from typing import Any
 class Written:
     """A file in memory of the pieces that HDF5 writes, without holes."""
 
-    def __init__(self) -> None:
+    def __init__(self, left_out: bytes = b"") -> None:
         self.pieces: dict[int, bytes] = {}
+        #: Pieces with this content are not kept.
+        self.left_out = left_out
         self._position = self._end = 0
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -27,7 +29,8 @@ class Written:
 
     def write(self, buffer: Any) -> int:
         """Keep a piece."""
-        self.pieces[self._position] = bytes(buffer)
+        if not self.left_out or buffer != self.left_out:
+            self.pieces[self._position] = bytes(buffer)
         self._position += len(buffer)
         self._end = max(self._end, self._position)
         return len(buffer)
@@ -107,21 +110,64 @@ def description(shape: tuple[int, int], chunk: tuple[int, int] | None) -> tuple[
 
 
 @lru_cache(maxsize=64)
+def description_of_ragged(nbytes: int, rows: int) -> bytes:
+    """Return HDF5's bytes of a file with offsets, labels and ``nbytes`` of samples, which lie before all data."""
+    return _described_first(((b"offsets", (rows + 1,)), (b"y", (rows,)), (b"x", (nbytes,))))
+
+
+@lru_cache(maxsize=64)
 def description_of_several(shape: tuple[int, int], others: tuple[bytes, ...]) -> bytes:
     """Return HDF5's bytes of a file with ``x`` of this shape and ``others`` of its rows, which lie before all data.
 
     Data have no place in a file before a first value is written; then they follow each other in this order.
     """
+    return _described_first(((b"x", shape), *((name, shape[:1]) for name in others)))
+
+
+def _described_first(datasets: Sequence[tuple[bytes, tuple[int, ...]]]) -> bytes:
+    """Return HDF5's bytes before the data of a file of these datasets: ``x`` of bytes, the others of numbers."""
     import numpy as np
     from h5py import h5d, h5s, h5t
 
     stream = Written()
     with _created(stream, "LATE") as (h5, plan):
-        made = [h5d.create(h5, b"x", h5t.STD_U8LE, h5s.create_simple(shape), plan)]
-        made += [h5d.create(h5, name, h5t.STD_I64LE, h5s.create_simple(shape[:1]), plan) for name in others]
+        types = {b"x": h5t.STD_U8LE}
+        made = [
+            h5d.create(h5, name, types.get(name, h5t.STD_I64LE), h5s.create_simple(shape), plan)
+            for name, shape in datasets
+        ]
         for dataset in made:
             first, space = (1,) * len(dataset.shape), dataset.get_space()
             space.select_hyperslab((0,) * len(first), first)
             dataset.write(h5s.create_simple(first), space, np.zeros(first, dataset.dtype))
-        x_at = made[0].get_offset()
-    return stream.between(0, x_at)
+        data_at = made[0].get_offset()
+    return stream.between(0, data_at)
+
+
+@lru_cache(maxsize=64)
+def description_of_filtered(
+    shape: tuple[int, int], chunk: tuple[int, int], slot: int, level: int
+) -> tuple[bytes, bytes, bytes]:
+    """Return HDF5's bytes of a file with compressed chunks of ``slot`` bytes: before them, after the first, after all.
+
+    Between the first chunk and the second is their index.
+    """
+    from h5py import h5d, h5s, h5t
+
+    stand_in = (b"\xc5rayio" * (slot // 6 + 1))[:slot]
+    stream = Written(left_out=stand_in)
+    with _created(stream, "INCR") as (h5, plan):
+        of_labels = plan.copy()
+        of_labels.set_alloc_time(h5d.ALLOC_TIME_EARLY)
+        plan.set_chunk(chunk)
+        plan.set_deflate(level)
+        x = h5d.create(h5, b"x", h5t.STD_U8LE, h5s.create_simple(shape), plan)
+        for row in range(0, shape[0], chunk[0]):
+            for column in range(0, shape[1], chunk[1]):
+                x.write_direct_chunk((row, column), stand_in)
+        number = x.get_num_chunks()
+        first, second, last = (x.get_chunk_info(place).byte_offset for place in (0, min(1, number - 1), number - 1))
+        labels = h5d.create(h5, b"y", h5t.STD_I64LE, h5s.create_simple(shape[:1]), of_labels)
+        labels_at = labels.get_offset()
+    index = stream.between(first + slot, second) if number > 1 else b""
+    return stream.between(0, first), index, stream.between(last + slot, labels_at)

@@ -17,6 +17,7 @@ TITLES = {
     gate.NOT_REPRODUCED: "The model does not give the run",
     gate.MACHINE_SPEED: "Machine of another speed",
     gate.PAGE_CACHE: "Page cache, not storage",
+    gate.RESTORED_FROM_MEMORY: "Checkpoint read from memory",
     gate.BUSY_MACHINE: "Busy machine",
     gate.CONTRADICTION: "Contradiction",
 }
@@ -116,6 +117,17 @@ def _page_cache(doubt: Doubt) -> str:
     return f"{format_share(share)} of the bytes came from the page cache, so this measures memory, not storage; {more}"
 
 
+def _restored_from_memory(doubt: Doubt) -> str:
+    share, source = doubt.numbers["share"], doubt.names.get("source")
+    if source == "memory":
+        return "The checkpoint's files are in memory, so restoring measures no storage. Use another checkpoint.path"
+    more = "restore on another host" if doubt.names.get("page_cache") == "drop" else "use storage.page_cache=drop"
+    return (
+        f"{format_share(share)} of the restored bytes came from the page cache, so restoring measures memory, not "
+        f"storage; {more}"
+    )
+
+
 def _busy_machine(doubt: Doubt) -> str:
     return (
         f"The processors of this machine were {100 * doubt.numbers['busy']:.0f} % busy, so they may be the bottleneck, "
@@ -142,6 +154,7 @@ _SENTENCES: dict[str, Callable[[Doubt], str]] = {
     gate.NOT_REPRODUCED: _not_reproduced,
     gate.MACHINE_SPEED: _machine_speed,
     gate.PAGE_CACHE: _page_cache,
+    gate.RESTORED_FROM_MEMORY: _restored_from_memory,
     gate.BUSY_MACHINE: _busy_machine,
     gate.CONTRADICTION: _contradiction,
 }

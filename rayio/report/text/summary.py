@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from textwrap import wrap
 
@@ -23,15 +23,21 @@ from rayio.records.origin import (
 )
 from rayio.records.run_result import Between, Books, Imported, RunResult, Statistics
 from rayio.records.scaling import PoolUse
+from rayio.report.text import failures
 from rayio.report.text.doubts import warnings
 from rayio.report.text.terms import seconds
 from rayio.scenario.expect import Condition
 from rayio.units import UNKNOWN, format_bytes, format_number, format_seconds, format_share
 
+#: Phases that most runs do not have.
+RARE = ("restore", "device_copy", "bubble", "evaluate", "restart")
+
 _WHAT = {
     "startup": "until the first batch was asked for",
     "restore": "reading back a checkpoint",
     "data_wait": "exposed data loading: waiting for a batch",
+    "device_copy": "batches on their way to accelerators",
+    "bubble": "pipeline stages without a microbatch",
     "compute": "computing, as requested",
     "sync": "waiting for slower ranks, all-reduce",
     "checkpoint": "blocked by checkpoints",
@@ -68,6 +74,7 @@ def summary(result: RunResult, *, run: Path | str | None = None) -> str:
     Parts that the result lacks are left out.
     """
     lines = [_title(result), *_origin(result), "", *_numbers(result)]
+    lines += ["", *survived] if (survived := failures.lines(result)) else []
     lines += ["", *times] if (times := _percentiles(result)) else []
     lines += ["", *points] if (points := dlio_points(result.imported)) else []
     lines += ["", *_books(result)]
@@ -169,6 +176,7 @@ def _headline(result: RunResult) -> list[str]:
     if result.au_dlio is not None:
         rate = format_number(result.samples_per_second_dlio)
         rows.append(("as DLIO", f"{result.au_dlio:.1f} %", f"AU by DLIO's formula, {rate} samples/s"))
+    rows += [*transfer_rows(result)]
     if evaluated := result.evaluation:
         low, high, each = (
             format_share(evaluated.au_min),
@@ -178,6 +186,22 @@ def _headline(result: RunResult) -> list[str]:
         remark = f"AU of evaluation, min {low}, max {high} over ranks; {evaluated.rounds} of {each} each"
         rows.append(("evaluation", format_share(evaluated.au), remark))
     return [f"  {name:<12}{value:>16}  {remark}".rstrip() for name, value, remark in rows]
+
+
+def transfer_rows(result: RunResult) -> Iterator[tuple[str, str, str]]:
+    """Yield the throughput of checkpoints, written and read back: its name, its value by wall clock, and by rank."""
+    for name, moved in (("saving", result.saved), ("restoring", result.restored)):
+        if moved is None or moved.mib_per_second is None:
+            continue
+        low, mean, high = (
+            format_number(rate)
+            for rate in (moved.rank_min_mib_per_second, moved.rank_mean_mib_per_second, moved.rank_max_mib_per_second)
+        )
+        number = f"{moved.checkpoints} checkpoint{'s' * (moved.checkpoints != 1)} of {format_bytes(moved.bytes)} in all"
+        remark = f"by wall clock; a rank {mean}, min {low}, max {high}; {number}"
+        if (fetched := moved.fetched) is not None and fetched.page_cache_share is not None:
+            remark += f", {format_share(fetched.page_cache_share)} from the page cache"
+        yield name, f"{format_number(moved.mib_per_second)} MiB/s", remark
 
 
 def _nodes(pool: PoolUse) -> str:
@@ -226,7 +250,7 @@ def fetched_line(fetched: Fetched) -> str:
 
 def _split(result: RunResult) -> list[str]:
     time, share = result.time, result.share
-    names = [name for name in SPLIT if name not in ("restore", "evaluate", "restart") or getattr(time, name)]
+    names = [name for name in SPLIT if name not in RARE or getattr(time, name)]
     what = meaning_of(result)
     lines = ["  where the ranks' time went (all ranks together)"]
     return lines + [
@@ -329,8 +353,9 @@ def books_line(books: Books) -> str:
     """Return how many of the planned samples were delivered, and whether each was exactly once."""
     size = format_bytes(books.delivered_bytes)
     if books.even and not books.skipped_samples:
+        again = f"; {books.redone_steps:,} batches again after failures" if books.redone_steps else ""
         how = "" if books.contents_verified is not False else " by file and size, contents not verified"
-        return f"all {books.planned_samples:,} samples delivered exactly once{how} ({size})"
+        return f"all {books.planned_samples:,} samples delivered exactly once{how} ({size}){again}"
     counts = f"{books.delivered_samples:,} of {books.planned_samples:,} samples delivered ({size})"
     counts += f", {books.skipped_samples:,} skipped after errors" if books.skipped_samples else ""
     if books.even:

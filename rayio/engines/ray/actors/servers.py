@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from inspect import isawaitable
@@ -13,7 +14,7 @@ import ray
 from rayio.engines.ray.actors.birth import Birth, address
 from rayio.engines.ray.actors.shells import FLUSH_SECONDS
 from rayio.engines.ray.transport.lines import Address, Exchange
-from rayio.model.barrier import Barrier
+from rayio.model.barrier import Barrier, BarrierState
 from rayio.model.cpu_account import ProcessCpu, Stopwatch
 from rayio.model.kernel import WallKernel
 from rayio.place import Where
@@ -46,6 +47,11 @@ class Server:
         """Return the CPU time of its work, as a role's ``flush`` does; it has sent no spans."""
         return 0, self._cpu.read()
 
+    async def die(self, pid: int) -> None:
+        """End this process as a failure does, if it is the named one: a repeated call may reach its successor."""
+        if pid == os.getpid():
+            os.kill(pid, signal.SIGKILL)
+
     def description(self) -> dict[str, Any]:
         """Return the actor's entry of run.json."""
         return {"name": self.birth.name, "pid": os.getpid(), "ray_node": ray.get_runtime_context().get_node_id()}
@@ -56,7 +62,7 @@ class BarrierActor(Server):
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
-        self.barrier = Barrier(WallKernel(), birth.plan.parties, birth.plan.meets)
+        self.barrier = Barrier(WallKernel(), BarrierState.of(birth.plan.meetings, birth.plan.meets))
         self.exchange = Exchange({"announce": self.announce})
 
     async def ready(self) -> dict[str, Any]:
