@@ -29,13 +29,18 @@ def resolve(
     overrides: Sequence[str] | Mapping[str, Any] | None = None,
     root: str | Path | None = None,
 ) -> Scenario:
-    """Return a scenario, given by path, by packaged name or as an object; ``root`` is that of relative paths."""
+    """Return a scenario, given by path, by packaged name or as an object; ``root`` is that of relative paths.
+
+    Its published facts are left out: no run depends on them.
+    """
     if isinstance(source, Scenario):
         if overrides:
             raise ScenarioError("overrides apply to a scenario's file or name, not to a Scenario object")
         checks.check(source)
-        return source
-    return load(source, overrides or (), root or "")
+        scenario = source
+    else:
+        scenario = load(source, overrides or (), root or "")
+    return scenario.model_copy(update={"published": ()}) if scenario.published else scenario
 
 
 def base_folder(scenario: Scenario, root: str | Path | None) -> str:
