@@ -29,7 +29,7 @@ BACK_SECONDS, KEPT_SECONDS = 10.0, 120.0
 MOST_ROWS = 1 << 16
 
 _NAMES = (
-    "startup", "restore", "data_wait", "compute", "sync", "checkpoint", "evaluate", "life", "lease", "transfer",
+    "startup", "restore", "gap", "data_wait", "compute", "sync", "checkpoint", "evaluate", "life", "lease", "transfer",
     "memory_bound", "open", "read", "retry", "decode", "put", "overshoot", "lost", "delay",
 )  # fmt: skip
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol
 
 from rayio.model.env import Env
 from rayio.model.kernel import Future
-from rayio.model.manifest import Manifest
+from rayio.model.manifest import Manifest, remove, search
 from rayio.model.saving import Checkpointing
 from rayio.place import Where, checkpoint_place
 
@@ -37,6 +37,8 @@ class Completion:
         self._begun: set[str] = set()
         self._complete: set[str] = set()
         self._last: Future | None = None
+        #: Complete checkpoints, the oldest first; None until the first one must be removed.
+        self._kept: list[Manifest] | None = None
 
     @cached_property
     def _number(self) -> int:
@@ -55,6 +57,22 @@ class Completion:
                 await self._finish(folder, at)
         return [folder for folder in durable if folder in self._complete]
 
+    async def _retire(self, newest: Manifest) -> None:
+        """Remove the oldest complete checkpoints beyond those to be kept; the newest one stays."""
+        store, keep = self.env.store, self.checkpointing.keep
+        if store is None or keep is None:
+            return
+        if self._kept is None:
+            there = (await self.env.kernel.threaded(partial(search, store))).complete
+            self._kept = [manifest for manifest in reversed(there) if manifest.folder != newest.folder]
+        self._kept = [*(manifest for manifest in self._kept if manifest.folder != newest.folder), newest]
+        older = self._kept[: max(0, len(self._kept) - keep)]
+        for manifest in older:
+            # a checkpoint of an earlier run in a place that this run may be writing to is removed later
+            if manifest.folder in self._complete or not self.checkpointing.may_write(manifest.epoch, manifest.step):
+                self._kept.remove(manifest)
+                await self.env.kernel.threaded(partial(remove, store, manifest))
+
     async def _finish(self, folder: str, at: Where) -> None:
         """Write a manifest, after earlier ones."""
         env, before = self.env, self._last
@@ -68,5 +86,6 @@ class Completion:
             manifest = self.checkpointing.manifest(place, self.run, at.attempt, now)
             await self._write(env, manifest, Where(0, *place, at.attempt), fsync=self.checkpointing.fsync)
             self._complete.add(folder)
+            await self._retire(manifest)
         finally:
             mine.set_result(None)

@@ -168,12 +168,12 @@ class Plan:
 
     def writers_of(self, ranks: Iterable[int]) -> Iterable[int]:
         """Return the numbers of the writers of some ranks' shards, and of the one that completes checkpoints."""
-        if (saved := self.checkpointing) is None:
-            return ()
-        return saved.writers_of(ranks)
+        return () if self.checkpointing is None else self.checkpointing.writers_of(ranks)
 
     def parties(self, epoch: int, step: int) -> int:
-        """Return the number of ranks that meet at a step: those with steps left."""
+        """Return the number of ranks that meet at a step: those with steps left, or at each of ``phases``."""
+        if (saved := self.checkpointing) is not None and saved.phases is not None:
+            return self.world_size if (epoch, step) < (0, saved.phases.writes + saved.phases.reads) else 0
         if epoch >= self.training_phase.epochs:
             return 0
         if step < self.steps_of_all:
@@ -182,7 +182,7 @@ class Plan:
 
     def meets(self, rank: int, epoch: int, step: int) -> bool:
         """Return True if a rank meets others at a step."""
-        return step < self._sampler.steps(epoch, rank)
+        return step < self._sampler.steps(epoch, rank) or self.parties(epoch, step) == self.world_size
 
     @property
     def layout(self) -> Layout:

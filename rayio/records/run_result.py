@@ -32,6 +32,7 @@ class Seconds(Record):
 
     startup: Number = value("until the first batch is requested", "s", default=None)
     restore: Number = value("reading back a checkpoint", "s", default=None)
+    gap: Number = value("the pause of checkpoint.phases", "s", default=None)
     data_wait: Number = value("exposed data loading: waiting for batches", "s", default=None)
     compute: Number = value("computing, as requested", "s", default=None)
     sync: Number = value("waiting for slower ranks, and all-reduce", "s", default=None)
@@ -47,6 +48,7 @@ class Shares(Record):
 
     startup: Number = value("until the first batch is requested", "fraction", default=None)
     restore: Number = value("reading back a checkpoint", "fraction", default=None)
+    gap: Number = value("the pause of checkpoint.phases", "fraction", default=None)
     data_wait: Number = value("exposed data loading: waiting for batches", "fraction", default=None)
     compute: Number = value("computing, as requested", "fraction", default=None)
     sync: Number = value("waiting for slower ranks, and all-reduce", "fraction", default=None)
@@ -108,6 +110,7 @@ class Rank(Record):
     wall: Number = value("wall time", "s")
     startup: Number = value("until the first batch is requested", "s", default=None)
     restore: Number = value("reading back a checkpoint", "s", default=None)
+    gap: Number = value("the pause of checkpoint.phases", "s", default=None)
     data_wait: Number = value("exposed data loading: waiting for batches", "s", default=None)
     compute: Number = value("computing, as requested", "s", default=None)
     sync: Number = value("waiting for slower ranks, and all-reduce", "s", default=None)

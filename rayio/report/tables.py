@@ -119,7 +119,7 @@ def time_split(result: RunResult) -> str:
         [term(f"span-{name}", name), bar(0, getattr(share, name) or 0.0, name), format_share(getattr(share, name)),
          seconds(getattr(time, name)), what[name]]
         for name in SPLIT
-        if getattr(time, name) or name not in ("restore", "evaluate", "restart", "checkpoint")
+        if getattr(time, name) or name not in ("restore", "gap", "evaluate", "restart", "checkpoint")
     ]  # fmt: skip
     return table(["phase", "", "share", "time", "meaning"], rows, "bars worded")
 

@@ -223,6 +223,8 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
                 "give a folder"
             )
         yield from scenario.checkpoint.refusals(scenario.topology)
+        if scenario.checkpoint.phases is not None and scenario.train.evaluate is not None:
+            yield "train.evaluate: checkpoint.phases is a run without training; leave one of the two out"
     charges = scenario.charges
     if charges.cpu.step > charges.step:
         yield (
@@ -256,7 +258,7 @@ def idle(scenario: Scenario) -> list[str]:
         notes.append(f"checkpoint.every: no checkpoint falls due, the first would be after {first} of {steps} steps")
     if not train.parallelism.is_default and not any(kind.follows_parallelism for kind in _meeting(scenario)):
         notes.append("train.parallelism: changes nothing with these train.sync and checkpoint.writers")
-    if train.warmup_steps >= steps:
+    if train.warmup_steps >= steps and derive.phases(scenario) is None:
         notes.append(f"train.warmup_steps={train.warmup_steps}: the run has {steps} steps, so nothing is measured")
     if train.steps is not None and train.steps > derive.uncapped_steps(scenario)[1]:
         notes.append(

@@ -30,7 +30,8 @@ from rayio.units import UNKNOWN, format_bytes, format_number, format_seconds, fo
 
 _WHAT = {
     "startup": "until the first batch was asked for",
-    "restore": "reading back a checkpoint",
+    "restore": "reading back checkpoints",
+    "gap": "the pause of checkpoint.phases",
     "data_wait": "exposed data loading: waiting for a batch",
     "compute": "computing, as requested",
     "sync": "waiting for slower ranks, all-reduce",
@@ -243,7 +244,7 @@ def fetched_line(fetched: Fetched) -> str:
 
 def _split(result: RunResult) -> list[str]:
     time, share = result.time, result.share
-    names = [name for name in SPLIT if name not in ("restore", "evaluate", "restart") or getattr(time, name)]
+    names = [name for name in SPLIT if name not in ("restore", "gap", "evaluate", "restart") or getattr(time, name)]
     what = meaning_of(result)
     lines = ["  where the ranks' time went (all ranks together)"]
     return lines + [
