@@ -149,6 +149,8 @@ CHECKPOINTS: Registry[Any] = Registry(
         "all_ranks": "rayio.scenario.writers:AllRanks",
         "sharded": "rayio.scenario.writers:Sharded",
         "dedicated": "rayio.scenario.writers:Dedicated",
+        "per_node": "rayio.scenario.writers:PerNode",
+        "per_group": "rayio.scenario.writers:PerGroup",
         "parallel": "rayio.scenario.writers:Parallel",
     },
     title="checkpoint kind",

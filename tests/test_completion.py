@@ -39,7 +39,7 @@ def test_scenarios_are_those_that_are_packaged_and_files(home: Path) -> None:
     (home / "notes.txt").write_text("")
     (home / "others").mkdir()
     (home / "others" / "other.yml").write_text("")
-    assert answers("rayio simulate o") == ["own.yaml", "others/"]
+    assert answers("rayio simulate o") == ["others/", "own.yaml"]
     assert answers("rayio simulate others/") == ["others/other.yml"]
     assert answers("rayio simulate nowhere/at/all") == []
 

@@ -49,6 +49,9 @@ CASES["parquet-7-columns"] = (
     "parquet",
     replace(CASES["parquet-7"][1], options=ParquetOptions(row_group=3, columns=4)),
 )
+for title, chunk in (("gzip", 1200), ("gzip-parts", 300)):
+    packed = Hdf5Options(chunk=chunk, compression="gzip")
+    CASES[f"hdf5-7-{title}"] = ("hdf5", replace(CASES["hdf5-7"][1], options=packed))
 CASES["hdf5-7-datasets"] = ("hdf5", replace(CASES["hdf5-7"][1], options=Hdf5Options(datasets=3)))
 CASES["tfrecord-7-gzip"] = ("tfrecord", replace(CASES["tfrecord-7"][1], options=TfRecordOptions(compression="gzip")))
 #: Where readers look first and last; anywhere else the samples are.

@@ -19,6 +19,7 @@ import pytest
 from rayio.data.formats import FORMATS, hdf5
 from rayio.data.formats.chunks import Hdf5Options, chunk_shape
 from rayio.data.formats.hdf5 import METADATA_BYTES
+from rayio.data.formats.sample import fill
 from rayio.data.layout import Batch, Layout
 from rayio.errors import DataError, ScenarioError, StorageError
 from rayio.schema.distribution import Constant
@@ -362,3 +363,80 @@ def test_several_datasets_have_no_chunks() -> None:
         scenario(dataset__format="hdf5", dataset__chunk=4096, dataset__datasets=2)
     with pytest.raises(ScenarioError, match=r"dataset.datasets=6: must be at most 5"):
         scenario(dataset__format="hdf5", dataset__datasets=6)
+
+
+def compressed(size: int, per_file: int, chunk: int, factor: float = 1.0) -> Layout:
+    options = Hdf5Options(chunk=chunk, compression="gzip")
+    return Layout(1, per_file, Constant(value=size), 5, ".hdf5", options, factor)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5, 4.0, 16.0])
+@pytest.mark.parametrize(
+    ("size", "per_file", "chunk"),
+    [
+        (1000, 1, 1000), (1000, 10, 4999), (1000, 10, 1 << 20), (1001, 3, 400), (17, 2, 1), (40, 300, 800),
+        (20, 1024, 20), (20, 1025, 20), (20, 9000, 20), (300_000, 2, 65_536),
+    ],
+)  # fmt: skip
+def test_compressed_chunks_have_the_size_that_is_known_before_and_h5py_reads_them(
+    size: int, per_file: int, chunk: int, factor: float
+) -> None:
+    layout = compressed(size, per_file, chunk, factor)
+    content = written(layout)
+    assert len(content) == FORM.file_bytes(layout, np.array([0])).tolist()[0]
+    whole, plain = layout.whole_file(0), np.empty((per_file, size), np.uint8)
+    for row in range(per_file):
+        fill(plain[row], layout.seed, row, factor)
+    with h5py.File(io.BytesIO(content)) as file:
+        assert (file["x"].compression, file["x"].compression_opts) == ("gzip", 4)
+        assert file["x"][:].tobytes() == plain.tobytes()
+        assert file["y"][:].tolist() == whole.samples.tolist()
+        stored = list[int]()
+        file["x"].id.chunk_iter(lambda chunk: stored.append(chunk.size))
+    assert len({*stored}) == 1
+    if size > 100_000 and factor < 16:  # the factor is that of the bytes on disk, but for what fills them up
+        rows, columns = chunk_shape(layout, np.array([size]))
+        assert stored[0] == pytest.approx(rows[0] * columns[0] / factor, rel=0.13)
+
+
+def test_a_file_of_thousands_of_compressed_chunks_costs_the_pages_of_its_index_that_are_touched(tmp_path: Path) -> None:
+    layout = compressed(20, 5000, 20)
+    path = tmp_path / layout.path(0)
+    path.parent.mkdir()
+    path.write_bytes(written(layout))
+    samples = np.array([0, 1, 1023, 1024, 4999, 7])
+    batch = Batch(0, 0, 0, samples, np.zeros_like(samples), samples, np.full(6, 20))
+    traffic = Traffic(0)
+    FORM.read(counted_opener(PosixStore(tmp_path), traffic), layout, batch, np.empty(120, np.uint8))
+    planned = FORM.requests(layout, batch)
+    assert traffic.issued is not None
+    rows = traffic.issued.rows[traffic.issued.rows["nbytes"] > 0]
+    assert rows["nbytes"].tolist() == planned.nbytes.tolist()
+    assert planned.places is not None
+    assert rows["offset"].tolist() == planned.places()[2].tolist()
+    assert len(planned.nbytes) == 1 + 2 + 3 + 6  # description, header and beginning of the index, pages, chunks
+
+
+@pytest.mark.parametrize("damage", ["plain", "another filter", "other chunks"])
+def test_a_compressed_file_of_something_else_is_refused(damage: str, tmp_path: Path) -> None:
+    layout = compressed(40, 3, 40)
+    path = tmp_path / layout.path(0)
+    path.parent.mkdir()
+    others: dict[str, dict[str, Any]] = {
+        "plain": {"compression": None}, "another filter": {"compression": "lzf"}, "other chunks": {"chunks": (3, 20)},
+    }  # fmt: skip
+    options = {"chunks": (1, 40), "compression": "gzip"} | others[damage]
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.zeros((3, 40), np.uint8), **options)
+    with pytest.raises(
+        DataError, match=r"000000000.hdf5: sample 0 \(row 0\): expected (x compressed with gzip|chunks of)"
+    ):
+        FORM.read(
+            counted_opener(PosixStore(tmp_path), Traffic()), layout, layout.whole_file(0), np.empty(120, np.uint8)
+        )
+
+
+@pytest.mark.parametrize(("chunk", "message"), [(None, "only chunks are compressed; give dataset.chunk")])
+def test_compression_without_chunks_is_refused(chunk: int | None, message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        scenario(dataset__format="hdf5", dataset__compression="gzip")

@@ -363,7 +363,7 @@ def test_sampler_and_formulas_agree_whatever_ranks_share(  # type: ignore[no-unt
     assert sum(sampler.samples(0, rank) for rank in range(2 * nodes)) == derive.samples_read(scenario)
     plan = plan_of(scenario, modelled=True)
     for step in range(max(steps) + 1):
-        assert plan.parties(0, step) == sum(step < number for number in steps)
+        assert plan.meetings.parties(0, step) == sum(step < number for number in steps)
     assert sampler.num_steps == derive.steps_per_epoch(scenario)
     assert sampler.whole_steps == derive.whole_steps_per_epoch(scenario)
     assert sampler.dropped == derive.dropped_samples(scenario)

@@ -83,7 +83,7 @@ def test_without_drop_last_every_sample_is_read_and_ranks_may_differ_by_a_step()
     fours, threes = (scenario(loader={"batch_size": size, "drop_last": False}) for size in (4, 3))
     assert derive.rank_steps(fours) == (3, 4)
     assert derive.rank_steps(threes) == (4, 5)
-    assert [plan_of(threes, modelled=True).parties(0, step) for step in (0, 3, 4, 5)] == [4, 4, 2, 0]
+    assert [plan_of(threes, modelled=True).meetings.parties(0, step) for step in (0, 3, 4, 5)] == [4, 4, 2, 0]
     assert derive.total_rank_steps(threes) == 2 * (2 * 4 + 2 * 5)
     assert derive.samples_read(threes) == derive.samples_read(fours) == 50
     assert derive.dropped_samples(threes) == derive.capped_samples(threes) == 0
@@ -218,9 +218,9 @@ def test_writers_share_the_state_or_save_it_each(writers: object, shards: tuple[
 
 def test_an_all_reduce_over_a_ring_sends_every_byte_almost_twice() -> None:
     ring = AllReduce(bytes=8_000_000, bandwidth=1e9, latency=1e-5)
-    assert derive.allreduce_seconds(ring, 4) == pytest.approx(2 * 3 / 4 * 8e6 / 1e9 + 6 * 1e-5)
-    assert derive.allreduce_seconds(ring, 1) == 0
-    assert derive.allreduce_seconds(BarrierSync(), 4) == derive.allreduce_seconds(NoSync(), 4) == 0
+    assert ring.seconds(4) == pytest.approx(2 * 3 / 4 * 8e6 / 1e9 + 6 * 1e-5)
+    assert ring.seconds(1) == 0
+    assert BarrierSync().seconds(4) == NoSync().seconds(4) == 0
 
 
 @pytest.mark.parametrize(

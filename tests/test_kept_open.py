@@ -17,6 +17,8 @@ FORMATS: dict[str, dict[str, Any]] = {
     "contiguous": {"format": "hdf5"},
     "chunked": {"format": "hdf5", "chunk": "4000 B"},
     "parts": {"format": "hdf5", "chunk": "700 B"},
+    "compressed": {"format": "hdf5", "chunk": "4000 B", "compression": "gzip"},
+    "compressed parts": {"format": "hdf5", "chunk": "700 B", "compression": "gzip"},
     "tfrecord": {"format": "tfrecord"},
     "parquet": {"format": "parquet", "row_group": 2},
 }

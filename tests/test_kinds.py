@@ -33,7 +33,7 @@ dataset: {path: toy://data, format: toy, gap: 8 B, num_files: 6, samples_per_fil
 loader: {batch_size: 4, num_workers: 2, shuffle: rotate, rotate_by: 3, decode: {kind: sum, times: 3, rate: 1 GB/s}}
 storage: {model: toy-tape, shelf: left}
 train: {epochs: 2, compute: 100 us, sync: {nap: 2 ms}}
-checkpoint: {every: {epochs: 1}, path: toy://saved, model: {bytes: 1 KB}, writers: per_node}
+checkpoint: {every: {epochs: 1}, path: toy://saved, model: {bytes: 1 KB}, writers: each_node}
 cluster: {ranks_per_node: 2}
 """
 

@@ -100,8 +100,8 @@ def test_writers_live_beside_their_rank_and_dedicated_ones_take_turns(writers: A
 def test_every_rank_has_the_same_whole_steps_and_all_meet_at_each_of_them() -> None:
     here = plan(cluster={"ranks_per_node": 3}, dataset__num_files=50, train__epochs=2)
     assert here.steps == (8, 8)  # 50 // (2 * 3)
-    assert {here.parties(epoch, step) for epoch in (0, 1) for step in range(8)} == {3}
-    assert here.parties(1, 8) == 0
+    assert {here.meetings.parties(epoch, step) for epoch in (0, 1) for step in range(8)} == {3}
+    assert here.meetings.parties(1, 8) == 0
     assert [here.training(r).steps(1) for r in range(3)] == [8] * 3
     assert here.queue(2).steps == here.steps
 
@@ -115,7 +115,7 @@ def test_without_drop_last_those_meet_at_a_step_that_have_one(ranks: int, batch:
     for epoch in (0, 1):
         for step in range(here.steps[epoch] + 1):
             meeting = [rank for rank in range(ranks) if here.meets(rank, epoch, step)]
-            assert here.parties(epoch, step) == len(meeting)
+            assert here.meetings.parties(epoch, step) == len(meeting)
             assert meeting == [rank for rank in range(ranks) if step < here.training(rank).steps(epoch)]
     assert [here.queue(rank).steps for rank in range(ranks)] == [here.steps_of(rank) for rank in range(ranks)]
     assert sum(tally.samples for tally in here.planned()) == 2 * files
@@ -249,7 +249,7 @@ def test_the_all_reduce_is_of_all_ranks() -> None:
     sync = {"kind": "allreduce", "bytes": "1 MB", "bandwidth": "1 GB/s", "latency": "1 ms"}
     here = plan(cluster={"nodes": 2, "ranks_per_node": 2}, train__sync=sync)
     assert here.training(3).sync_seconds == pytest.approx(2 * 3 / 4 * 0.001 + 6 * 0.001)
-    assert plan(cluster__ranks_per_node=1, train__sync=sync).sync_seconds == 0
+    assert plan(cluster__ranks_per_node=1, train__sync=sync).meetings.seconds == 0
 
 
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), st.integers(12, 70))

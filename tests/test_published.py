@@ -55,7 +55,7 @@ def test_facts_of_known_times_follow_by_arithmetic(tmp_path: Path) -> None:
         "samples_per_second": "2.339", "read_demand": "3.333 MB/s", "read_time": "400 ms", "read_bytes": "4 MB",
         "rank_read_bytes": "4 MB", "read_amplification": "1 ×", "request_rate": "10 MB/s", "request_bytes": "1 MB",
         "requests_of": "100 %, size: 1 MB", "written_bytes": "1 MB", "write_time": "110 ms", "files": "4",
-        "file_bytes": "1 MB", "dataset_bytes": "4 MB",
+        "file_bytes": "1 MB", "dataset_bytes": "4 MB", "checkpoint_bytes": "500 kB", "checkpoint_files": "1",
     }  # fmt: skip
     assert {*FACTS} - {*facts} == {"consecutive"}, "each file has one request, and the page of facts has its own test"
     path = written(tmp_path / "known.yaml", *(f"fact: {name}, value: {text}" for name, text in facts.items()))

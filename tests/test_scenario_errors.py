@@ -77,7 +77,7 @@ def complaint_about(text: str) -> str:
         ("train.stragglers={ranks: [1, 1], factor: 2}", "train.stragglers.ranks=[1, 1]: names a rank twice"),
         ("train.stragglers={ranks: [1], factor: 0}", "train.stragglers.factor=0: must be a number greater than 0"),
         ("train.stragglers={ranks: [1]}", "train.stragglers.factor: is required and missing"),
-        ("train.stragglers=[1]", "train.stragglers=[1]: must be a mapping with ranks and factor"),
+        ("train.stragglers=[1]", "train.stragglers=[1]: must be a mapping with factor"),
         ("train.compute=323 msec", "train.compute=323 msec: unknown unit 'msec'; times are written in s, ms"),
         ("train.compute=-3", "train.compute=-3: times must be 0 or more"),
         ("train.compute={kind: normal, mean: 3 mss, stdev: 1}", "train.compute.mean=3 mss: unknown unit 'mss'"),
@@ -126,7 +126,7 @@ def complaint_about(text: str) -> str:
         ("checkpoint.every=3", "checkpoint.every=3: must be a mapping with epochs or steps"),
         (
             "checkpoint.writers=x",
-            "checkpoint.writers=x: must be rank_zero, all_ranks, sharded, parallel or {dedicated: n}",
+            "checkpoint.writers=x: must be rank_zero, all_ranks, sharded, per_node, per_group, parallel or {ded",
         ),
         ("checkpoint.writers={dedicated: 0}", "checkpoint.writers.dedicated=0: must be a whole number of at least 1"),
         (

@@ -15,7 +15,9 @@ from rayio.study.facts.observing import observed
 SMALL = "-small"
 #: Examples of rayio's own, not of published workloads.
 OTHERS = {"s3-autoscaled", "unet3d-small"}
-FULL = [name for name in packaged() if not name.endswith(SMALL) and name not in OTHERS]
+#: Workloads that are about checkpoints: their sizes are what they show, and a tenth of a model would be another one.
+CHECKPOINTS = {"llama3-8b", "llama3-70b", "llama3-405b", "llama3-1t", "llm-pretrain", "megatron-deepspeed"}
+FULL = [name for name in packaged() if not name.endswith(SMALL) and name not in OTHERS | CHECKPOINTS]
 #: Workloads whose simulation in full takes most of a second or more.
 LONG = {
     "cosmoflow",

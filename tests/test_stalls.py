@@ -400,7 +400,7 @@ def test_the_slowest_rank_of_a_step_is_charged_nothing_but_the_all_reduce(ranks:
     charged = attribute(run.spans)
     sums_are_exact(charged)
     steps = charged.steps
-    allreduce = run.plan.sync_seconds * 1e9
+    allreduce = run.plan.meetings.seconds * 1e9
     assert charged.by_sync[:, [*CAUSES].index("allreduce")] == pytest.approx(np.full(steps.number, allreduce), abs=1)
     for place in {*zip(steps.epoch.tolist(), steps.step.tolist(), strict=True)}:
         mine = (steps.epoch == place[0]) & (steps.step == place[1])

@@ -125,14 +125,19 @@ for batch in {batches}:
 
 @pytest.mark.parametrize("keep_open", [0, 1, 2, 3])
 @pytest.mark.parametrize("batches", [IN_ORDER, JUMPING], ids=["in order", "jumping"])
-@pytest.mark.parametrize("chunk", [None, 40_000, 20_000, 5_000])
-def test_h5py_reads_what_is_planned_of_contiguous_and_chunked_files(
-    chunk: int | None, batches: list[list[int]], keep_open: int, tmp_path: Path
+@pytest.mark.parametrize(
+    ("chunk", "compression"),
+    [(None, "none"), (40_000, "none"), (20_000, "none"), (5_000, "none"), (40_000, "gzip"), (20_000, "gzip"),
+     (5_000, "gzip"), (1 << 20, "gzip")],
+)  # fmt: skip
+def test_h5py_reads_what_is_planned_of_contiguous_chunked_and_compressed_files(
+    chunk: int | None, compression: str, batches: list[list[int]], keep_open: int, tmp_path: Path
 ) -> None:
     """h5py reads a file's description in four pieces of up to 512 bytes, rayio in one window of 4 KiB."""
     pytest.importorskip("h5py")
     apart = [[sample] for batch in batches for sample in batch] if chunk is None else batches
-    layout = written(tmp_path, "hdf5", 20_000, **({"chunk": chunk} if chunk else {}))
+    options = {"chunk": chunk, "compression": compression} if chunk else {}
+    layout = written(tmp_path, "hdf5", 20_000, **options)
     real = seen(tmp_path, _HDF5.format(keep_open=keep_open, chunk=chunk, batches=apart))
     ours = planned(layout, "hdf5", "per_sample", apart, keep_open=keep_open)
     heads = [call for call in real if call[1] == "read" and call[2] < 447]

@@ -235,3 +235,16 @@ def test_a_checkpoint_of_several_files_has_them_by_name(tmp_path: Path) -> None:
     assert [row["bytes"] for row in rows] == [1000, 70_000, 320_000]
     ends = [row["start_ns"] + row["duration_ns"] for row in rows]
     assert all(end <= row["start_ns"] for end, row in zip(ends, rows[1:], strict=False))
+
+
+def test_samples_that_need_no_storage_never_wait_for_checkpoints() -> None:
+    """Rank 1 asks for its samples while rank 0 still writes."""
+    checkpoint = {"every": {"steps": 1}, "path": "ck", "model": {"bytes": "3 GB"}, "writers": "rank_zero"}
+    wanted = scenario(
+        dataset__format="synthetic", loader__num_workers=0, train__epochs=1, train__steps=3, train__sync="none",
+        checkpoint=checkpoint,
+    )  # fmt: skip
+    run = simulated(wanted)
+    assert max(row["duration_ns"] for row in run.rows("checkpoint")) > 100e6
+    assert max(row["duration_ns"] for row in run.rows("read")) == 0
+    assert max(row["duration_ns"] for row in run.rows("data_wait")) == 0

@@ -18,12 +18,13 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/workloads.md").read_text()
 CHECKED = with_facts()
 #: Scenarios whose simulation in full takes more than a second.
-LONG = {"ffn", "hepcnn", "resnet50-h100"}
+LONG = {"ffn", "hepcnn", "resnet50-h100", "llama3-405b", "llama3-1t"}
 #: Scenarios with numbers of DLIO or MLPerf Storage.
 CONFIGURED = [
     name for name in packaged()
-    if name.partition("-")[0] in ("resnet50", "cosmoflow", "unet3d", "bert", "dlrm", "flux", "retinanet")
-    and name != "cosmoflow" and not name.endswith("-small")
+    if name.partition("-")[0] in (
+        "resnet50", "cosmoflow", "unet3d", "bert", "dlrm", "flux", "retinanet", "llama3", "megatron",
+    ) and name != "cosmoflow" and not name.endswith("-small")
 ]  # fmt: skip
 
 

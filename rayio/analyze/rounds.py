@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rayio.analyze.intervals import BEFORE
 from rayio.analyze.timeline import STEP_PHASES, Ints, Steps, StepsInSlices
+from rayio.scenario.meetings import ALL, Meetings
 from rayio.trace.order import DENSE
 
 #: Phases of a step that are neither work nor waiting for data or for each other.
@@ -76,28 +78,71 @@ class Rounds:
 class Made:
     """Durations by cause of some steps' rounds: from when their rank left the last barrier to when it computed.
 
-    ``waits`` are those steps' waits for data by stage; see :data:`~rayio.analyze.stalls.CAUSES`.
+    ``waits`` are those steps' waits for data by stage; see :data:`~rayio.analyze.stalls.CAUSES`. A round has several
+    steps where all ranks do not meet after each (``Meeting``). Waits for other ranks within it count as ``straggler``.
     """
 
-    def __init__(self, steps: Steps, waits: Mapping[str, Ints]) -> None:
+    def __init__(self, steps: Steps, waits: Mapping[str, Ints], meeting: Meeting | None = None) -> None:
         self._steps, self._waits = steps, waits
         self._blocking = [name for name in BLOCKING if steps.parts[name].any()]
-        #: The first steps of ranks and of attempts.
-        self.is_first = np.ones(steps.number, np.bool_)
-        self.is_first[1:] = (steps.life[1:] != steps.life[:-1]) | (steps.attempt[1:] != steps.attempt[:-1])
+        #: The first steps of ranks and of attempts; then of each step's round, and whether its rank began with it.
+        is_first = np.ones(steps.number, np.bool_)
+        is_first[1:] = (steps.life[1:] != steps.life[:-1]) | (steps.attempt[1:] != steps.attempt[:-1])
+        self.is_first = is_first
         self.left = steps.start.copy()
         over = (steps.computed + steps.parts["sync"])[:-1]
-        self.left[1:] = np.where(self.is_first[1:], self.left[1:], over)
+        self.left[1:] = np.where(is_first[1:], self.left[1:], over)
+        self._begin: Ints | None = None
+        if meeting is not None:
+            self._begin = meeting.begins(steps, is_first)
+            self.is_first, self.left = is_first[self._begin], self.left[self._begin]
 
     def of(self, chosen: Ints) -> dict[str, Ints]:
         """Return the ns of each cause in the rounds of some steps; causes that begin later are left out."""
-        steps, is_first = self._steps, self.is_first[chosen]
-        made = {stage: ns[chosen] for stage, ns in self._waits.items()}
-        made["straggler"] = steps.parts["compute"][chosen]
+        steps, is_first, begin = self._steps, self.is_first[chosen], self._begin
+        made = {stage: self._since(ns, chosen, 0) for stage, ns in self._waits.items()}
+        made["straggler"] = self._since(steps.parts["compute"], chosen, 0)
+        if begin is not None:
+            made["straggler"] += self._since(steps.parts["sync"], chosen, 0) - steps.parts["sync"][chosen]
         for name in self._blocking:
-            made[name] = np.where(is_first, 0, steps.parts[name][chosen - 1])
+            made[name] = self._since(steps.parts[name], chosen, 1, is_first)
         made["other"] = steps.computed[chosen] - self.left[chosen] - sum(made.values())
         return made
+
+    def _since(self, ns: Ints, chosen: Ints, before: int, is_first: NDArray[np.bool_] | None = None) -> Ints:
+        """Return the sum over the steps of each chosen one's round, or over those one step ``before``."""
+        if self._begin is None:
+            return ns[chosen] if is_first is None else np.where(is_first, 0, ns[chosen - 1])
+        until = np.concatenate([np.zeros(1, np.int64), np.cumsum(ns)])
+        begin = self._begin[chosen]
+        if is_first is not None:
+            begin = np.where(is_first, begin, begin - 1)
+        spent: Ints = until[chosen + 1 - before] - until[begin]
+        return spent
+
+
+class Meeting:
+    """The meetings of a run in which all ranks do not meet after every step. ``rank`` has the ranks by life."""
+
+    def __init__(self, meetings: Meetings, rank: Ints) -> None:
+        self.meetings = meetings
+        self.rank = rank
+
+    @classmethod
+    def of(cls, meetings: Meetings | None, rank: Ints) -> Meeting | None:
+        """Return the meetings; None where all ranks meet after every step."""
+        return None if meetings is None or meetings.is_every_step else cls(meetings, rank)
+
+    def groups(self, steps: Steps) -> Ints:
+        """Return the number of the group that each step's rank meets."""
+        return self.meetings.groups(self.rank[steps.life], steps.step)
+
+    def begins(self, steps: Steps, is_first: NDArray[np.bool_]) -> Ints:
+        """Return the first step of each step's round: after the last meeting of all, or itself within a replica."""
+        is_all, own = self.groups(steps) == ALL, np.arange(steps.number)
+        follows = is_first.copy()
+        follows[1:] |= is_all[:-1]
+        return np.where(is_all, np.maximum.accumulate(np.where(follows, own, 0)), own)
 
 
 class Late(NamedTuple):
@@ -112,22 +157,31 @@ class Late(NamedTuple):
 class Slowest:
     """The slowest step of every round; among equals the one of the highest rank."""
 
-    def __init__(self, rounds: Rounds) -> None:
+    def __init__(self, rounds: Rounds, meetings: Meetings | None = None) -> None:
         self.rounds = rounds
-        self.computed = np.full(rounds.number, BEFORE)
-        self.left = np.zeros(rounds.number, np.int64)
+        self.meetings = meetings
+        groups = 1 if meetings is None or meetings.is_every_step else meetings.at_once
+        self.number = rounds.number * groups
+        self.computed = np.full(self.number, BEFORE)
+        self.left = np.zeros(self.number, np.int64)
         self.made: dict[str, Ints] = {}
 
-    def of(self, steps: Steps, waits: Mapping[str, Ints]) -> Late:
-        """Return the slowest steps of a slice."""
+    def place_of(self, steps: Steps, meeting: Meeting | None) -> Ints:
+        """Return the number of each step's meeting."""
         place = self.rounds.of(steps)
-        latest = np.full(self.rounds.number, BEFORE)
+        return place if meeting is None else place + np.maximum(meeting.groups(steps), 0) * self.rounds.number
+
+    def of(self, steps: Steps, waits: Mapping[str, Ints], rank: Ints) -> Late:
+        """Return the slowest steps of a slice; ``rank`` has its ranks by life."""
+        meeting = Meeting.of(self.meetings, rank)
+        place = self.place_of(steps, meeting)
+        latest = np.full(self.number, BEFORE)
         np.maximum.at(latest, place, steps.computed)
         last = np.flatnonzero(steps.computed == latest[place])
-        slowest = np.full(self.rounds.number, -1)
+        slowest = np.full(self.number, -1)
         np.maximum.at(slowest, place[last], last)
         there = np.flatnonzero(slowest >= 0)
-        chosen, made = slowest[there], Made(steps, waits)
+        chosen, made = slowest[there], Made(steps, waits, meeting)
         return Late(there, latest[there], made.left[chosen], made.of(chosen))
 
     def add(self, late: Late) -> None:
@@ -136,6 +190,6 @@ class Slowest:
         at = late.round[newer]
         self.computed[at], self.left[at] = late.computed[newer], late.left[newer]
         for name in late.made.keys() - self.made.keys():
-            self.made[name] = np.zeros(self.rounds.number, np.int64)
+            self.made[name] = np.zeros(self.number, np.int64)
         for name, ns in self.made.items():
             ns[at] = late.made[name][newer] if name in late.made else 0

@@ -9,6 +9,7 @@ import numpy as np
 from rayio.analyze.timeline import Ints
 from rayio.data.sampler import Sampler
 from rayio.scenario import derive
+from rayio.scenario.meetings import Meetings
 from rayio.scenario.model import Scenario
 
 
@@ -29,6 +30,8 @@ class RunShape:
     samples_of: tuple[int, ...] = ()
     #: Whether ranks wait for each other at every step.
     meets: bool = True
+    #: The steps after which they do; None: all ranks, after every step.
+    meetings: Meetings | None = None
     #: Batches that readers may be ahead of their rank; 0 where it reads by itself.
     prefetched: int = 0
 
@@ -46,6 +49,7 @@ class RunShape:
             steps_of=tuple(sampler.steps(0, rank) for rank in ranks) if differ else (),
             samples_of=tuple(sampler.samples(0, rank) for rank in ranks) if differ else (),
             meets=scenario.train.sync.meets,
+            meetings=derive.meetings(scenario),
             prefetched=derive.window_steps(scenario),
         )
 

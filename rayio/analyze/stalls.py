@@ -19,11 +19,12 @@ from rayio.analyze.delays import columns_of, meanings
 from rayio.analyze.intervals import BEFORE, split_exactly
 from rayio.analyze.part import COLUMNS, Part
 from rayio.analyze.passes import Timelines
-from rayio.analyze.rounds import BLOCKING, Late, Made, Rounds, Slowest
+from rayio.analyze.rounds import BLOCKING, Late, Made, Meeting, Rounds, Slowest
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stages import STAGES, UNSAID, cut
 from rayio.analyze.timeline import Ints, Lives, Steps, StepsInSlices, integers, texts
 from rayio.analyze.window import Window, settled
+from rayio.scenario.meetings import Meetings
 from rayio.trace.aside import Kept, Unnamed
 from rayio.trace.slices import Slices
 
@@ -88,33 +89,34 @@ class Attribution:
         return (self.losses - self.by_sync)[:, : len(STAGES)]
 
 
-def charged(spans: pa.Table | Slices, *, payload: bool = False) -> Losses:
+def charged(spans: pa.Table | Slices, *, payload: bool = False, meetings: Meetings | None = None) -> Losses:
     """Return every loss of every completed step of a run, from its spans in any order; see :class:`Losses`."""
     timed = Timelines(spans)
-    losses = Losses(timed, payload=payload)
+    losses = Losses(timed, payload=payload, meetings=meetings)
     timed.go_through(losses)
     return losses
 
 
-def attribute(spans: pa.Table | Slices, *, payload: bool = False) -> Attribution:
+def attribute(spans: pa.Table | Slices, *, payload: bool = False, meetings: Meetings | None = None) -> Attribution:
     """Return all losses of a run together; see :func:`charged`."""
-    return charged(spans, payload=payload).charged()
+    return charged(spans, payload=payload, meetings=meetings).charged()
 
 
 class Losses:
     """The loss of every completed step, by slice or all together, once all slices were added.
 
-    ``payload``: batches carry their bytes, so that the way from a reader on another node is ``transfer``.
+    ``payload``: batches carry their bytes, so that the way from a reader on another node is ``transfer``. ``meetings``:
+    the steps after which ranks wait for each other, by default all.
     """
 
-    def __init__(self, timed: Timelines, *, payload: bool = False) -> None:
+    def __init__(self, timed: Timelines, *, payload: bool = False, meetings: Meetings | None = None) -> None:
         self.timed = timed
         self.lives, self.steps = timed.lives, timed
         self.columns = (*COLUMNS, *columns_of(timed.slices.names))
         self.payload = payload
         self._file = Unnamed() if timed.slices.number > 1 else None
         meets = any(steps.parts["sync"].any() for steps in timed.by_slice())
-        self._slowest = Slowest(Rounds(timed)) if meets else None
+        self._slowest = Slowest(Rounds(timed), meetings) if meets else None
         #: By slice: the wait of each step in each stage.
         self._waited: list[dict[str, Ints] | tuple[list[str], Kept]] = []
         self._outages: list[tuple[Ints, Ints]] = []
@@ -122,7 +124,7 @@ class Losses:
     def of(self, part: Part) -> tuple[dict[str, Ints], Late | None, tuple[Ints, Ints]]:
         """Return the waits of a slice by stage, the slowest of its steps, and its outages."""
         waited = {stage: ns for stage, ns in cut(part, payload=self.payload).items() if ns.any()}
-        late = None if self._slowest is None else self._slowest.of(part.timed[1], waited)
+        late = None if self._slowest is None else self._slowest.of(part.timed[1], waited, part.timed[0].rank)
         return waited, late, _outages(part.spans) if "lost" in self.timed.slices.names else (_NO_TIMES, _NO_TIMES)
 
     def add(self, sums: tuple[dict[str, Ints], Late | None, tuple[Ints, Ints]]) -> None:
@@ -137,7 +139,7 @@ class Losses:
         """Yield the losses of each slice: waits for data, and waits for other ranks."""
         for steps, waited in zip(self.timed.by_slice(), self._waited, strict=True):
             waits = waited if isinstance(waited, dict) else dict(zip(waited[0], waited[1].columns(), strict=True))
-            by_sync = {} if self._slowest is None else _charge_sync(steps, waits, self._slowest)
+            by_sync = {} if self._slowest is None else _charge_sync(steps, waits, self._slowest, self.lives.rank)
             losses = {**by_sync}
             for stage, ns in waits.items():
                 losses[stage] = losses[stage] + ns if stage in losses else ns
@@ -227,7 +229,7 @@ def _outage(outages: Sequence[tuple[Ints, Ints]], steps: Steps) -> Ints:
     return waited
 
 
-def _charge_sync(steps: Steps, waits: Mapping[str, Ints], slowest: Slowest) -> dict[str, Ints]:
+def _charge_sync(steps: Steps, waits: Mapping[str, Ints], slowest: Slowest, rank: Ints) -> dict[str, Ints]:
     """Return every step's sync by cause: until the slowest rank is there to its causes, then to the all-reduce.
 
     A round lasts from when a rank left the last barrier to when it computed. The slowest rank's round is longer by its
@@ -236,7 +238,8 @@ def _charge_sync(steps: Steps, waits: Mapping[str, Ints], slowest: Slowest) -> d
     sync = steps.parts["sync"]
     if not sync.any():
         return {}
-    place, own_rounds = slowest.rounds.of(steps), Made(steps, waits)
+    meeting = Meeting.of(slowest.meetings, rank)
+    place, own_rounds = slowest.place_of(steps, meeting), Made(steps, waits, meeting)
     # Causes in the order of the table: among equally large ones the first takes the rest of rounding.
     causes = causes_with(slowest.made)
     kinds = [cause for cause in causes if cause in slowest.made or cause == "startup"]

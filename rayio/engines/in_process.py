@@ -15,7 +15,7 @@ from typing import Any, cast
 from rayio.engines.virtual.clock import VirtualFuture, VirtualKernel
 from rayio.engines.virtual.foreseen import ForeseenQueue, Readers
 from rayio.model import roles
-from rayio.model.barrier import Barrier, at_once
+from rayio.model.barrier import Barrier, BarrierState, at_once
 from rayio.model.completing import Completion
 from rayio.model.consumed import Consumed
 from rayio.model.env import COMPLETER, Env, QueuePort, Shard
@@ -31,6 +31,7 @@ from rayio.model.scaler import InProcessStaff, PooledStaff
 from rayio.model.wiring import LoaderKind, Wiring
 from rayio.place import Where
 from rayio.scenario.costs import Costs, taken
+from rayio.scenario.meetings import ALL
 from rayio.scenario.workers import Autoscaled
 from rayio.storage.base import Served
 from rayio.storage.layers.layer import Layer
@@ -251,14 +252,16 @@ class InProcess:
         self._devices = [Device(plan.device) for _ in range(plan.num_devices)] if plan.modelled else []
         #: State shared by users of layers, by layer and node (-1: all nodes).
         self._shared: dict[tuple[str, int], Any] = {}
-        delay_ns, after_ns = round(costs.barrier * 1e9), round(plan.sync_seconds * 1e9) + round(late * 1e9)
+        delay_ns, late_ns = round(costs.barrier * 1e9), round(late * 1e9)
+        after_ns = round(plan.meetings.seconds * 1e9) + late_ns
         answer = at_once
         if clock is not None and not delay_ns:  # ranks sleep from their answer to the end of the step at once
 
-            def answer(future: Future, latest: int) -> None:
-                clock.answer_at(cast("VirtualFuture", future), latest, latest + after_ns)
+            def answer(future: Future, latest: int, group: int) -> None:
+                after = after_ns if group == ALL else late_ns
+                clock.answer_at(cast("VirtualFuture", future), latest, latest + after)
 
-        self._barrier = LocalBarrier(Barrier(kernel, plan.parties, plan.meets, answer), delay_ns)
+        self._barrier = LocalBarrier(Barrier(kernel, BarrierState.of(plan.meetings, plan.meets), answer), delay_ns)
         self._writers: dict[int, LocalWriter] = {}
         pool = plan.cluster.reader_pool
         self._pool = None if pool is None else NodePool(kernel, pool, plan.cluster.all_nodes, recorder, self._gone)

@@ -10,31 +10,50 @@ from collections.abc import Callable
 
 from rayio.model.kernel import Future, Kernel
 from rayio.model.queue import StaleAttemptError
+from rayio.scenario.meetings import ALL, Meetings
 
-#: (epoch, step) of a training step.
-Step = tuple[int, int]
+#: Epoch and step of a meeting, and the number of the group that meets.
+Step = tuple[int, int, int]
 
 
-def _everybody(rank: int, epoch: int, step: int) -> bool:
+def _everybody(rank: int, epoch: int, step: int, group: int) -> bool:
     return True
+
+
+def _all(rank: int, step: int) -> int:
+    return ALL
 
 
 class BarrierState:
     """The awaited ranks by step. Arrivals are keyed by rank, so a repeated one never counts twice.
 
-    ``parties(epoch, step)`` is the number of ranks that meet there; ``meets(rank, epoch, step)`` is True for these
-    ranks, because ranks may run out of steps before an epoch ends.
+    ``parties(epoch, step, group)`` is the number of ranks that meet there; ``meets(rank, epoch, step, group)`` is True
+    for these ranks, because ranks may run out of steps before an epoch ends. ``group(rank, step)`` is the group that a
+    rank meets. ``at_once`` is the most groups that may meet at about the same time.
     """
 
-    def __init__(self, parties: Callable[[int, int], int], meets: Callable[[int, int, int], bool] = _everybody) -> None:
+    def __init__(
+        self,
+        parties: Callable[[int, int, int], int],
+        meets: Callable[[int, int, int, int], bool] = _everybody,
+        group: Callable[[int, int], int] = _all,
+        at_once: int = 1,
+    ) -> None:
         self.parties = parties
         self.meets = meets
+        self.group = group
+        self._kept = 4 * at_once
         self.attempt = 0
         self.deadlines: dict[Step, dict[int, int]] = {}
         #: Number of ranks that meet at each of these steps.
         self._awaited: dict[Step, int] = {}
         #: Latest deadline of recently released steps, for arrivals repeated after a lost answer.
         self.released: dict[Step, int] = {}
+
+    @classmethod
+    def of(cls, meetings: Meetings, meets: Callable[[int, int, int, int], bool]) -> BarrierState:
+        """Return the state for the meetings of a run."""
+        return cls(meetings.parties, meets, meetings.group, meetings.at_once)
 
     def arrive(self, rank: int, epoch: int, step: int, attempt: int, deadline: int) -> dict[Step, int]:
         """Record an arrival; return every step that it releases with the latest deadline of its parties.
@@ -54,13 +73,13 @@ class BarrierState:
             self.deadlines.clear()
             self._awaited.clear()
             self.released.clear()
-        here = (epoch, step)
+        here = (epoch, step, self.group(rank, step))
         if here in self.released:
             return {here: self.released[here]}
         arrived = self.deadlines.get(here)
         if arrived is None:
             arrived = self.deadlines[here] = {}
-            self._awaited[here] = self.parties(epoch, step)
+            self._awaited[here] = self.parties(*here)
         arrived[rank] = deadline
         done: list[Step] = []
         if len(self.deadlines) > 1:
@@ -74,42 +93,41 @@ class BarrierState:
             out[step_done] = max(self.deadlines.pop(step_done).values())
             del self._awaited[step_done]
         self.released.update(out)
-        while len(self.released) > 4:
+        while len(self.released) > self._kept:
             del self.released[min(self.released)]
         return out
 
 
-def at_once(future: Future, latest: int) -> None:
+def at_once(future: Future, latest: int, group: int) -> None:
     """Wake the waiters."""
     future.set_result(latest)
 
 
 class Barrier:
-    """The waiting around a :class:`BarrierState`, for any kernel; ``answer`` passes the latest deadline to waiters."""
+    """The waiting around a :class:`BarrierState`, for any kernel; ``answer`` passes a group's latest deadline on."""
 
     def __init__(
         self,
         kernel: Kernel,
-        parties: Callable[[int, int], int],
-        meets: Callable[[int, int, int], bool] = _everybody,
-        answer: Callable[[Future, int], None] = at_once,
+        state: BarrierState,
+        answer: Callable[[Future, int, int], None] = at_once,
     ) -> None:
         self.kernel = kernel
-        self.state = BarrierState(parties, meets)
+        self.state = state
         self._answer = answer
         self._waiting: dict[Step, Future] = {}
 
     def announce(self, rank: int, epoch: int, step: int, attempt: int, deadline: int) -> Future:
         """Announce that ``rank`` ends its step at ``deadline`` (ns); the future has the step's latest deadline."""
         released = self.state.arrive(rank, epoch, step, attempt, deadline)
-        here = (epoch, step)
+        here = (epoch, step, self.state.group(rank, step))
         for key, latest in released.items():
             if key != here and (waiting := self._waiting.pop(key, None)) is not None:
-                self._answer(waiting, latest)
+                self._answer(waiting, latest, key[2])
         future = self._waiting.get(here)
         if future is None:
             future = self._waiting[here] = self.kernel.future(f"the other ranks at epoch {epoch}, step {step}")
         if here in released:
             del self._waiting[here]
-            self._answer(future, released[here])
+            self._answer(future, released[here], here[2])
         return future

@@ -260,8 +260,8 @@ class Env(CheckpointEnv):
         if (end := self.kernel.now()) > start:
             self.span("sync", start, end, Where(at.rank, attempt=at.attempt))
 
-    async def compute_and_synchronise(self, seconds: float, sync_seconds: float, at: Where) -> None:
-        """Compute for ``seconds``, then meet the other ranks and spend ``sync_seconds`` together (the all-reduce).
+    async def compute_and_synchronise(self, seconds: float, sync_seconds: float | None, at: Where) -> None:
+        """Compute for ``seconds``, then meet other ranks and spend ``sync_seconds`` together; None: meet nobody.
 
         The barrier receives this rank's deadline before the compute begins; on a core, where that is unknown, at its
         end. ``sync`` runs from this rank's deadline to the latest one plus the all-reduce; the excess of messages and
@@ -272,10 +272,10 @@ class Env(CheckpointEnv):
         if self.computes_on_core:
             await self.burn(seconds)
             mine = self.kernel.now()
-        elif self.barrier is None:
+        elif self.barrier is None or sync_seconds is None:
             await self.sleep("compute", seconds, at)
             return
-        if self.barrier is None:
+        if self.barrier is None or sync_seconds is None:
             self.span("compute", start, mine, at)
             return
         self.doing = ("compute", start, at, mine)

@@ -30,9 +30,9 @@ from rayio.place import BEGINNING, Start
 from rayio.scenario.cluster import Cluster
 from rayio.scenario.costs import Costs
 from rayio.scenario.decode import Work
+from rayio.scenario.meetings import ALL, Meetings
 from rayio.scenario.storage import StorageParameters
 from rayio.scenario.trace import Trace
-from rayio.scenario.train import Stragglers
 from rayio.scenario.turns import BY_FILE
 from rayio.schema.distribution import NO_TIME
 from rayio.seeds import Draws
@@ -59,13 +59,8 @@ class Plan:
     training_phase: Phase
     #: Expected bytes of all samples.
     dataset_bytes: float
-    #: Steps of every rank in an epoch, and the number of ranks with one more.
-    steps_of_all: int
-    larger_shares: int
-    #: True if ranks meet after each step; then the seconds of the all-reduce.
-    has_barrier: bool
-    sync_seconds: float
-    stragglers: Stragglers | None
+    #: Which ranks wait for each other, and after which steps.
+    meetings: Meetings
     evaluation: EvaluationPhase | None
     checkpointing: Checkpointing | None
     #: The modelled storage system, and the distribution of its first-byte latencies.
@@ -170,19 +165,15 @@ class Plan:
         """Return the numbers of the writers of some ranks' shards, and of the one that completes checkpoints."""
         return () if self.checkpointing is None else self.checkpointing.writers_of(ranks)
 
-    def parties(self, epoch: int, step: int) -> int:
-        """Return the number of ranks that meet at a step: those with steps left, or at each of ``phases``."""
-        if (saved := self.checkpointing) is not None and saved.phases is not None:
-            return self.world_size if (epoch, step) < (0, saved.phases.writes + saved.phases.reads) else 0
-        if epoch >= self.training_phase.epochs:
-            return 0
-        if step < self.steps_of_all:
-            return self.world_size
-        return self.larger_shares if step < self._sampler.num_steps else 0
+    @property
+    def has_barrier(self) -> bool:
+        """True if ranks wait for each other."""
+        return self.meetings.are_any
 
-    def meets(self, rank: int, epoch: int, step: int) -> bool:
-        """Return True if a rank meets others at a step."""
-        return step < self._sampler.steps(epoch, rank) or self.parties(epoch, step) == self.world_size
+    def meets(self, rank: int, epoch: int, step: int, group: int = ALL) -> bool:
+        """Return True if a rank meets a group at a step."""
+        has_step = step < self.meetings.steps or step < self._sampler.steps(epoch, rank)
+        return has_step and self.meetings.group(rank, step) == group
 
     @property
     def layout(self) -> Layout:
@@ -302,17 +293,15 @@ class Plan:
         """Return the parameters of a rank's training."""
         phase, held_out, evaluating = self.training_phase, self.evaluation, None
         if held_out is not None:
-            evaluating = Training(rank, self.evaluation_steps_of(rank), held_out.compute, seed=held_out.seed)
+            evaluating = Training(rank, self.evaluation_steps_of(rank), held_out.of_node(self.node_of_rank(rank)))
         return Training(
             rank,
             self.steps_of(rank),
-            phase.compute,
-            seed=phase.seed,
-            sync_seconds=self.sync_seconds,
+            phase.of_node(self.node_of_rank(rank)),
+            meetings=self.meetings,
             checkpointing=self.checkpointing,
             evaluation=evaluating,
             evaluating=None if held_out is None else held_out.schedule,
-            factor=1.0 if self.stragglers is None else self.stragglers.factor_of(rank),
         )
 
     def store(self, root: str | Path, path: str) -> Store:

@@ -7,7 +7,9 @@ from typing import Literal
 
 from rayio.data.sampler import Sampler
 from rayio.model.schedule import Schedule
+from rayio.model.training import ComputeTimes
 from rayio.scenario.decode import Work
+from rayio.scenario.pace import USUAL, Pace
 from rayio.scenario.workers import Autoscaled
 from rayio.schema.fields import Section
 from rayio.seeds import Draws
@@ -25,9 +27,15 @@ class Phase:
     #: Distribution of compute times, and its seed.
     compute: Draws
     seed: int
+    #: What changes them from step to step and from rank to rank.
+    pace: Pace = USUAL
+
+    def of_node(self, node: int) -> ComputeTimes:
+        """Return the compute times of a node's ranks."""
+        return ComputeTimes(self.compute, self.seed, self.pace, node)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EvaluationPhase(Phase):
     """All evaluations, each an epoch, and the training steps after which they are due."""
 

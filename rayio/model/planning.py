@@ -16,6 +16,7 @@ from rayio.scenario.checkpoint import NOTHING
 from rayio.scenario.costs import Costs, charged
 from rayio.scenario.layers import layers_of
 from rayio.scenario.model import Scenario
+from rayio.scenario.pace import USUAL, Pace
 from rayio.scenario.storage import UNKNOWN, StorageParameters, modelled_gap
 from rayio.scenario.workers import Autoscaled
 from rayio.schema.distribution import NO_TIME, LogNormal
@@ -43,7 +44,7 @@ def plan_of(
     >>> plan_of(load("unet3d-small"), modelled=True).steps
     (12, 12, 12, 12, 12)
     """
-    train, sync, replaced = scenario.train, scenario.train.sync, times or Times()
+    train, replaced = scenario.train, times or Times()
     storage = storage_of(scenario)
     return Plan(
         seed=scenario.seed,
@@ -55,15 +56,12 @@ def plan_of(
             path=scenario.dataset.path,
             sampler=Sampler.from_scenario(scenario),
             epochs=derive.epochs(scenario),
-            compute=replaced.compute or train.compute,
+            compute=replaced.compute or derive.compute_times(scenario),
             seed=scenario.seed,
+            pace=derive.pace(scenario) if replaced.compute is None else USUAL,
         ),
         dataset_bytes=derive.dataset_bytes(scenario),
-        steps_of_all=derive.rank_steps(scenario)[0],
-        larger_shares=derive.larger_shares(scenario),
-        has_barrier=sync.meets,
-        sync_seconds=derive.allreduce_seconds(sync, derive.world_size(scenario)),
-        stragglers=train.stragglers,
+        meetings=derive.meetings(scenario),
         evaluation=_evaluation(scenario),
         checkpointing=_checkpointing(scenario),
         storage=storage,
@@ -110,8 +108,9 @@ def _evaluation(scenario: Scenario) -> EvaluationPhase | None:
         path=phase.dataset.path,
         sampler=Sampler.from_scenario(phase),
         epochs=phase.train.epochs,
-        compute=phase.train.compute,
+        compute=derive.compute_times(phase),
         seed=phase.seed,
+        pace=Pace(speeds=scenario.train.speeds),
         schedule=Schedule(evaluation.period_of(scenario), derive.steps_per_epoch(scenario)),
         is_amid_epochs=wanted.every.steps is not None,
     )

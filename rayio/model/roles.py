@@ -70,7 +70,7 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
             batch = await env.take(at)
             tally.add(batch)
             batch.done()  # the compute is emulated: it does not use the bytes
-            await env.compute_and_synchronise(training.compute_seconds(at), training.sync_seconds, at)
+            await env.compute_and_synchronise(training.compute_seconds(at), training.sync_after(step), at)
             if step == pause:
                 if shards := training.shards(at):
                     await save(env, training, shards, at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from rayio.model.saving import Checkpointing
 from rayio.model.schedule import Schedule
 from rayio.place import Where
 from rayio.scenario.checkpoint import Phases
+from rayio.scenario.meetings import Meetings
+from rayio.scenario.pace import USUAL, Pace
 from rayio.schema.distribution import Constant
 from rayio.seeds import Draws
 
@@ -22,6 +25,15 @@ BLOCK = 1024
 NEVER = range(0)
 
 
+class ComputeTimes(NamedTuple):
+    """The compute times of a node's ranks: their distribution, its seed, and what changes them."""
+
+    times: Draws
+    seed: int
+    pace: Pace = USUAL
+    node: int = 0
+
+
 class Training:
     """One rank's training, as parameters."""
 
@@ -29,27 +41,26 @@ class Training:
         self,
         rank: int,
         steps: tuple[int, ...],
-        compute: Draws,
+        compute: ComputeTimes,
         *,
-        seed: int,
-        sync_seconds: float = 0.0,
+        meetings: Meetings | None = None,
         checkpointing: Checkpointing | None = None,
         evaluation: Training | None = None,
         evaluating: Schedule | None = None,
-        factor: float = 1.0,
     ) -> None:
         self.rank = rank
         self._steps = steps
-        self.compute = compute
-        self.seed = seed
-        #: Duration of the all-reduce after the last rank's arrival, in seconds.
-        self.sync_seconds = sync_seconds
+        self.compute, self.seed, self._pace, self._node = compute
+        self._meetings = None if meetings is None or meetings.is_every_step else meetings
+        #: Duration of the meeting after the last rank's arrival, in seconds; None if nobody meets.
+        self.sync_seconds = meetings.seconds if meetings is not None and meetings.every else None
         self.checkpointing = checkpointing
         #: The evaluations, as training without checkpoints, with their epochs, and their schedule.
         self.evaluation = evaluation
         self.evaluating = evaluating
-        #: Factor on compute times, for stragglers.
-        self.factor = factor
+        #: Factor on all compute times, and whether steps have different ones.
+        self.factor = self._pace.constant(rank, self._node)
+        self._varies = self._pace.varies(rank, self._node)
         self._block: tuple[int, int] = (-1, -1)
         self._drawn: list[float] = []
 
@@ -64,15 +75,23 @@ class Training:
 
     def compute_seconds(self, at: Where) -> float:
         """Return a step's compute time, drawn at (seed, "compute", rank, epoch, step): ranks differ, engines agree."""
-        if isinstance(self.compute, Constant):
+        if isinstance(self.compute, Constant) and not self._varies:
             return self.compute.value * self.factor
         _, epoch, step, _ = at
         number, row = divmod(step, BLOCK)
         if (epoch, number) != self._block:
             index = np.arange(number * BLOCK, min((number + 1) * BLOCK, self.steps(epoch)), dtype=np.int64)
-            self._drawn = self.compute.draw(seeds.key(self.seed, "compute", self.rank, epoch), index).tolist()
+            drawn = self.compute.draw(seeds.key(self.seed, "compute", self.rank, epoch), index)
+            if self._varies:
+                first = sum(self._steps[:epoch])
+                drawn = drawn * self._pace.factors(self.seed, self.rank, self._node, epoch, first, index)
+            self._drawn = drawn.tolist()
             self._block = (epoch, number)
         return self._drawn[row] * self.factor
+
+    def sync_after(self, step: int) -> float | None:
+        """Return the duration of a step's meeting after the last rank's arrival, in seconds; None without one."""
+        return self.sync_seconds if self._meetings is None else self._meetings.seconds_after(step)
 
     def evaluations(self, at: Where) -> range:
         """Return the evaluations after a step, by epoch number, continued from training."""

@@ -89,7 +89,7 @@ class Base:
 
         plan = plan_of(replay.scenario, True, self.bytes_in_flight, replay.times)
         spans, shape = simulation.spans_of(plan), RunShape.of(replay.scenario)
-        charged = attribute(spans)
+        charged = attribute(spans, meetings=shape.meetings)
         judged, steps = judge(charged, shape), charged.steps
         doubt, fewest = None, judged.verdict.steps_per_rank
         if change is not None and min(shape.prefetched, shape.steps_per_epoch) > SHOWS * fewest:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rayio.analyze.timeline import Ints, Steps, integers, texts
 from rayio.predict.observe import Batches
+from rayio.scenario.meetings import ALL, Meetings
 from rayio.scenario.model import Costs
 from rayio.units import RATE
 
@@ -57,15 +58,15 @@ def costs(
     *,
     payload: bool,
     backlog: bool,
-    sync_seconds: float | None,
+    meetings: Meetings | None,
     is_busy: bool = False,
 ) -> Costs:
     """Return the costs of a run; ``warm`` (ns) is when it had warmed up.
 
     Batches before that count only where none follow. ``payload``: bytes travelled. ``backlog``: leases could wait at
-    their readers (without that, ``put`` is part of ``take``). ``sync_seconds`` is how long the ranks stay together
-    after each step; None where they do not meet. ``is_busy``: processors were busy, so most ends of steps wait for one;
-    then the shortest ends show the cost.
+    their readers (without that, ``put`` is part of ``take``). ``meetings`` are the steps after which ranks
+    meet, and how long they stay together; None without. ``is_busy``: processors were busy, so most ends of steps wait
+    for one; then the shortest ends show the cost.
     """
     usual = shortest if is_busy else typical
     way, size = _after(warm, batches, waited(batches), batches.had - batches.done, batches.nbytes)
@@ -87,8 +88,8 @@ def costs(
     receive = min(typical(taken), arrival - busy)
 
     barrier, late = 0.0, usual(_on_top(steps)[steps.start >= warm])
-    if sync_seconds is not None:
-        barrier, late = _meeting(steps, warm, sync_seconds, usual)
+    if meetings is not None and meetings.every:
+        barrier, late = _meeting(steps, warm, meetings, usual)
     return Costs(
         lease=_seconds(message),
         put=_seconds(busy),
@@ -132,7 +133,7 @@ def _slope(size: Ints, way: Ints) -> float:
 
 
 def _meeting(
-    steps: Steps, warm: int, sync_seconds: float, usual: Callable[[Ints], float] = typical
+    steps: Steps, warm: int, meetings: Meetings, usual: Callable[[Ints], float] = typical
 ) -> tuple[float, float]:
     """Return the time of the barrier's answer, 0 where the compute hides it, and a step's time on top (ns).
 
@@ -140,12 +141,14 @@ def _meeting(
     latest rank is done: the room between the two is the time that it has.
     """
     top = _on_top(steps)
-    kept = steps.start >= warm
+    meets = meetings.groups(steps.life, steps.step) == ALL
+    kept = meets & (steps.start >= warm)
+    kept = kept if kept.any() else meets
     _, group = np.unique(steps.epoch << 32 | steps.step, return_inverse=True)
     announced, due = (np.full(int(group.max(initial=-1)) + 1, np.iinfo(np.int64).min) for _ in range(2))
     np.maximum.at(announced, group, steps.arrived)
     np.maximum.at(due, group, steps.arrived + steps.parts["compute"])
-    room = (due - announced)[group] + round(sync_seconds * 1e9)
+    room = (due - announced)[group] + round(meetings.seconds * 1e9)
     late = usual(top[kept])
     if typical(room[kept]) >= HIDDEN * late:
         return 0.0, late

@@ -63,7 +63,7 @@ class Seen:
         lives, shape = timed.lives, RunShape.of(scenario)
         self.timed, self.readers = timed, readers
         self.window = find_window(lives, timed, shape)
-        self.losses = Losses(timed, payload=info.get("payload") == "real")
+        self.losses = Losses(timed, payload=info.get("payload") == "real", meetings=shape.meetings)
         self.capacities = Capacities(lives, timed, shape, readers, self.window, timed.slices.names)
         self.trained = Trained(scenario.train.epochs)
         self.accesses = Accesses(timed.slices, lives)

@@ -51,7 +51,7 @@ def on_cores(base: Base, worked: Worked, charged: Attribution) -> Base:
         replay = freed(free).replayed(base.scenario, modelled=base.modelled, most=RANK_STEPS)
         plan = plan_of(replay.scenario, True, base.bytes_in_flight, replay.times)
         spans = simulation.spans_of(plan)
-        shown = attribute(spans)
+        shown = attribute(spans, meetings=plan.meetings)
         return _apparent(Measured.of(spans, shown, replay.scenario, costs=None), shown, replay.scenario)
 
     parsing = cpu.parsing(base.scenario.loader.batch_size, batch_bytes or 0.0)

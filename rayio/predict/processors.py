@@ -15,6 +15,7 @@ import numpy as np
 
 from rayio.records.calibrated import Note, OneSize
 from rayio.records.explained import Stage
+from rayio.scenario import derive
 from rayio.scenario.costs import Costs, CpuCosts, taken
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario
@@ -87,7 +88,7 @@ class SeenCpu:
     def utilisation(self, step: float, cores: int, scenario: Scenario) -> float:
         """Return the share of the cores of a node that worked, with steps of ``step`` seconds."""
         whole, train = (sum(self.roles.values()) + self.nodes) / self.batches, scenario.train
-        whole += train.compute.expected * train.compute_cores
+        whole += derive.compute_seconds(scenario) * train.compute_cores
         return whole * scenario.cluster.world_size / scenario.cluster.all_nodes / step / cores
 
     @property

@@ -180,7 +180,7 @@ class Measured:
         ):
             every = Every(steps=evaluation.period_of(scenario))
             train["evaluate"] = scenario.train.evaluate.model_copy(update={"every": every})
-        sections["train"] = scenario.train.model_copy(update={"stragglers": None, "compute_cores": 0, **train})
+        sections["train"] = scenario.train.model_copy(update={"compute_cores": 0, **train})
         if self.work is not None:
             sections["loader"] = scenario.loader.model_copy(update={"decode": self.work})
         return Replay(scenario.model_copy(update={**sections, "costs": self.costs}), times)
@@ -242,7 +242,7 @@ def _writes(saves: pa.Table) -> Floats:
 
 def _costs(slices: Slices, charged: Attribution, scenario: Scenario, saves: pa.Table) -> Costs:
     """Return the costs of the engine's messages and wake-ups, as ``rayio calibrate`` measures them."""
-    loader, sync = scenario.loader, scenario.train.sync
+    loader = scenario.loader
     window, _ = find_window(charged.lives, charged.steps, RunShape.of(scenario))
     parts = []
     for part in slices.parts(*observe.OF_BATCHES):
@@ -259,7 +259,7 @@ def _costs(slices: Slices, charged: Attribution, scenario: Scenario, saves: pa.T
         window.begin if window else 0,
         payload=False,
         backlog=loader.assignment != "dynamic" and loader.prefetch_factor > 1,
-        sync_seconds=None if not sync.meets else derive.allreduce_seconds(sync, derive.world_size(scenario)),
+        meetings=derive.meetings(scenario),
     )
     return measured.model_copy(update={"checkpoint": _message_of_checkpoints(saves)})
 

@@ -25,7 +25,7 @@ def costs_of_run(run: Shown, warm: int, model: StorageParameters, notes: list[No
     backlog = loader.assignment != "dynamic" and loader.prefetch_factor > 1
     learned = costs(
         seen, run.steps, warm, payload=plan.payload, backlog=backlog,
-        sync_seconds=plan.sync_seconds if plan.has_barrier else None, is_busy=is_busy,
+        meetings=plan.meetings, is_busy=is_busy,
     )  # fmt: skip
     if has_queue and (waits := int(waited(seen).sum())) < FEW:
         notes.append(FewWaits(waits))

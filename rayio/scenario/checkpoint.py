@@ -58,7 +58,8 @@ class Checkpoint(Section):
     writers: AnyWriters = Field(
         RankZero(),
         description="Who saves: rank_zero saves one state; all_ranks a whole copy each; sharded each rank's share of "
-        "one state; {dedicated: n} one state in n parts; parallel each rank's part of a transformer.",
+        "one state; {dedicated: n} one state in n parts; per_node and per_group one state, in a part for each node or "
+        "data-parallel group; parallel each rank's part of a transformer.",
     )
     asynchronous: Flag = Field(
         False, description="If true, ranks wait only until the state is copied, and train while it is written."

@@ -11,6 +11,7 @@ from rayio.kinds import FORMATS, LAYERS, LOADERS, STORAGE_MODELS
 from rayio.place import MAX_RANKS, MAX_STEPS
 from rayio.scenario import apart, derive, duration, evaluation, shards
 from rayio.scenario.address import MODELLED
+from rayio.scenario.compute import ByBatchSize
 from rayio.scenario.decode import Work
 from rayio.scenario.kind import Kind
 from rayio.scenario.layers import layers_of
@@ -157,9 +158,9 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     if (steps := derive.steps_per_epoch(scenario)) > MAX_STEPS:
         yield f"train.steps={show(train.steps)}: {steps} steps per epoch; at most {MAX_STEPS} are possible"
     yield from train.parallelism.refusals(ranks)
-    if train.stragglers is not None and (named := max(train.stragglers.ranks)) >= ranks:
-        slow = show(train.stragglers.ranks)
-        yield f"train.stragglers.ranks={slow}: no rank {named}; {who} are ranks 0 to {ranks - 1}"
+    yield from derive.pace(scenario).contradictions(cluster.nodes, ranks, who)
+    if isinstance(train.compute, ByBatchSize):
+        yield from train.compute.refusals("train.compute", "loader.batch_size", loader.batch_size)
     if not dataset.external and dataset.sample_bytes.expected < (least := derive.least_sample_bytes(dataset.options)):
         size, why = format_bytes(dataset.sample_bytes.expected), "which hold a sample's id and digest"
         if least > derive.MIN_SAMPLE_BYTES:
@@ -209,7 +210,8 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         )
     if not derive.ideal_seconds(scenario) <= derive.MAX_SECONDS:
         long = f"{derive.total_steps(scenario)} steps take {derive.ideal_seconds(scenario):.3g} s"
-        yield f"train.compute={train.compute.expected:.3g} s: {long}; at most {derive.MAX_SECONDS:.3g} s are possible"
+        each, most = derive.compute_seconds(scenario), derive.MAX_SECONDS
+        yield f"train.compute={each:.3g} s: {long}; at most {most:.3g} s are possible"
     else:
         yield from duration.refusals(scenario)
     if dataset.is_modelled and loader.payload == "real":
@@ -232,7 +234,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
             f"{format_seconds(charges.step)} that is work, so it is that at most"
         )
     for name, value in table(scenario).items():
-        is_instant = name.endswith("read_demand") and train.compute.expected == 0
+        is_instant = name.endswith("read_demand") and derive.compute_seconds(scenario) == 0
         if not is_instant and not math.isfinite(value):
             yield f"{name} is {value}: a size, a rate or a time is too large or too small for a number"
 
@@ -273,6 +275,9 @@ def idle(scenario: Scenario) -> list[str]:
         notes += shards.notes(scenario, derive.num_files(scenario), derive.world_size(scenario), dropped)
     for section in sections(scenario):
         notes += section.idle()
+    notes += derive.pace(scenario).idle()
+    if train.accumulate > 1 and not train.sync.meets:
+        notes.append(f"train.accumulate={train.accumulate}: ranks never wait for each other with train.sync=none")
     notes += of_kinds(scenario, lambda kind: kind.idle(scenario))
     works = scenario.charges.cpu.is_work or isinstance(loader.decode, Work) or scenario.train.compute_cores
     if scenario.cluster.cores is not None and not works:
@@ -323,7 +328,7 @@ def table(scenario: Scenario) -> dict[str, float]:
         "checkpoint_optimizer_bytes": contents.get("optimizer", NOTHING)[1],
         "checkpoint_fewest_rank_bytes": min(shares, default=0),
         "checkpoint_most_rank_bytes": max(shares, default=0),
-        "allreduce_seconds": derive.allreduce_seconds(scenario.train.sync, derive.world_size(scenario)),
+        "allreduce_seconds": derive.allreduce_seconds(scenario),
         **evaluation.table(scenario),
         **dict(of_kinds(scenario, lambda kind: kind.table(scenario).items())),
     }

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from rayio.kinds import PARTITIONS
 from rayio.scenario import shards
-from rayio.scenario.sync import Sync
+from rayio.scenario.compute import Between, times_at
+from rayio.scenario.meetings import Meetings
+from rayio.scenario.pace import Pace
+from rayio.schema.distribution import Distribution
 from rayio.schema.every import Every
 
 if TYPE_CHECKING:
@@ -178,9 +181,25 @@ def dataset_bytes(scenario: Scenario) -> float:
     return num_samples(scenario) * scenario.dataset.sample_bytes.expected
 
 
+def compute_times(scenario: Scenario) -> Distribution | Between:
+    """Return the compute times of steps of ``loader.batch_size``."""
+    return times_at(scenario.train.compute, scenario.loader.batch_size)
+
+
+def compute_seconds(scenario: Scenario) -> float:
+    """Return the expected compute time of a step, in seconds."""
+    return compute_times(scenario).expected
+
+
+def pace(scenario: Scenario) -> Pace:
+    """Return what changes compute times from step to step and from rank to rank."""
+    train = scenario.train
+    return Pace(train.warmup, train.speeds, train.stragglers, compute_seconds(scenario))
+
+
 def read_demand(scenario: Scenario) -> float:
     """Return the bytes/s that one rank needs to never wait; infinite if compute takes no time."""
-    compute = scenario.train.compute.expected
+    compute = compute_seconds(scenario)
     return batch_bytes(scenario) / compute if compute > 0 else math.inf
 
 
@@ -190,8 +209,8 @@ def total_read_demand(scenario: Scenario) -> float:
 
 
 def ideal_seconds(scenario: Scenario) -> float:
-    """Return the expected compute time of one rank in the whole run, in seconds."""
-    return total_steps(scenario) * scenario.train.compute.expected
+    """Return the expected compute time of one rank in the whole run, in seconds, at its usual pace (``Pace``)."""
+    return total_steps(scenario) * compute_seconds(scenario)
 
 
 def window_steps(scenario: Scenario) -> int:
@@ -287,6 +306,31 @@ def num_checkpoints(scenario: Scenario) -> int:
     return total_steps(scenario) // often if often else 0
 
 
-def allreduce_seconds(sync: Sync, ranks: int) -> float:
-    """Return the seconds of the all-reduce of ``ranks`` ranks (see ``sync.AllReduce.seconds``)."""
-    return sync.seconds(ranks)
+def allreduce_seconds(scenario: Scenario) -> float:
+    """Return the seconds of an all-reduce, beyond the part that compute hides (``sync.AllReduce``)."""
+    sync = scenario.train.sync
+    hidden: float = getattr(sync, "overlap", 0.0) * compute_seconds(scenario)
+    return max(0.0, sync.seconds(scenario.topology.data_parallel) - hidden)
+
+
+def meeting_period(scenario: Scenario) -> int:
+    """Return the steps from one meeting of all ranks to the next: ``train.accumulate × train.sync.every``; 0: never."""
+    train = scenario.train
+    return train.accumulate * getattr(train.sync, "every", 1) if train.sync.meets else 0
+
+
+def meetings(scenario: Scenario) -> Meetings:
+    """Return which ranks wait for each other, and after which steps."""
+    if (alone := phases(scenario)) is not None:  # before each checkpoint
+        every = min(1, meeting_period(scenario))
+        return Meetings(ranks=world_size(scenario), epochs=1, steps=alone.writes + alone.reads, every=every)
+    fewest, most = rank_steps(scenario)
+    return Meetings(
+        ranks=world_size(scenario),
+        epochs=scenario.train.epochs,
+        steps=fewest,
+        larger=larger_shares(scenario) if most > fewest else 0,
+        every=meeting_period(scenario),
+        parts=scenario.topology.parts,
+        seconds=allreduce_seconds(scenario),
+    )

@@ -25,13 +25,12 @@ def refusals(scenario: Scenario) -> Iterator[str]:
 
 def of_keys(scenario: Scenario) -> Iterator[tuple[str, float]]:
     """Yield the expected seconds that each key adds to a rank's life, or to storage's, in the whole run."""
-    train, loader, checkpoint = scenario.train, scenario.loader, scenario.checkpoint
+    loader, checkpoint = scenario.loader, scenario.checkpoint
     steps = derive.total_steps(scenario)
-    slowest = train.stragglers.factor if train.stragglers is not None else 1.0
-    yield "train.compute", steps * train.compute.expected * max(1.0, slowest)
-    yield "train.sync", steps * derive.allreduce_seconds(train.sync, derive.world_size(scenario))
+    yield "train.compute", steps * derive.compute_seconds(scenario) * derive.pace(scenario).most
+    yield "train.sync", steps * derive.allreduce_seconds(scenario)
     if (phase := evaluation.phase_of(scenario)) is not None:
-        yield "train.evaluate.compute", derive.total_steps(phase) * phase.train.compute.expected
+        yield "train.evaluate.compute", derive.total_steps(phase) * derive.compute_seconds(phase)
     samples = steps * loader.batch_size
     nbytes = steps * derive.batch_bytes(scenario)
     if not isinstance(loader.decode, Work):

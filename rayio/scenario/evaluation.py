@@ -8,6 +8,7 @@ from rayio import seeds
 from rayio.place import MAX_EPOCHS, MAX_STEPS
 from rayio.scenario import derive, shards
 from rayio.scenario.address import MODELLED
+from rayio.scenario.compute import ByBatchSize
 from rayio.scenario.model import Scenario
 from rayio.schema.choice import NO_OPTIONS
 from rayio.units import format_bytes
@@ -87,6 +88,9 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         or derive.steps_per_epoch(phase) > MAX_STEPS
     ):
         yield f"dataset.eval.num_files={own.num_files}: {derive.num_samples(phase)} samples are more than possible"
+    if isinstance(phase.train.compute, ByBatchSize):
+        size_key = "loader.batch_size" if scenario.train.evaluate.batch_size is None else "train.evaluate.batch_size"
+        yield from phase.train.compute.refusals("train.evaluate.compute", size_key, phase.loader.batch_size)
     is_ours = not phase.dataset.external
     if is_ours and phase.dataset.sample_bytes.expected < (least := derive.least_sample_bytes(phase.dataset.options)):
         size = format_bytes(phase.dataset.sample_bytes.expected)

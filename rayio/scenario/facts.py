@@ -48,6 +48,9 @@ class Observed:
     file_bytes: float
     steps_per_epoch: int
     demand: float
+    #: Written files, and the checkpoints that they are of.
+    written_files: int = 0
+    checkpoints: int = 0
     requests: Requests = field(default_factory=lambda: Requests(np.zeros(0), 0.0))
 
 
@@ -112,6 +115,12 @@ FACTS: dict[str, Measure] = {
         lambda o, _: o.requests.consecutive, is_of_requests=True,
     ),
     "written_bytes": Measure(BYTES, "bytes written, all ranks", lambda o, _: o.written_bytes),
+    "checkpoint_bytes": Measure(
+        BYTES, "bytes written of a checkpoint, all ranks", lambda o, _: _divided(o.written_bytes, o.checkpoints)
+    ),
+    "checkpoint_files": Measure(
+        COUNT, "files written of a checkpoint, all ranks", lambda o, _: _divided(o.written_files, o.checkpoints)
+    ),
     "write_time": Measure(SECONDS, "time in writes, all writers", lambda o, _: o.write_seconds),
     "files": Measure(COUNT, "files of the dataset", lambda o, _: o.files),
     "file_bytes": Measure(BYTES, "size of a file, mean", lambda o, _: o.file_bytes),

@@ -14,12 +14,13 @@ from rayio.scenario.costs import ChosenCosts, Costs, charged
 from rayio.scenario.dataset import Dataset, EvaluationDataset
 from rayio.scenario.expect import Expect, Expectations
 from rayio.scenario.loader import Loader
+from rayio.scenario.pace import Stragglers
 from rayio.scenario.published import Published
 from rayio.scenario.storage import Storage, StorageParameters
 from rayio.scenario.sync import AllReduce, BarrierSync, NoSync
 from rayio.scenario.topology import Topology
 from rayio.scenario.trace import Trace
-from rayio.scenario.train import Evaluate, Stragglers, Train
+from rayio.scenario.train import Evaluate, Train
 from rayio.scenario.writers import AllRanks, Dedicated, RankZero
 from rayio.schema.distribution import NO_TIME
 from rayio.schema.fields import Name, Natural, Section, Text, none_is_null

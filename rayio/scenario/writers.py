@@ -181,6 +181,60 @@ class Dedicated(Writers):
             )
 
 
+class PerNode(Writers):
+    """The first rank of every node saves its node's share of one state, through a writer of the node."""
+
+    kind: Literal["per_node"] = "per_node"
+
+    def sizes(self, num_bytes: int, topology: Topology) -> tuple[int, ...]:
+        """Return equal shares; the first may be one byte longer."""
+        return shares(num_bytes, topology.nodes)
+
+    def of_rank(self, rank: int, topology: Topology) -> Sequence[int]:
+        """Return the node's writer for its first rank, none for others."""
+        node = topology.node_of(rank)
+        return (node,) if rank == topology.ranks_of(node)[0] else ()
+
+    def file_name(self, writer: int) -> str:
+        """Return a name with the node."""
+        return f"node-{writer:05d}.bin"
+
+    def refusals(self, state: State, topology: Topology) -> Iterator[str]:
+        """Refuse more nodes than bytes."""
+        if topology.nodes > state.num_bytes:
+            yield (
+                f"checkpoint.writers=per_node: {topology.nodes} nodes are more than the {state.num_bytes} B of "
+                "checkpoint.model"
+            )
+
+
+class PerGroup(BesideRanks):
+    """A rank of every data-parallel group, of the first replica, saves the group's share of one state."""
+
+    follows_parallelism = True
+    kind: Literal["per_group"] = "per_group"
+
+    def sizes(self, num_bytes: int, topology: Topology) -> tuple[int, ...]:
+        """Return equal shares; the first may be one byte longer."""
+        return shares(num_bytes, topology.parts)
+
+    def of_rank(self, rank: int, topology: Topology) -> Sequence[int]:
+        """Return the group's writer for its rank of the first replica, none for others."""
+        return (rank,) if topology.replica_of(rank) == 0 else ()
+
+    def file_name(self, writer: int) -> str:
+        """Return a name with the group."""
+        return f"group-{writer:05d}.bin"
+
+    def refusals(self, state: State, topology: Topology) -> Iterator[str]:
+        """Refuse more groups than bytes."""
+        if topology.parts > state.num_bytes:
+            yield (
+                f"checkpoint.writers=per_group: {topology.parts} groups are more than the {state.num_bytes} B of "
+                "checkpoint.model"
+            )
+
+
 class Parallel(BesideRanks):
     """Every rank saves its part of a transformer, as ``train.parallelism`` divides it, through its own writer."""
 
@@ -230,4 +284,6 @@ class Parallel(BesideRanks):
         return first, [state.saved_by(rank, topology) for rank in topology.stages_of(topology.parts)]
 
 
-AnyWriters = Annotated[Writers, KindOf(CHECKPOINTS, "rank_zero, all_ranks, sharded, parallel or {dedicated: n}")]
+AnyWriters = Annotated[
+    Writers, KindOf(CHECKPOINTS, "rank_zero, all_ranks, sharded, per_node, per_group, parallel or {dedicated: n}")
+]

@@ -304,6 +304,8 @@ class Of:
             return Constant(value=self.dimension.bounded(value))
         kind = value.get("kind")
         others = [] if self.others is None else [*self.others]
+        if kind is None and len(value) == 1 and (name := next(iter(value))) in others and self.others is not None:
+            return self.others[name].model_validate(value)
         if kind is None:
             raise RefusedError(f"kind is missing; it must be {listed([*DISTRIBUTIONS, *others])}")
         if self.others is not None and isinstance(kind, str) and kind in self.others:

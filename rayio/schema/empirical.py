@@ -49,7 +49,12 @@ def _written(values: tuple[float, ...] | None) -> str | None:
     return None if values is None else ", ".join(map(repr, values))
 
 
-_VALUES_SCHEMA = {"anyOf": [{"type": "array", "minItems": 1, "maxItems": MOST_KEPT}, {"type": "string"}]}
+_VALUES_SCHEMA = {
+    "anyOf": [
+        {"type": "array", "minItems": 1, "maxItems": MOST_KEPT},
+        {"type": "string", "pattern": r"^[\d.eE+\-, µA-Za-z]+$"},
+    ]
+}
 
 
 class Empirical(Distribution):

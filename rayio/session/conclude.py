@@ -90,7 +90,7 @@ def numbers_of(
         if isinstance(scenario.loader.num_workers, Autoscaled):
             measured = replace(measured, scaling=scaling(spans, arrays))
         if is_virtual and scenario.trace.level != "step" and scenario.charges.of_loader:
-            return replace(measured, loader_share=loader_share(charged(spans), shape))
+            return replace(measured, loader_share=loader_share(charged(spans, meetings=shape.meetings), shape))
         return measured
     steps = [tally.steps - tally.evaluation_steps for tally in tallies]
     samples = sum(tally.samples - tally.evaluation_samples for tally in tallies)

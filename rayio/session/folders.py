@@ -26,7 +26,7 @@ from rayio.trace.run_directory import INFO
 from rayio.units import format_bytes
 
 #: Names of files by built-in checkpoint kinds.
-_FILE = re.compile(r"((model|optimizer)-)?(shard|rank)-\d{5,}(-layer-\d{5,})?\.bin")
+_FILE = re.compile(r"((model|optimizer)-)?(shard|rank|node|group)-\d{5,}(-layer-\d{5,})?\.bin")
 
 #: Bytes at the start of a file that identify rayio's files.
 HEADER_BYTES = 64

@@ -74,8 +74,11 @@ class Device:
     def reserve(self, arrival: int, num_requests: int, nbytes: int, alone: int) -> int:
         """Return the time at which ``num_requests`` (or opens, see :meth:`DeviceSpec.calls`) of ``nbytes`` are served.
 
-        ``arrival`` is the time of the first request, ``alone`` their duration on an idle system (ns).
+        ``arrival`` is the time of the first request, ``alone`` their duration on an idle system (ns). Without requests
+        and bytes nothing waits for the system.
         """
+        if not nbytes and not num_requests:
+            return arrival + alone
         work = nbytes / self.spec.bandwidth
         if self._calls_per_second is not None:
             work = max(work, num_requests / self._calls_per_second)

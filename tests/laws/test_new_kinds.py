@@ -81,7 +81,7 @@ ADDED = (
         "STORAGES", "untried", "storage.py", "rayio.storage.stores.untried", "Untried", UNTRIED,
         "test_what_is_written_is_read_listed_replaced_and_removed",
     ),
-    Added("CHECKPOINTS", "each_node", "saving.py", "rayio.scenario.each_node", "PerNode"),
+    Added("CHECKPOINTS", "first_ranks", "saving.py", "rayio.scenario.first_ranks", "PerNode"),
     Added(
         "CHECKPOINTS", "forgetful", "saving.py", "rayio.scenario.forgetful", "Forgetful", FORGETFUL,
         "test_the_state_is_cut_without_a_byte_lost_and_every_part_has_one_rank",
@@ -98,7 +98,7 @@ def with_added_kinds(copy: Path) -> None:
     for added in ADDED:
         text = (TOY / "rayio_toy" / added.source).read_text() + added.defect
         file = copy / f"{added.module.replace('.', '/')}.py"
-        file.write_text(text.replace("toy://", f"{added.name}://").replace('"per_node"', f'"{added.name}"'))
+        file.write_text(text.replace("toy://", f"{added.name}://").replace('"each_node"', f'"{added.name}"'))
         line = f'"{added.name}": "{added.module}:{added.kind}", '
         found, number = re.subn(rf"(?s)(\n{added.registry}: .*?{{)", rf"\g<1>{line}", registry.read_text(), count=1)
         assert number == 1

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from rayio.data.formats.chunks import Hdf5Options, Reads, chunk_of, chunk_shape
 from rayio.data.formats.hdf5_description import description, library
+from rayio.data.formats.hdf5_filtered import Filtered
 from rayio.data.formats.hdf5_several import Several, datasets_of
 from rayio.data.formats.reads import HEAD, NOT_KEPT, by_file, check_length, opened, place_of, read_into
 from rayio.data.formats.sample import Place, check, fill, wrong_label
@@ -78,6 +79,8 @@ class Hdf5(Kind):
         nbytes = layout.sample_bytes_of(files)
         if (several := Several.of(layout)) is not None:
             return several.file_bytes(layout, nbytes)
+        if (filtered := Filtered.of(layout)) is not None:
+            return filtered.file_bytes(layout, nbytes)
         rows, columns = chunk_shape(layout, nbytes)
         x = -(-layout.samples_per_file // rows) * rows * -(-nbytes // columns) * columns
         sizes: NDArray[np.int64] = METADATA_BYTES + x + layout.samples_per_file * 8
@@ -90,6 +93,9 @@ class Hdf5(Kind):
         rows, columns = chunk = tuple(int(edge[0]) for edge in chunk_shape(layout, whole.nbytes[:1]))
         if (several := Several.of(layout)) is not None:
             several.write(file, layout, whole)
+            return
+        if (filtered := Filtered.of(layout)) is not None:
+            filtered.write(file, layout, whole)
             return
         head, middle = description(shape, None if chunk_of(layout) is None else chunk)
         file.write(head)
@@ -111,6 +117,9 @@ class Hdf5(Kind):
         if (several := Several.of(layout)) is not None:
             of_runs = several.reads(self, layout, batch)
             return Requests(address, int(of_runs.is_first.sum()), of_runs.nbytes, partial(of_runs.places, layout))
+        if (filtered := Filtered.of(layout)) is not None:
+            made = filtered.reads(self, layout, batch)
+            return Requests(address, made.num_files, np.array(made.nbytes, np.int64), partial(made.places, layout))
         reads = Reads.of(layout, batch)
         heads = np.minimum(self.file_bytes(layout, reads.files), WINDOW_BYTES)
         nbytes = reads.repeated(heads, reads.nbytes)
@@ -131,6 +140,8 @@ class Hdf5(Kind):
         """Return that the description is kept, and the chunk in HDF5's cache: its offset."""
         if (several := Several.of(layout)) is not None:
             return np.where(several.reads(self, layout, batch).offsets == 0, HEAD, NOT_KEPT)
+        if (filtered := Filtered.of(layout)) is not None:
+            return np.array(filtered.reads(self, layout, batch).units, np.int64)
         reads, offsets = Reads.of(layout, batch), self._places(layout, batch)[2]
         is_head = reads.repeated(np.ones_like(reads.starts), np.zeros_like(reads.starts)) > 0
         return np.where(is_head, HEAD, NOT_KEPT if chunk_of(layout) is None else offsets)
@@ -288,10 +299,12 @@ def _find(h5: Any, layout: Layout, place: Place, shape: tuple[int, int], stream:
     from h5py import h5p
 
     access = h5p.create(h5p.DATASET_ACCESS)
+    packed: tuple[int, ...] = ()
     if chunk_of(layout) is not None:
-        rows, columns = chunk_shape(layout, np.array([shape[1]]))
-        access.set_chunk_cache(1, int(rows[0] * columns[0]), 1.0)
-    return _described(h5, b"x", np.dtype(np.uint8), place, shape, stream, access)
+        rows, columns = (int(edge[0]) for edge in chunk_shape(layout, np.array([shape[1]])))
+        access.set_chunk_cache(1, rows * columns, 1.0)
+        packed = (rows, columns) if Filtered.of(layout) is not None else ()
+    return _described(h5, b"x", np.dtype(np.uint8), place, shape, stream, access, packed)
 
 
 def _described(
@@ -302,9 +315,13 @@ def _described(
     shape: tuple[int, ...],
     stream: Stream,
     access: Any = None,
+    packed: tuple[int, ...] = (),
 ) -> Any:
-    """Return a dataset, opened and checked for type, shape, plain storage and place in this file."""
-    from h5py import h5d, h5l
+    """Return a dataset, opened and checked for type, shape, filters and place in this file.
+
+    ``packed`` is the shape of chunks compressed with gzip; empty without compression.
+    """
+    from h5py import h5d, h5l, h5z
 
     label = name.decode()
     if h5.links.get_info(name).type != h5l.TYPE_HARD:
@@ -313,18 +330,23 @@ def _described(
     if x.shape != shape or x.dtype != dtype:
         raise place.error(f"expected {label} of shape {shape} and {dtype}, found {x.shape} and {x.dtype}")
     plan = x.get_create_plist()
-    if plan.get_nfilters():
-        raise place.error(f"expected {label} stored plainly, found it compressed or filtered")
+    filters = [plan.get_filter(number)[0] for number in range(plan.get_nfilters())]
+    if filters != ([h5z.FILTER_DEFLATE] if packed else []):
+        wanted = "compressed with gzip alone" if packed else "stored plainly"
+        present = "compressed or filtered" if filters else "stored plainly"
+        raise place.error(f"expected {label} {wanted}, found it {present}")
     kind = plan.get_layout()
     if kind not in (h5d.CONTIGUOUS, h5d.CHUNKED) or plan.get_external_count():
         raise place.error(f"expected {label} stored in this file, contiguous or in chunks, found it elsewhere")
     edges = plan.get_chunk() if kind == h5d.CHUNKED else shape
-    if math.prod(edges) > stream.seek(0, io.SEEK_END):
+    if packed and edges != packed:
+        raise place.error(f"expected chunks of {packed}, found some of {edges}")
+    if not packed and math.prod(edges) > stream.seek(0, io.SEEK_END):
         raise place.error(
             f"expected chunks that fit the file, found some of {edges}: the file is truncated or corrupted"
         )
     # Every chunk is read at most once, with its index.
-    stream.allowed = METADATA_READS + 2 * math.prod(-(-size // edge) for size, edge in zip(shape, edges, strict=True))
+    stream.allowed = METADATA_READS + 3 * math.prod(-(-size // edge) for size, edge in zip(shape, edges, strict=True))
     stream.is_described = True
     return x
 

@@ -12,8 +12,10 @@ from typing import Any
 class Written:
     """A file in memory of the pieces that HDF5 writes, without holes."""
 
-    def __init__(self) -> None:
+    def __init__(self, left_out: bytes = b"") -> None:
         self.pieces: dict[int, bytes] = {}
+        #: Pieces with this content are not kept.
+        self.left_out = left_out
         self._position = self._end = 0
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -27,7 +29,8 @@ class Written:
 
     def write(self, buffer: Any) -> int:
         """Keep a piece."""
-        self.pieces[self._position] = bytes(buffer)
+        if not self.left_out or buffer != self.left_out:
+            self.pieces[self._position] = bytes(buffer)
         self._position += len(buffer)
         self._end = max(self._end, self._position)
         return len(buffer)
@@ -125,3 +128,32 @@ def description_of_several(shape: tuple[int, int], others: tuple[bytes, ...]) ->
             dataset.write(h5s.create_simple(first), space, np.zeros(first, dataset.dtype))
         x_at = made[0].get_offset()
     return stream.between(0, x_at)
+
+
+@lru_cache(maxsize=64)
+def description_of_filtered(
+    shape: tuple[int, int], chunk: tuple[int, int], slot: int, level: int
+) -> tuple[bytes, bytes, bytes]:
+    """Return HDF5's bytes of a file with compressed chunks of ``slot`` bytes: before them, after the first, after all.
+
+    Between the first chunk and the second is their index.
+    """
+    from h5py import h5d, h5s, h5t
+
+    stand_in = (b"\xc5rayio" * (slot // 6 + 1))[:slot]
+    stream = Written(left_out=stand_in)
+    with _created(stream, "INCR") as (h5, plan):
+        of_labels = plan.copy()
+        of_labels.set_alloc_time(h5d.ALLOC_TIME_EARLY)
+        plan.set_chunk(chunk)
+        plan.set_deflate(level)
+        x = h5d.create(h5, b"x", h5t.STD_U8LE, h5s.create_simple(shape), plan)
+        for row in range(0, shape[0], chunk[0]):
+            for column in range(0, shape[1], chunk[1]):
+                x.write_direct_chunk((row, column), stand_in)
+        number = x.get_num_chunks()
+        first, second, last = (x.get_chunk_info(place).byte_offset for place in (0, min(1, number - 1), number - 1))
+        labels = h5d.create(h5, b"y", h5t.STD_I64LE, h5s.create_simple(shape[:1]), of_labels)
+        labels_at = labels.get_offset()
+    index = stream.between(first + slot, second) if number > 1 else b""
+    return stream.between(0, first), index, stream.between(last + slot, labels_at)

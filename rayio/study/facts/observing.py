@@ -70,6 +70,8 @@ def _observed(scenario: Scenario, spans: pd.DataFrame, result: RunResult) -> Obs
         file_bytes=float(np.mean(FORMATS[scenario.dataset.format].file_bytes(layout, some))),
         steps_per_epoch=derive.uncapped_steps(scenario)[0],
         demand=derive.read_demand(scenario),
+        written_files=int((writes.name == "write").sum()),
+        checkpoints=len(writes[["epoch", "step"]].drop_duplicates()),
     )
 
 

@@ -12,7 +12,7 @@ from rayio.scenario.writers import Writers, shares
 class PerNode(Writers):
     """A node's first rank saves the node's share of the state."""
 
-    kind: Literal["per_node"] = "per_node"
+    kind: Literal["each_node"] = "each_node"
 
     def sizes(self, num_bytes: int, topology: Topology) -> tuple[int, ...]:
         return shares(num_bytes, topology.nodes)

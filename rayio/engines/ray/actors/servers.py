@@ -13,7 +13,7 @@ import ray
 from rayio.engines.ray.actors.birth import Birth, address
 from rayio.engines.ray.actors.shells import FLUSH_SECONDS
 from rayio.engines.ray.transport.lines import Address, Exchange
-from rayio.model.barrier import Barrier
+from rayio.model.barrier import Barrier, BarrierState
 from rayio.model.cpu_account import ProcessCpu, Stopwatch
 from rayio.model.kernel import WallKernel
 from rayio.place import Where
@@ -56,7 +56,7 @@ class BarrierActor(Server):
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
-        self.barrier = Barrier(WallKernel(), birth.plan.parties, birth.plan.meets)
+        self.barrier = Barrier(WallKernel(), BarrierState.of(birth.plan.meetings, birth.plan.meets))
         self.exchange = Exchange({"announce": self.announce})
 
     async def ready(self) -> dict[str, Any]:

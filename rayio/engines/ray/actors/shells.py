@@ -302,7 +302,9 @@ class TrainerRank(Host):
             self._calls = ReaderCalls(self.plan, self.lines(birth.readers()), self.collector.wish.remote, in_rank=True)
         else:
             self._queues = self.lines(birth.holders("queue", set(birth.members)))
-        self._barrier = RemoteBarrier(self.line(birth.find("barrier")), self.kernel) if self.plan.has_barrier else None
+        self._barrier = None
+        if self.plan.has_barrier:
+            self._barrier = RemoteBarrier(self.line(birth.find("barrier")), self.kernel, self.plan.meetings.group)
         ranks = [rank for (rank,) in birth.members]
         writers = birth.holders("checkpoint_writer", {(number,) for number in self.plan.writers_of(ranks)})
         self._writers = {number: RemoteWriter(handle, number) for (number,), handle in writers.items()}

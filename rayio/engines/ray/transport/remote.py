@@ -270,20 +270,25 @@ class OwnQueue(LocalQueue):
 
 
 class RemoteBarrier:
-    """The end of the barrier actor shared by the ranks of an actor: simultaneous arrivals are one message."""
+    """The end of the barrier actor shared by the ranks of an actor: simultaneous arrivals are one message.
 
-    def __init__(self, line: Line, kernel: WallKernel) -> None:
+    ``group(rank, step)`` is the group that a rank meets.
+    """
+
+    def __init__(self, line: Line, kernel: WallKernel, group: Callable[[int, int], int]) -> None:
         self.line = line
         self.kernel = kernel
-        #: Unsent arrivals by attempt, epoch and step: ranks, their deadlines and their waiters.
-        self._due: dict[tuple[int, int, int], list[tuple[Where, int, Future]]] = {}
+        self._group = group
+        #: Unsent arrivals by attempt, epoch, step and group: ranks, their deadlines and their waiters.
+        self._due: dict[tuple[int, int, int, int], list[tuple[Where, int, Future]]] = {}
 
     def announce(self, at: Where, deadline: int) -> Awaitable[int]:
         """Send this rank's deadline when the loop is free; the answer arrives while it computes."""
         answer = self.kernel.future("the barrier")
         if not self._due:
             self.kernel.spawn(self._send(), "barrier")
-        self._due.setdefault((at.attempt, at.epoch, at.step), []).append((at, deadline, answer))
+        meeting = (at.attempt, at.epoch, at.step, self._group(at.rank, at.step))
+        self._due.setdefault(meeting, []).append((at, deadline, answer))
         return cast("Awaitable[int]", answer)
 
     async def _send(self) -> None:
