@@ -6,6 +6,9 @@ import asyncio
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,7 @@ from rayio.place import Where
 from rayio.reporter import Reporter
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
+from rayio.scenario.write import to_yaml
 from rayio.session.execute import run
 from rayio.session.result import Run
 from rayio.storage import open as open_store
@@ -332,3 +336,42 @@ def test_what_this_run_has_still_to_write_is_not_removed_meanwhile(root: Path) -
 
     asyncio.run(first_is_complete())
     assert {path.name for path in (root / "kept").iterdir()} == {FIRST, LAST}
+
+
+def stopped_amid_a_checkpoint(run: subprocess.Popen[bytes], kept: Path) -> bool:
+    """Stop a run, and let it go on again unless it has a complete checkpoint and a later one with unfinished files."""
+    run.send_signal(signal.SIGSTOP)
+    _, status = os.waitpid(run.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status), "the run was over before it could be killed"
+    there = search(open_store(kept))
+    if there.complete and any(file.parent.name in there.passed for file in kept.glob("*/*.partial")):
+        return True
+    run.send_signal(signal.SIGCONT)
+    return False
+
+
+def test_a_run_killed_while_it_writes_a_checkpoint_is_followed_by_one_that_restores_the_one_before(
+    tmp_path: Path,
+) -> None:
+    section = {"model": {"bytes": "8 MB"}, "request_bytes": "4 kB", "keep": 2}
+    (tmp_path / "s.yaml").write_text(to_yaml(wanted(**section)))
+    command = [sys.executable, "-m", "rayio", "run", "s.yaml", "--engine", "local", "--root", str(tmp_path)]
+    nowhere = subprocess.DEVNULL
+    killed = subprocess.Popen(
+        [*command, "train.epochs=3000", "--out", "killed"], cwd=tmp_path, stdout=nowhere, stderr=nowhere
+    )
+    try:
+        while not stopped_amid_a_checkpoint(killed, tmp_path / "kept"):
+            pass
+    finally:
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+    there = search(open_store(tmp_path / "kept"))
+    done = subprocess.run(
+        [*command, "checkpoint.restore=newest", "--out", "again"], cwd=tmp_path, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"restoring {tmp_path}/kept/{there.complete[0].folder}" in done.stderr
+    assert "incomplete checkpoints were passed over: " in done.stderr
+    assert all(folder > there.complete[0].folder for folder in there.passed if folder in done.stderr)
