@@ -277,8 +277,8 @@ def test_every_metric_that_may_be_expected_has_a_number_in_a_full_result() -> No
         page_cache="drop", unevicted_bytes=0,
     )  # fmt: skip
     moved = Transfers(
-        checkpoints=1, files=1, bytes=8, seconds=1.0, mib_per_second=1.0, rank_min_mib_per_second=1.0,
-        rank_mean_mib_per_second=1.0, rank_max_mib_per_second=1.0,
+        checkpoints=1, files=1, bytes=8, seconds=1.0, mib_per_second=1.0, slowest_rank=1.0,
+        mean_rank=1.0, fastest_rank=1.0,
     )  # fmt: skip
     result = replace(
         measured, au_dlio=0.0, au_dlio_stdev=0.0, loader_share=0.0, fetched=fetched, saved=moved, restored=moved

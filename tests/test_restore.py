@@ -353,7 +353,7 @@ def stopped_amid_a_checkpoint(run: subprocess.Popen[bytes], kept: Path) -> bool:
 def test_a_run_killed_while_it_writes_a_checkpoint_is_followed_by_one_that_restores_the_one_before(
     tmp_path: Path,
 ) -> None:
-    section = {"model": {"bytes": "8 MB"}, "request_bytes": "4 kB", "keep": 2}
+    section: dict[str, Any] = {"model": {"bytes": "8 MB"}, "request_bytes": "4 kB", "keep": 2}
     (tmp_path / "s.yaml").write_text(to_yaml(wanted(**section)))
     command = [sys.executable, "-m", "rayio", "run", "s.yaml", "--engine", "local", "--root", str(tmp_path)]
     nowhere = subprocess.DEVNULL

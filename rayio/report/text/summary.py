@@ -187,10 +187,7 @@ def transfer_rows(result: RunResult) -> Iterator[tuple[str, str, str]]:
     for name, moved in (("saving", result.saved), ("restoring", result.restored)):
         if moved is None or moved.mib_per_second is None:
             continue
-        low, mean, high = (
-            format_number(rate)
-            for rate in (moved.rank_min_mib_per_second, moved.rank_mean_mib_per_second, moved.rank_max_mib_per_second)
-        )
+        low, mean, high = (format_number(rate) for rate in (moved.slowest_rank, moved.mean_rank, moved.fastest_rank))
         number = f"{moved.checkpoints} checkpoint{'s' * (moved.checkpoints != 1)} of {format_bytes(moved.bytes)} in all"
         remark = f"by wall clock; a rank {mean}, min {low}, max {high}; {number}"
         if (fetched := moved.fetched) is not None and fetched.page_cache_share is not None:
