@@ -41,8 +41,8 @@ class Completion:
         self._kept: list[Manifest] | None = None
 
     @cached_property
-    def _number(self) -> int:
-        return len(self.checkpointing.files)
+    def _files(self) -> Mapping[str, int]:
+        return self.checkpointing.files
 
     async def report(self, durable: Mapping[str, Sequence[str]], at: Where) -> list[str]:
         """Add durable files, by folder, and complete the checkpoints that now have all; return complete ones."""
@@ -51,7 +51,7 @@ class Completion:
                 continue
             there = self._durable.setdefault(folder, set())
             there.update(names)
-            if len(there) == self._number:
+            if len(there) == len(self._files):
                 self._begun.add(folder)
                 del self._durable[folder]
                 await self._finish(folder, at)
@@ -83,7 +83,7 @@ class Completion:
             place = checkpoint_place(folder)
             assert place is not None
             now = 0 if env.store is None else env.kernel.now()  # a model's manifest has the same size at any time
-            manifest = self.checkpointing.manifest(place, self.run, at.attempt, now)
+            manifest = self.checkpointing.manifest(place, self.run, at.attempt, now, self._files)
             await self._write(env, manifest, Where(0, *place, at.attempt), fsync=self.checkpointing.fsync)
             self._complete.add(folder)
             await self._retire(manifest)

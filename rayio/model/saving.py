@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rayio.model.env import COMPLETER, Shard
@@ -92,10 +92,10 @@ class Checkpointing:
         shards = (shard for number in numbers for shard in self._shards_in(restored.folder, number))
         return tuple(shard._replace(period=restored.request_bytes) for shard in shards)
 
-    def manifest(self, place: tuple[int, int], run: str, attempt: int, now: int) -> Manifest:
+    def manifest(self, place: tuple[int, int], run: str, attempt: int, now: int, files: Mapping[str, int]) -> Manifest:
         """Return the manifest of the checkpoint after a step, given as (epoch, step), at the time ``now`` (ns)."""
         of = self.identity
         return Manifest(
             run=run, attempt=attempt, epoch=place[0], step=place[1], saved_ns=now, scenario=of.scenario,
-            model=of.model, layout=of.layout, request_bytes=self.request_bytes, files=self.files,
+            model=of.model, layout=of.layout, request_bytes=self.request_bytes, files=files,
         )  # fmt: skip
