@@ -1,10 +1,11 @@
 """A real training loop watched, and what rayio predicts of it with other workers and another prefetch depth.
 
 A small model is trained on this machine's processors, by PyTorch with one thread; its dataset sleeps for a planted
-time for each sample, so that reading is known. One run, watched by ``rayio.watch``, is calibrated; then every point of
-workers x prefetch is simulated, and the loop is really run at that point. AU is the loop's own: it times its work and
-its steps by itself, without rayio. The trivial answer is that AU stays what it was in the calibrated run; another is
-that workers add up until the loop is busy: AU of one worker's rate, times workers, at most 1.
+time for each sample, so that reading is known. The loop then sleeps until its step has lasted 30 ms, as on an
+accelerator, so that other work on this machine changes little; ``--unpaced`` leaves that out. One run, watched by
+``rayio.watch``, is calibrated. Then every point of workers x prefetch is simulated, and the loop really runs there. AU
+is the loop's own: it times its work and its steps by itself, without rayio. The trivial answer is that AU stays what
+it was in the calibrated run. Another one is that workers add up until the loop is busy.
 
 Goal: predicted AU within 3 points of the loop's at every point. Overhead: ``rayio.step()`` and the watched loader
 beside the bare loader, over batches that are there at once; goal: at most 20 us a step.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -28,10 +30,10 @@ from side import ONE_THREAD, print_head, print_row
 
 import rayio
 
-#: Milliseconds that a sample takes to read, samples of a batch, and steps of an epoch.
-READ_MS, BATCH, STEPS, EPOCHS = 6.0, 4, 60, 2
-#: Width of the model: it makes a step of some 15 ms on one core.
-WIDTH = 1024
+#: Milliseconds that a sample takes to read, and a paced step; samples of a batch, and steps of an epoch.
+READ_MS, STEP_MS, BATCH, STEPS, EPOCHS = 24.0, 30.0, 4, 40, 2
+#: Width of the model: one backward pass takes a few milliseconds on one core.
+WIDTH = 512
 #: Workers x prefetch; the first one is calibrated.
 CALIBRATED = (2, 2)
 POINTS = ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (3, 2), (4, 1), (4, 2), (0, 2))
@@ -69,6 +71,7 @@ def loop(told: dict[str, Any]) -> dict[str, float]:
                 optimizer.zero_grad()
                 model(batch).square().mean().backward()
                 optimizer.step()
+            time.sleep(max(0.0, told["step_ms"] / 1000 - (time.perf_counter() - began)))
             now = time.perf_counter()
             if told["out"]:
                 rayio.step()
@@ -78,11 +81,10 @@ def loop(told: dict[str, Any]) -> dict[str, float]:
     return {"au": sum(worked[1:]) / sum(lasted[1:]), "work": statistics.mean(worked[1:])}
 
 
-def really(workers: int, prefetch: int, out: str = "") -> dict[str, float]:
+def really(workers: int, prefetch: int, out: str = "", *, paced: bool) -> dict[str, float]:
     """Run the loop in a process of its own; with ``out`` it is watched."""
-    import os
-
-    told = {"workers": workers, "prefetch": prefetch, "out": out, "read_ms": READ_MS, "repeats": 2}
+    told = {"workers": workers, "prefetch": prefetch, "out": out, "read_ms": READ_MS, "repeats": 1 if paced else 8,
+            "step_ms": STEP_MS if paced else 0}  # fmt: skip
     command = [sys.executable, __file__, "--loop", json.dumps(told)]
     done = subprocess.run(command, env=os.environ | ONE_THREAD, stdout=subprocess.PIPE, text=True, check=True)
     numbers: dict[str, float] = json.loads(done.stdout)
@@ -113,6 +115,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="two points")
     parser.add_argument("--rounds", type=int, default=1, help="how often the loop runs at each point")
+    parser.add_argument("--unpaced", action="store_true", help="a step lasts as long as it takes")
     parser.add_argument("--loop", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.loop:
@@ -124,7 +127,7 @@ def main() -> None:
     print(f"\nWatching adds {added * 1e6:.1f} us a step{missed_it} (goal 20 us).\n")
     points = POINTS[1:3] if asked.quick else POINTS
     with tempfile.TemporaryDirectory(prefix="rayio-watch-") as root:
-        really(*CALIBRATED, out=f"{root}/run")
+        really(*CALIBRATED, out=f"{root}/run", paced=not asked.unpaced)
         run = rayio.Run.open(f"{root}/run")
         rayio.calibrate(run, busy_run=False, out=f"{root}/learned.yaml")
         before = run.au or 0.0
@@ -136,7 +139,7 @@ def main() -> None:
         same: list[float] = []
         linear: list[float] = []
         for number, (workers, prefetch) in enumerate(points):
-            made = [really(workers, prefetch) for _ in range(asked.rounds)]
+            made = [really(workers, prefetch, paced=not asked.unpaced) for _ in range(asked.rounds)]
             au = statistics.median(each["au"] for each in made)
             keys: dict[str, Any] = {"loader.num_workers": workers}
             if workers:

@@ -15,6 +15,8 @@ ANSWERS = {
     "keep_busy": r"nvme keeps 1 of them busy\n(.*\n)*s3 keeps none of them busy",
     "how_many_workers": r"8 workers with prefetch_factor 2 are enough",
     "better_or_noise": r"B is 10\.\d % ± \d\.\d % faster than A; more than noise \(6 pairs",
+    "watch_lightning": r"24 steps; most time was lost in \w+",
+    "watch_trainer": r"24 steps; most time was lost in \w+",
     "slowest_steps": r"(.*\n){7}.*\napart from compute, they spent most time in (data_wait|sync|checkpoint)",
 }
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rayio.cli import traces
 from rayio.cli.arguments import AsJson, RunPath, RunPaths
 from rayio.cli.file_options import Force, check_replaced, local_file
 from rayio.cli.fitting import columns, fit
@@ -184,8 +185,9 @@ def add_to(app: typer.Typer) -> None:
     """Register these commands."""
     app.command(rich_help_panel=ASK)(compare)
     app.command(rich_help_panel=LOOK)(query)
-    text = "Import files of other benchmarks: results, workloads.\n\nExample:  rayio import dlio unet3d_h100.yaml"
+    text = "Import files of others: results, workloads, traces.\n\nExample:  rayio import dlio unet3d_h100.yaml"
     imports = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=text)
     imports.command("dlio-results")(dlio_results)
     imports.command("dlio")(dlio)
+    traces.add_to(imports)
     app.add_typer(imports, name="import", rich_help_panel=TOOLS)

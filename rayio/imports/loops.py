@@ -79,8 +79,8 @@ class Loads:
         return len(self.begin)
 
 
-def record(loops: Sequence[RankLoop], loads: Sequence[Loads], recorder: Recorder, window: int) -> None:
-    """Record the spans of loops and of the batches that were loaded for them.
+def record(loops: Sequence[RankLoop], loads: Sequence[Loads], recorder: Recorder, window: int, batch_size: int) -> None:
+    """Record the spans of loops and of the batches that were loaded for them, of ``batch_size`` samples as a rule.
 
     ``window`` is the number of batches that workers may be ahead of their rank: a batch is granted to a worker when the
     rank has the one that many steps before.
@@ -90,7 +90,7 @@ def record(loops: Sequence[RankLoop], loads: Sequence[Loads], recorder: Recorder
         load = of_rank.get(loop.rank)
         _record_rank(loop, load, recorder)
         if load is not None and len(load):
-            _record_loads(loop, load, recorder, window)
+            _record_loads(loop, load, recorder, window, batch_size)
 
 
 def _record_rank(loop: RankLoop, load: Loads | None, recorder: Recorder) -> None:
@@ -114,7 +114,7 @@ def _record_rank(loop: RankLoop, load: Loads | None, recorder: Recorder) -> None
         add(pause.name, pause.begin, pause.end, (rank, pause.epoch, pause.step, 0))
 
 
-def _record_loads(loop: RankLoop, load: Loads, recorder: Recorder, window: int) -> None:
+def _record_loads(loop: RankLoop, load: Loads, recorder: Recorder, window: int, batch_size: int) -> None:
     rank = loop.rank
     granted = _granted(loop, load, window)
     queue = recorder.adder(recorder.register("queue", str(rank), loop.node, loop.pid))
@@ -131,7 +131,7 @@ def _record_loads(loop: RankLoop, load: Loads, recorder: Recorder, window: int) 
             own = ("rank", str(rank)) if worker < 0 else ("reader", f"{rank}-{worker}")
             add = adders[worker, pid] = recorder.adder(recorder.register(*own, loop.node, pid))
         lane = int(worker < 0)
-        add("read", begin, read, place, lane, nbytes, max(samples, 1))
+        add("read", begin, read, place, lane, nbytes, samples or batch_size)
         if end > read:
             add("decode", read, end, place, lane)
         if worker >= 0:

@@ -39,6 +39,7 @@ class Completion:
         self._last: Future | None = None
         #: Complete checkpoints, the oldest first; None until the first one must be removed.
         self._kept: list[Manifest] | None = None
+        self._attempt = 0
 
     @cached_property
     def _files(self) -> Mapping[str, int]:
@@ -46,6 +47,12 @@ class Completion:
 
     async def report(self, durable: Mapping[str, Sequence[str]], at: Where) -> list[str]:
         """Add durable files, by folder, and complete the checkpoints that now have all; return complete ones."""
+        if at.attempt != self._attempt:  # all ranks began again: they save what followed their checkpoint anew
+            if at.attempt < self._attempt:
+                return []
+            self._attempt = at.attempt
+            for known in (self._durable, self._begun, self._complete):
+                known.clear()
         for folder, names in durable.items():
             if folder in self._begun:
                 continue
@@ -68,8 +75,9 @@ class Completion:
         self._kept = [*(manifest for manifest in self._kept if manifest.folder != newest.folder), newest]
         older = self._kept[: max(0, len(self._kept) - keep)]
         for manifest in older:
-            # a checkpoint of an earlier run in a place that this run may be writing to is removed later
-            if manifest.folder in self._complete or not self.checkpointing.may_write(manifest.epoch, manifest.step):
+            # ranks may be writing after later steps than the newest checkpoint's, in place of an earlier run's
+            place = manifest.epoch, manifest.step
+            if place < (newest.epoch, newest.step) or not self.checkpointing.may_write(*place):
                 self._kept.remove(manifest)
                 await self.env.kernel.threaded(partial(remove, store, manifest))
 

@@ -8,9 +8,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
+from rayio.model.attempts import Resumed
 from rayio.model.ledger import Tally
 from rayio.model.plan import Plan
 from rayio.model.sighting import Sighting, each_once, warnings
+from rayio.records.failures import Restart
 from rayio.records.running import Live
 from rayio.registry import Registry
 from rayio.reporter import SILENT, Reporter
@@ -38,6 +40,8 @@ class Site:
     address: str | None = None
     #: The live record before the run begins; None without a live view.
     live: Live | None = None
+    #: The earlier part of a run that broke off; None for a new run.
+    resumed: Resumed | None = None
 
 
 @dataclass
@@ -52,6 +56,8 @@ class Outcome:
     unstored: pa.Table | None = None
     info: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    #: Restarts of all ranks after failures.
+    restarts: list[Restart] = field(default_factory=list)
     #: Warnings that the run will measure memory: notes where it cannot be measured whether it did.
     foretold: list[str] = field(default_factory=list)
     #: Hosts of readers, ranks and writers before the run, and those that answered afterwards.

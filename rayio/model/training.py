@@ -14,6 +14,7 @@ from rayio.model.saving import Checkpointing
 from rayio.model.schedule import Schedule
 from rayio.place import Where
 from rayio.scenario.checkpoint import Phases
+from rayio.scenario.device_copy import DeviceCopy
 from rayio.scenario.meetings import Meetings
 from rayio.scenario.pace import USUAL, Pace
 from rayio.schema.distribution import Constant
@@ -34,6 +35,20 @@ class ComputeTimes(NamedTuple):
     node: int = 0
 
 
+class Preparing(NamedTuple):
+    """The time between a rank's batch and its compute: the copy to its accelerator, and its stage's idle time.
+
+    ``bubble`` is a multiple of the compute time.
+    """
+
+    copy: DeviceCopy | None = None
+    bubble: float = 0.0
+
+
+#: A rank that computes as soon as it has a batch.
+NOTHING = Preparing()
+
+
 class Training:
     """One rank's training, as parameters."""
 
@@ -44,6 +59,7 @@ class Training:
         compute: ComputeTimes,
         *,
         meetings: Meetings | None = None,
+        preparing: Preparing = NOTHING,
         checkpointing: Checkpointing | None = None,
         evaluation: Training | None = None,
         evaluating: Schedule | None = None,
@@ -54,6 +70,7 @@ class Training:
         self._meetings = None if meetings is None or meetings.is_every_step else meetings
         #: Duration of the meeting after the last rank's arrival, in seconds; None if nobody meets.
         self.sync_seconds = meetings.seconds if meetings is not None and meetings.every else None
+        self.copy, self.bubble = preparing
         self.checkpointing = checkpointing
         #: The evaluations, as training without checkpoints, with their epochs, and their schedule.
         self.evaluation = evaluation
@@ -92,6 +109,11 @@ class Training:
     def sync_after(self, step: int) -> float | None:
         """Return the duration of a step's meeting after the last rank's arrival, in seconds; None without one."""
         return self.sync_seconds if self._meetings is None else self._meetings.seconds_after(step)
+
+    def checkpoints(self, at: Where) -> range:
+        """Return the numbers of the checkpoints after a step."""
+        saved = self.checkpointing
+        return NEVER if saved is None else saved.schedule.due(at.epoch, at.step, self.steps(at.epoch))
 
     def evaluations(self, at: Where) -> range:
         """Return the evaluations after a step, by epoch number, continued from training."""

@@ -123,7 +123,8 @@ def explained(
     if replays is not None:
         remarks += _of_simulation(run, replays)
     remarks += [remark("cannot_be_simulated", error=str(broken))] if broken is not None else []
-    remarks += seen.accesses.remarks if seen.timed.number and not run.directory.info.get("imported") else ()
+    of_others = run.directory.info.get("imported") or kind_of(run.directory.info.get("engine")) == WATCHED
+    remarks += seen.accesses.remarks if seen.timed.number and not of_others else ()
     simulated = None if replays is None else replays.record
     if simulated is not None and blocking(advised.doubts, CHANGES):
         simulated = replace(simulated, changes=())
@@ -237,6 +238,8 @@ def _remarks(run: Subject, judged: Judged, capacity: Capacity, *, simulate: bool
         remarks = [] if run.directory.lost_files else [_spanless(run.directory)]
     elif not timed.number:
         remarks.append(remark("no_step_completed"))
+    elif (why := run.directory.info.get("without_reads")) is not None:
+        remarks.append(remark("no_reads_known", why=str(why)))
     elif "read" not in timed.slices.names and not any(row.stage == "worker" for row in capacity.stages):
         remarks.append(remark("no_spans_of_readers"))
     result = run.directory.result
@@ -264,7 +267,9 @@ def _target(scenario: Scenario) -> float | None:
 
 def _spanless(directory: RunDirectory) -> Remark:
     result = directory.result
-    if result and result.trace and (recorded := result.trace.recorded):
+    if result is None:
+        return remark("broke_off_early")
+    if result.trace and (recorded := result.trace.recorded):
         return remark("spans_lost", recorded=recorded, run=directory.address)
     return remark("no_spans")
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from rayio.errors import StorageError
 from rayio.records.doubts import Doubt, Remark
+from rayio.records.failures import Survived
 from rayio.records.hosts import Fetched, Host
 from rayio.records.origin import Origin, of_old
 from rayio.records.record import DamagedRecordError, Record, value
@@ -34,6 +35,8 @@ class Seconds(Record):
     restore: Number = value("reading back a checkpoint", "s", default=None)
     gap: Number = value("the pause of checkpoint.phases", "s", default=None)
     data_wait: Number = value("exposed data loading: waiting for batches", "s", default=None)
+    device_copy: Number = value("batches on their way to accelerators", "s", default=None)
+    bubble: Number = value("pipeline stages without a microbatch", "s", default=None)
     compute: Number = value("computing, as requested", "s", default=None)
     sync: Number = value("waiting for slower ranks, and all-reduce", "s", default=None)
     checkpoint: Number = value("blocked by checkpoints", "s", default=None)
@@ -50,6 +53,8 @@ class Shares(Record):
     restore: Number = value("reading back a checkpoint", "fraction", default=None)
     gap: Number = value("the pause of checkpoint.phases", "fraction", default=None)
     data_wait: Number = value("exposed data loading: waiting for batches", "fraction", default=None)
+    device_copy: Number = value("batches on their way to accelerators", "fraction", default=None)
+    bubble: Number = value("pipeline stages without a microbatch", "fraction", default=None)
     compute: Number = value("computing, as requested", "fraction", default=None)
     sync: Number = value("waiting for slower ranks, and all-reduce", "fraction", default=None)
     checkpoint: Number = value("blocked by checkpoints", "fraction", default=None)
@@ -112,6 +117,8 @@ class Rank(Record):
     restore: Number = value("reading back a checkpoint", "s", default=None)
     gap: Number = value("the pause of checkpoint.phases", "s", default=None)
     data_wait: Number = value("exposed data loading: waiting for batches", "s", default=None)
+    device_copy: Number = value("batches on their way to accelerators", "s", default=None)
+    bubble: Number = value("pipeline stages without a microbatch", "s", default=None)
     compute: Number = value("computing, as requested", "s", default=None)
     sync: Number = value("waiting for slower ranks, and all-reduce", "s", default=None)
     checkpoint: Number = value("blocked by checkpoints", "s", default=None)
@@ -150,7 +157,9 @@ class Books(Record):
         "false if files of other programs were read (dataset.external): their names, sizes and numbers of samples are "
         "verified, contents only as far as their format has checksums", can_be_absent=True,
     )  # fmt: skip
-    redone_steps: int | None = value("always 0, only in files of version 0.1", "steps", can_be_absent=True)
+    redone_steps: int | None = value(
+        "batches that were delivered again after failures, and count once", "steps", can_be_absent=True
+    )
     differences: tuple[str, ...] = value("a sentence for each rank with a difference, at most 16", default=())
     even: bool | None = value(
         "true if all planned samples were delivered exactly once, or skipped; null if the run failed"
@@ -312,6 +321,7 @@ class RunResult(Record):
     scaling: Scaling | None = value(
         "changes of the number of workers, if loader.num_workers is {min, max}", can_be_absent=True
     )
+    failures: Survived | None = value("failures that the run survived; absent without any", can_be_absent=True)
     origin: Origin | None = value("measured, predicted or imported, and the models used", can_be_absent=True)
 
 

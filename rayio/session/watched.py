@@ -143,7 +143,7 @@ def write(directory: RunDirectory, seen: Observed, **info: Any) -> None:
     )  # fmt: skip
     recorder = Recorder()
     quiet = [loop for loop in seen.loops if not len(loop.step)]
-    record([*loops, *quiet], seen.loads, recorder, derive.window_steps(scenario))
+    record([*loops, *quiet], seen.loads, recorder, derive.window_steps(scenario), scenario.loader.batch_size)
     entries = {
         "rayio": __version__,
         "engine": seen.engine,

@@ -134,6 +134,17 @@ class Watch:
             now = self._requested = perf_counter_ns()
             self._rows += pack_step(PAUSES[name], max(self._epoch, 0), max(self._number - 1, 0), 0, begin, now, 0)
 
+    def paused(self, name: str) -> None:
+        """Record that the time since the last step was a pause (``checkpoint`` or ``evaluate``), and no wait for data.
+
+        This is for frameworks that tell only when a pause is over.
+        """
+        now = perf_counter_ns()
+        if not self._has_batch:
+            place = max(self._epoch, 0), max(self._number - 1, 0)
+            self._rows += pack_step(PAUSES[name], *place, 0, self._requested, now, 0)
+            self._requested = now
+
     def _end_step(self, now: int) -> None:
         self._has_batch = False
         self._rows += pack_step(STEP, self._epoch, self._number, 0, self._requested, self._arrived, now)

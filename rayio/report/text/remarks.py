@@ -42,6 +42,7 @@ SENTENCES = {
     "no_step_completed": "no rank completed a step: nothing can be explained",
     "no_spans_of_readers": "no spans of readers: waits cannot be taken apart, nor the run simulated; run with "
     "trace.level=batch",
+    "no_reads_known": "no reads are known, so waits cannot be taken apart, nor the run simulated: {why}",
     "workers_scaled": "workers came and went: capacities count their average number ({mean:.1f}), and changes of "
     "workers begin from those; in the baseline they come and go",
     "throttled_workers": "storage refused requests as too many: nobody knows what it would give other numbers of "
@@ -53,6 +54,7 @@ SENTENCES = {
     "change_breaks_off": "{change}: simulated, the run breaks off ({error})",
     "cannot_be_simulated": "The run cannot be simulated: {error}",
     "spans_lost": "{recorded} spans were recorded and {run}/spans holds none: nothing can be explained",
+    "broke_off_early": "the run broke off before any span was stored: nothing can be explained",
     "no_spans": "the run has no spans: nothing can be explained; run with trace.level=batch",
 }
 

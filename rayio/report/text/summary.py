@@ -23,16 +23,22 @@ from rayio.records.origin import (
 )
 from rayio.records.run_result import Between, Books, Imported, RunResult, Statistics
 from rayio.records.scaling import PoolUse
+from rayio.report.text import failures
 from rayio.report.text.doubts import warnings
 from rayio.report.text.terms import seconds
 from rayio.scenario.expect import Condition
 from rayio.units import UNKNOWN, format_bytes, format_number, format_seconds, format_share
+
+#: Phases that most runs do not have.
+RARE = ("restore", "gap", "device_copy", "bubble", "evaluate", "restart")
 
 _WHAT = {
     "startup": "until the first batch was asked for",
     "restore": "reading back checkpoints",
     "gap": "the pause of checkpoint.phases",
     "data_wait": "exposed data loading: waiting for a batch",
+    "device_copy": "batches on their way to accelerators",
+    "bubble": "pipeline stages without a microbatch",
     "compute": "computing, as requested",
     "sync": "waiting for slower ranks, all-reduce",
     "checkpoint": "blocked by checkpoints",
@@ -69,6 +75,7 @@ def summary(result: RunResult, *, run: Path | str | None = None) -> str:
     Parts that the result lacks are left out.
     """
     lines = [_title(result), *_origin(result), "", *_numbers(result)]
+    lines += ["", *survived] if (survived := failures.lines(result)) else []
     lines += ["", *times] if (times := _percentiles(result)) else []
     lines += ["", *points] if (points := dlio_points(result.imported)) else []
     lines += ["", *_books(result)]
@@ -241,7 +248,7 @@ def fetched_line(fetched: Fetched) -> str:
 
 def _split(result: RunResult) -> list[str]:
     time, share = result.time, result.share
-    names = [name for name in SPLIT if name not in ("restore", "gap", "evaluate", "restart") or getattr(time, name)]
+    names = [name for name in SPLIT if name not in RARE or getattr(time, name)]
     what = meaning_of(result)
     lines = ["  where the ranks' time went (all ranks together)"]
     return lines + [
@@ -344,8 +351,9 @@ def books_line(books: Books) -> str:
     """Return how many of the planned samples were delivered, and whether each was exactly once."""
     size = format_bytes(books.delivered_bytes)
     if books.even and not books.skipped_samples:
+        again = f"; {books.redone_steps:,} batches again after failures" if books.redone_steps else ""
         how = "" if books.contents_verified is not False else " by file and size, contents not verified"
-        return f"all {books.planned_samples:,} samples delivered exactly once{how} ({size})"
+        return f"all {books.planned_samples:,} samples delivered exactly once{how} ({size}){again}"
     counts = f"{books.delivered_samples:,} of {books.planned_samples:,} samples delivered ({size})"
     counts += f", {books.skipped_samples:,} skipped after errors" if books.skipped_samples else ""
     if books.even:
