@@ -10,7 +10,7 @@ from typing import Any
 from rayio.errors import ScenarioError
 from rayio.model.plan import Plan
 from rayio.reporter import SILENT, Reporter
-from rayio.scenario import checks, evaluation
+from rayio.scenario import checks, derive, evaluation
 from rayio.scenario.external import check_unchanged
 from rayio.scenario.layers import layers_of
 from rayio.scenario.load import load
@@ -203,7 +203,10 @@ def prepare_files(scenario: Scenario, plan: Plan, base: str, reporter: Reporter)
         checkpoints.look()
         checkpoints.check_space()
         plan, notes = checkpoints.begin(plan, reporter)
-    prepare_dataset(scenario, base, None, reporter)
+    if derive.phases(scenario) is None:
+        prepare_dataset(scenario, base, None, reporter)
+    else:
+        check_page_cache(scenario, base)
     if checkpoints is not None:
         checkpoints.prepare(reporter)
     return plan, notes
