@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rayio.session.questions import calibrate, explain
     from rayio.study.sizing.advise import advise
     from rayio.study.sizing.capacity import capacity
+    from rayio.study.sizing.mlperf import datasize
     from rayio.study.sweeps.sweeping import sweep
     from rayio.study.sweeps.swept import Sweep
 
@@ -32,6 +33,7 @@ __all__ = [
     "calibrate",
     "capacity",
     "compare",
+    "datasize",
     "errors",
     "explain",
     "generate",
@@ -49,6 +51,7 @@ _ELSEWHERE = {
     "advise": "rayio.study.sizing.advise",
     "calibrate": "rayio.session.questions",
     "capacity": "rayio.study.sizing.capacity",
+    "datasize": "rayio.study.sizing.mlperf",
     "explain": "rayio.session.questions",
     "compare": "rayio.session.compared",
     "pause": "rayio.engines.loaders.watching",

@@ -69,6 +69,7 @@ SHUFFLES: Registry[Any] = Registry(
         "block": "rayio.data.shuffle:BlockShuffle",
         "buffer": "rayio.data.shuffle:BufferShuffle",
         "global": "rayio.data.shuffle:GlobalShuffle",
+        "zipf": "rayio.data.hot:ZipfDraws",
     },
     needs=("__call__",),
     makes=True,

@@ -14,6 +14,7 @@ from rayio.machine.probe import typical_turn
 from rayio.model.planning import plan_of
 from rayio.predict.learnable import Learnable
 from rayio.scenario import derive
+from rayio.scenario.derive import compute_times
 from rayio.scenario.model import NO_TIME
 from rayio.scenario.write import to_yaml
 from rayio.session import busy_runs
@@ -42,7 +43,7 @@ def test_a_busy_run_has_no_compute_and_enough_workers_for_every_core(ranks: int)
         train__evaluate={"every": {"epochs": 1}, "compute": "1 ms"},
     )  # fmt: skip
     full = busy_scenario(wanted, told(0.004))
-    assert full.train.compute.expected == 0
+    assert compute_times(full).expected == 0
     assert (full.train.evaluate, full.checkpoint, full.expect) == (None, None, {})
     assert full.loader.max_workers * ranks >= 2 * 4
     assert full.loader.decode == NO_TIME, "a sleep keeps no core busy"

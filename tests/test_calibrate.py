@@ -193,6 +193,26 @@ def test_the_answer_of_the_barrier_is_found_where_the_compute_is_too_short_to_hi
     assert learned(wanted).charges.barrier == pytest.approx(2e-3, abs=1e-8)
 
 
+#: A file of a small shape for each layer, and states of one and of several files.
+SHAPE = {"kind": "transformer", "layers": 4, "hidden": 256, "ffn": 512, "vocabulary": 2000, "heads": 8}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{"model": {"bytes": "2 MB"}}, {"model": {"files": ["1 KB"] * 8 + ["1 MB"]}},
+     {"model": SHAPE, "writers": "parallel"}],
+    ids=["bytes", "files", "shape"],
+)  # fmt: skip
+def test_what_a_checkpoint_takes_beyond_its_files_comes_back(state: dict[str, Any]) -> None:
+    """Every file of a writer is opened, and has its own last request."""
+    saved = {"every": {"steps": 4}, "path": "c", "request_bytes": "256 KiB"} | state
+    divided = {"pipeline": 2, "zero_stage": 1}
+    wanted = scenario(
+        **BOUND, storage__model=STORAGE, checkpoint=saved, train__parallelism=divided, costs={"checkpoint": "30 ms"}
+    )
+    assert learned(wanted).charges.checkpoint == pytest.approx(30e-3, rel=0.05)
+
+
 def test_what_a_checkpoint_takes_beyond_its_bytes_comes_back() -> None:
     saved = {"every": {"steps": 10}, "path": "ck", "model": {"bytes": "40 MB"}, "request_bytes": "4 MB"}
     wanted = scenario(**BOUND, storage__model=STORAGE, checkpoint=saved, costs={"checkpoint": "30 ms"})

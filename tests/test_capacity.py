@@ -245,6 +245,8 @@ def test_the_rules_of_mlperf(tmp_path: Path) -> None:
     assert found.points[0].au == pytest.approx(1.0, abs=0.01)
     assert "at AU as DLIO counts it ≥ 90 %" in " ".join(text(found, 100).split())
     assert any("give it with --host-memory" in note for note in found.notes)
+    assert any("checked: AU by DLIO's formula (required: 90 %), 5 epochs" in note for note in found.notes)
+    assert any("not checked: five runs after a warm-up run" in note for note in found.notes)
 
 
 def test_the_interval_of_several_runs_covers_the_mean_in_nineteen_of_twenty() -> None:

@@ -21,6 +21,7 @@ from rayio.predict.calibrate import calibrate
 from rayio.report.build import report
 from rayio.report.explain import explain
 from rayio.report.text import explanation
+from rayio.scenario.derive import compute_times
 from rayio.scenario.load import load
 from rayio.session.imported import import_dlio_results
 from rayio.session.result import Run
@@ -207,7 +208,7 @@ def test_the_scenario_has_what_the_results_know(results: Path, tmp_path: Path) -
     assert (scenario.cluster.nodes, scenario.cluster.ranks_per_node) == (1, 2)
     assert (scenario.loader.batch_size, scenario.train.steps, scenario.train.epochs) == (5, STEPS, 2)
     assert scenario.dataset.sample_bytes.expected == 4096
-    assert scenario.train.compute.expected == COMPUTE
+    assert compute_times(scenario).expected == COMPUTE
     assert any("loader.num_workers" in note for note in run.result["notes"])
 
 

@@ -16,6 +16,7 @@ import rayio
 from rayio.cli import main
 from rayio.errors import ScenarioError
 from rayio.scenario import derive
+from rayio.scenario.derive import compute_times
 from rayio.scenario.dlio_keys import ACTS, IDLE, KEYS, ONLY, REFUSED, table
 from rayio.scenario.evaluation import num_evaluations
 from rayio.scenario.foreign import converted
@@ -40,7 +41,7 @@ def as_dlio(scenario: Scenario) -> dict[str, float]:
         "samples": derive.num_samples(scenario),
         "epochs": scenario.train.epochs,
         "step_bytes": step_bytes,
-        "demand": step_bytes / scenario.train.compute.expected,
+        "demand": step_bytes / compute_times(scenario).expected,
         "window": derive.window_steps(scenario),
     }
 

@@ -22,6 +22,7 @@ from rayio.records.run_result import RunResult
 from rayio.report.build import report
 from rayio.report.explain import explain
 from rayio.report.text import explanation
+from rayio.scenario.derive import compute_times
 from rayio.scenario.load import load
 from rayio.session.execute import simulate
 from rayio.session.imported import import_dlio_results
@@ -124,7 +125,7 @@ def test_the_configuration_fills_in_a_scenario_that_a_named_storage_predicts(res
     import_dlio_results(results, tmp_path / "run")
     scenario = load(tmp_path / "run" / "scenario.yaml")
     assert (scenario.loader.batch_size, scenario.loader.num_workers, scenario.loader.prefetch_factor) == (BATCH, 3, 3)
-    assert (scenario.train.epochs, scenario.train.steps, scenario.train.compute.expected) == (2, STEPS, COMPUTE)
+    assert (scenario.train.epochs, scenario.train.steps, compute_times(scenario).expected) == (2, STEPS, COMPUTE)
     assert (scenario.cluster.ranks_per_node, scenario.dataset.format) == (2, "npz")
     assert scenario.dataset.sample_bytes.expected == 8192
     with pytest.raises(ScenarioError, match="nobody described the storage of mine"):

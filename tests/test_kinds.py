@@ -323,6 +323,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "columns": {"columns": 3},
     "read_columns": {"read_columns": 1, "columns": 2},
     "compression": {"compression": "gzip"},
+    "hdf5.compression": {"compression": "gzip", "chunk": "4 KiB"},
     "compression_ratio": {"compression_ratio": 3, "compression": "zstd"},
     "shuffle_block": {"shuffle_block": 3},
     "shuffle_buffer": {"shuffle_buffer": 5},
@@ -359,8 +360,8 @@ def with_(section: str, **keys: Any) -> dict[str, Any]:
 
 def given(section: str, choice: Any, name: str, key: str) -> dict[str, Any]:
     """Give values of an option and of what it needs: ours, or the first of its schema that is no default and builds."""
-    if key in GIVEN:
-        return GIVEN[key]
+    if (keys := GIVEN.get(f"{name}.{key}", GIVEN.get(key))) is not None:
+        return keys
     own = options_of(choice.registry[name])
     rule, default = own.model_json_schema()["properties"][key], own.model_fields[key].default
     rules = rule.get("anyOf", [rule])

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from rayio.errors import ScenarioError
+from rayio.scenario.derive import compute_times
 from rayio.scenario.load import build, load
 from rayio.scenario.write import to_yaml
 from rayio.schema.empirical import Empirical
@@ -65,7 +66,7 @@ def test_a_base_and_an_override_name_files_too(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "here" / "b.txt").write_text("2 s")
     (tmp_path / "here" / "mine.yaml").write_text("extends: ../measured.yaml\nname: mine\n")
     assert compute_of(tmp_path / "here" / "mine.yaml").values == (1.0,)
-    assert load("mine.yaml", ["train.compute.file=b.txt"]).train.compute.expected == 2.0
+    assert compute_times(load("mine.yaml", ["train.compute.file=b.txt"])).expected == 2.0
 
 
 def test_a_scenario_that_is_written_needs_the_file_no_more(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import rayio
 from rayio.cli import main
 from rayio.engines.loaders import watching
 from rayio.errors import RayioError, RunError, StorageError
-from rayio.schema.distribution import Distribution
+from rayio.scenario.derive import compute_times
 from rayio.trace.loop_files import read_steps, steps_path
 
 torch = pytest.importorskip("torch")
@@ -59,8 +59,7 @@ def test_the_scenario_has_what_the_loader_tells(tmp_path: Path) -> None:
     loader, train = scenario.loader, scenario.train
     assert (loader.kind, loader.batch_size, loader.num_workers, loader.prefetch_factor) == ("torch", 4, 2, 3)
     assert (scenario.dataset.num_files, train.epochs) == (240, 1)
-    assert isinstance(train.compute, Distribution)
-    assert train.compute.expected == pytest.approx(0.03)
+    assert compute_times(scenario).expected == pytest.approx(0.03)
 
 
 @pytest.mark.parametrize(("reading", "cause"), [(38, "read"), (2, "decode")])

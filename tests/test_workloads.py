@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,16 @@ def test_a_workload_comes_to_what_the_page_shows(name: str) -> None:
 
 def test_the_page_has_every_scenario_with_facts_and_no_other() -> None:
     assert list(shown()) == CHECKED
+
+
+def test_the_page_names_every_packaged_scenario_with_its_source() -> None:
+    table = PAGE.partition("| source | scenarios |")[2].partition("\n\n")[0]
+    names = set[str]()
+    for name in re.findall(r"`([^`]+)`", table):
+        stem, _, kinds = name.rstrip("}").partition("{")
+        names |= {f"{stem}{kind}" for kind in kinds.split(",")}
+    examples = {"s3-autoscaled"}
+    assert names == {name for name in packaged() if not name.endswith("-small")} - examples
 
 
 def test_the_page_has_every_fact() -> None:

@@ -170,7 +170,8 @@ def scenarios(as_json: AsJson = False) -> None:
 #: Names of schemas; :data:`rayio.records.answers.SCHEMAS` has the same, but is slow to import.
 DESCRIBED = (
     "scenario", "result", "explain", "compare", "run", "repeats", "sweep", "validate", "show", "scenarios", "generate",
-    "calibrate", "import", "capacity", "advise", "export", "status", "doctor", "top", "check-published", "query",
+    "calibrate", "import", "capacity", "advise", "datasize", "export", "status", "doctor", "top",
+    "check-published", "query",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The commands capacity and advise."""
+"""The commands capacity, advise and datasize."""
 
 from __future__ import annotations
 
@@ -156,7 +156,43 @@ def advise(
         raise typer.Exit(3)
 
 
+def datasize(
+    source: Source,
+    overrides: Overrides = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Memory of a host.", show_default="this machine's", metavar="BYTES")
+    ] = None,
+    accelerators: Annotated[
+        int | None, typer.Option(help="Accelerators of all hosts.", show_default="the scenario's ranks")
+    ] = None,
+    hosts: Annotated[int | None, typer.Option(help="Hosts.", show_default="the scenario's nodes")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the least dataset that MLPerf Storage allows.
+
+    It has 5 times the memory of all hosts, and 500 steps per accelerator in an epoch.
+
+    Example:  rayio datasize unet3d-h100 --accelerators 8 --hosts 2 --memory 256GiB
+    """
+    from rayio.machine.host import memory_bytes
+    from rayio.report.text.datasize import text
+    from rayio.study.sizing.mlperf import datasize as size_of
+    from rayio.units import parse_bytes
+
+    try:
+        nbytes = memory_bytes() if memory is None else parse_bytes(memory)
+    except ValueError as error:
+        raise typer.BadParameter(f"--memory {memory}: {error}") from None
+    with only_json(as_json):
+        answer = size_of(source, overrides or (), memory=int(nbytes), accelerators=accelerators, hosts=hosts)
+    if as_json:
+        print_json(answer)
+    else:
+        print(text(answer))
+
+
 def add_to(app: typer.Typer) -> None:
     """Register these commands."""
     app.command(rich_help_panel=ASK)(capacity)
     app.command(rich_help_panel=ASK)(advise)
+    app.command(rich_help_panel=ASK)(datasize)

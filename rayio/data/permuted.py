@@ -37,9 +37,16 @@ def samples_at(
     if samples.size and (samples.min() < 0 or samples.max() >= num_samples):
         wrong = samples[(samples < 0) | (samples >= num_samples)][0]
         raise _refusal(shuffle, f"epoch {epoch} has sample {wrong}, and there are {num_samples}")
-    if np.unique(samples).size != np.unique(positions).size:  # ranks may have the same positions
+    if (
+        not repeats(shuffle) and np.unique(samples).size != np.unique(positions).size
+    ):  # ranks may have the same positions
         raise _twice(shuffle, epoch, samples)
     return samples
+
+
+def repeats(shuffle: str) -> bool:
+    """Return True if a shuffle draws with replacement."""
+    return bool(getattr(SHUFFLES[shuffle], "repeats", False))
 
 
 @lru_cache(maxsize=64)
@@ -57,7 +64,7 @@ def check(shuffle: str, num_samples: int, seed: int, epochs: int, sizes: Sizes) 
             for first, last in _pieces(num_samples)
         ]
         samples = np.concatenate(parts)
-        if np.unique(samples).size != samples.size:
+        if not repeats(shuffle) and np.unique(samples).size != samples.size:
             raise _twice(shuffle, epoch, samples)
         some = np.arange(min(AGAIN, num_samples), dtype=np.int64)[::-1]
         if (samples_at(shuffle, num_samples, seed, epoch, some, sizes) != samples[some]).any():

@@ -35,6 +35,8 @@ class Sizes(NamedTuple):
 class Shuffle(Protocol):
     """A permutation of ``[0, num_samples)`` for each key, evaluated at any positions.
 
+    One that draws with replacement has ``repeats = True``.
+
     A shuffle with options names their class in ``options``, see :class:`rayio.scenario.kind.Kind`; they are passed in
     ``sizes.options``.
     """

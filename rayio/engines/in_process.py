@@ -15,6 +15,7 @@ from typing import Any, cast
 from rayio.engines.virtual.clock import VirtualFuture, VirtualKernel
 from rayio.engines.virtual.foreseen import ForeseenQueue, Readers
 from rayio.model import roles
+from rayio.model.attempts import DeadError, Death, Saved
 from rayio.model.barrier import Barrier, BarrierState, at_once
 from rayio.model.completing import Completion
 from rayio.model.consumed import Consumed
@@ -23,6 +24,7 @@ from rayio.model.kernel import Future, Kernel
 from rayio.model.ledger import Tally
 from rayio.model.loading import Loading
 from rayio.model.plan import Plan
+from rayio.model.plan_parts import Doom
 from rayio.model.pool import NodePool
 from rayio.model.prefetch import PrefetchQueue
 from rayio.model.processors import CoresOf, MessageCpu, Process
@@ -223,7 +225,7 @@ class InProcess:
     """All roles of a plan in this process, and the ports between them. Real storage is under ``root``.
 
     With ``cores`` of each node the work of ``costs.cpu`` runs on them. ``clock`` is the kernel if it is virtual: then
-    fewer events serve roles that act alike.
+    fewer events serve roles that act alike. ``saved`` receives the checkpoints that ranks have passed.
     """
 
     def __init__(
@@ -237,9 +239,11 @@ class InProcess:
         loader: LoaderKind | None = None,
         cores: CoresOf | None = None,
         clock: VirtualKernel | None = None,
+        saved: Saved | None = None,
         run_id: str = "",
     ) -> None:
         self.plan = plan
+        self.complete = saved
         self.cores = cores
         self.kernel = kernel
         self.costs = costs
@@ -354,3 +358,17 @@ class InProcess:
     def writers(self, rank: int) -> Mapping[int, LocalWriter]:
         """See ``rayio.model.wiring.RankPorts``."""
         return self._writers
+
+    def saved(self) -> Callable[[int, Tally], None] | None:
+        """See ``rayio.model.wiring.RankPorts``."""
+        return None if self.complete is None else self.complete.add
+
+    def doom(self, doom: Doom) -> None:
+        """See ``rayio.model.wiring.RankPorts``; in one process all ranks end.
+
+        Raises:
+            DeadError: always.
+        """
+        assert self.plan.failures is not None
+        event = self.plan.failures.events[doom.event]
+        raise DeadError(Death(event.kind, event.number, self.kernel.now(), doom.event))

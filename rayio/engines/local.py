@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from rayio.engines.in_process import InProcess
 from rayio.engines.recording import Recording, bounded, threads_note
 from rayio.model import sighting
+from rayio.model.attempts import Attempts, DeadError, Death, Saved
 from rayio.model.engine import Outcome, Site, Watch
 from rayio.model.kernel import WallKernel
 from rayio.model.ledger import Tally
@@ -35,18 +36,19 @@ def run(
     run_id: str = "local",
     say: Callable[[str], None] = SILENT.say,
     queues: list[PrefetchQueue] | None = None,
+    attempts: Attempts | None = None,
 ) -> list[str]:
     """Run a plan in this process on the wall clock; ``root`` is the base of the scenario's relative paths.
 
     ``watch`` is called about once a second. The scenario's ``costs`` are not added: this process has real overheads.
-    Notes go to ``say`` and are returned. ``queues`` receives the prefetch queues.
+    Notes go to ``say`` and are returned. ``queues`` receives the prefetch queues. ``attempts`` has the restarts.
 
     Raises:
-        RunError: silence beyond the deadline.
+        RunError: silence beyond the deadline, or a failure that the run does not survive.
     """
     from rayio.trace.otel.provider import Target, capture  # here, because simulations have no other libraries
 
-    vigil = Vigil(plan.cluster.stall_deadline, say, stalls_of(plan))
+    vigil, failures = Vigil(plan.cluster.stall_deadline, say, stalls_of(plan)), plan.failures
 
     async def main() -> None:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
@@ -55,10 +57,24 @@ def run(
             await live()
             hold()
 
+    lives = attempts or Attempts(plan, tallies, Saved(plan.world_size))
+
     async def live() -> None:
-        loader = plan.loader
-        wanted = max(1, loader.num_workers) * plan.world_size + plan.num_writers
-        kernel = WallKernel(threads=min(wanted, 4 * (os.cpu_count() or 1) + 32))
+        asyncio.get_running_loop().set_exception_handler(_unless_interrupted)
+        wanted = max(1, plan.loader.num_workers) * plan.world_size + plan.num_writers
+        threads = min(wanted, 4 * (os.cpu_count() or 1) + 32)
+        kernel = WallKernel(threads=threads)
+        lives.start(kernel.now())
+        while (death := await attempt(kernel)) is not None:
+            say(f"{death.name} died: emulated here by the end of all ranks (failures)")
+            await asyncio.sleep(failures.detect if failures else 0.0)
+            detected = kernel.now()
+            lives.check(death)
+            await asyncio.sleep(failures.restart if failures else 0.0)
+            lives.restart(death, detected, kernel.now())
+            kernel = WallKernel(kernel.anchor, threads=threads)
+
+    async def attempt(kernel: WallKernel) -> Death | None:
         provider = None
 
         async def watching() -> None:
@@ -71,22 +87,32 @@ def run(
                     looked = now
                     vigil.hear(silence(process.wiring.standing(), kernel.now(), files=files_of(plan)))
 
-        asyncio.get_running_loop().set_exception_handler(_unless_interrupted)
+        async def dying(death: Death) -> None:
+            await kernel.sleep_until(death.at)
+            raise DeadError(death)
+
         if plan.trace.captures:
             writer = recorder.register("process", str(os.getpid()), 0)
             provider = capture(Target(recorder, writer, kernel.now, run_id, f"process-{os.getpid()}"))
-        process = InProcess(plan, kernel, recorder, tallies, root, run_id=run_id)
+        process = InProcess(lives.plan, kernel, recorder, tallies, root, saved=lives.saved, run_id=run_id)
         if queues is not None:
+            queues.clear()
             process.wiring.queues = queues
-        roles = kernel.spawn(process.run(), "roles")
-        watcher = kernel.spawn(watching(), "watch")
+        tasks = [kernel.spawn(process.run(), "roles"), kernel.spawn(watching(), "watch")]
+        if (death := lives.next_death()) is not None:
+            tasks.append(kernel.spawn(dying(death), "failure"))
         try:
-            await asyncio.wait((roles, watcher), return_when=asyncio.FIRST_COMPLETED)
-            (watcher if watcher.done() else roles).result()
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in reversed(tasks):  # an error of the watch or a failure, before the end of the roles
+                if task.done():
+                    task.result()
+        except DeadError as error:
+            return error.death
         finally:
             if provider is not None:
                 provider.target = None
             await kernel.cancel()
+        return None
 
     try:
         with _beside_a_running_loop():
@@ -155,11 +181,15 @@ class LocalEngine:
         plan, site, outcome = self.plan, self.site, self.outcome
         if not plan.modelled:
             outcome.meet([sighting.look(plan, site.root)], plan, site)
+        attempts = Attempts(plan, outcome.tallies, Saved(plan.world_size))
         try:
             outcome.notes += run(
-                plan, recording.recorder, site.root, outcome.tallies, look, site.run_id, site.reporter.say, queues
-            )
+                plan, recording.recorder, site.root, outcome.tallies, look, site.run_id, site.reporter.say, queues,
+                attempts,
+            )  # fmt: skip
+            outcome.notes += attempts.notes()
         finally:
+            outcome.restarts = attempts.restarts
             if not plan.modelled:
                 outcome.after = [sighting.look(plan, site.root)]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from rayio.errors import StorageError
+from rayio.errors import ScenarioError, StorageError
 from rayio.model.engine import Outcome, Site
 from rayio.model.plan import IN_FLIGHT_SHARE, Plan
 from rayio.signals import uninterrupted
@@ -59,8 +59,10 @@ def bounded(plan: Plan) -> Plan:
     """Return the plan with ``loader.max_bytes_in_flight: auto`` replaced by a share of free memory.
 
     Raises:
-        ScenarioError: what workers keep of files does not fit.
+        ScenarioError: what workers keep of files does not fit, or a failure is possible on Ray only.
     """
+    for line in () if plan.failures is None else plan.failures.killed_on_ray_only():
+        raise ScenarioError(line)
     free = psutil.virtual_memory().available // plan.cluster.nodes
     plan.check_memory(free)
     if not plan.payload:

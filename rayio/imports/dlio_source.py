@@ -48,10 +48,10 @@ DLIO = Dlio()
 
 def _override(text: str, value: Any) -> Override:
     """Return an override from its text, or from its key and a program's value."""
-    if value is None:
-        return parse_override(text)
     sign = next(sign for sign in ("++", "+", "~", "") if text.startswith(sign))
-    return override_of(sign, text.removeprefix(sign), value)
+    if "=" in text or not sign:
+        return parse_override(text) if value is None else override_of(sign, text, value)
+    return override_of(sign, text.removeprefix(sign), value, has_value=value is not None or sign != "~")
 
 
 def _converted(files: Files, overrides: Sequence[Override], path: Path) -> Converted:

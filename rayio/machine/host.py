@@ -33,6 +33,11 @@ def describe(paths: Mapping[str, str | Path]) -> Host:
     )
 
 
+def memory_bytes() -> int:
+    """Return the bytes of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def parse_meminfo(text: str) -> int | None:
     r"""Return the bytes of memory, from the text of ``/proc/meminfo``.
 

@@ -37,6 +37,7 @@ class Completion:
         self._begun: set[str] = set()
         self._complete: set[str] = set()
         self._last: Future | None = None
+        self._attempt = 0
 
     @cached_property
     def _number(self) -> int:
@@ -44,6 +45,12 @@ class Completion:
 
     async def report(self, durable: Mapping[str, Sequence[str]], at: Where) -> list[str]:
         """Add durable files, by folder, and complete the checkpoints that now have all; return complete ones."""
+        if at.attempt != self._attempt:  # all ranks began again: they save what followed their checkpoint anew
+            if at.attempt < self._attempt:
+                return []
+            self._attempt = at.attempt
+            for known in (self._durable, self._begun, self._complete):
+                known.clear()
         for folder, names in durable.items():
             if folder in self._begun:
                 continue

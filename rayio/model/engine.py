@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 from rayio.model.ledger import Tally
 from rayio.model.plan import Plan
 from rayio.model.sighting import Sighting, each_once, warnings
+from rayio.records.failures import Restart
 from rayio.records.running import Live
 from rayio.registry import Registry
 from rayio.reporter import SILENT, Reporter
@@ -52,6 +53,8 @@ class Outcome:
     unstored: pa.Table | None = None
     info: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    #: Restarts of all ranks after failures.
+    restarts: list[Restart] = field(default_factory=list)
     #: Warnings that the run will measure memory: notes where it cannot be measured whether it did.
     foretold: list[str] = field(default_factory=list)
     #: Hosts of readers, ranks and writers before the run, and those that answered afterwards.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from rayio.model.kernel import Kernel
+from rayio.model.ledger import Tally
 from rayio.model.verified import verified
 from rayio.place import Where
 from rayio.storage.base import Requests, Served, Storage
@@ -66,6 +68,10 @@ class CheckpointEnv:
         self.failure: Exception | None = None
         #: The checkpoint being written in the background.
         self._behind: Awaitable[None] | None = None
+        #: Receives the number of a checkpoint that this rank has passed and saved, and its consumption until then.
+        self.saved: Callable[[int, Tally], None] | None = None
+        #: The same of a checkpoint that is still being written.
+        self._unsaved: tuple[int, Tally] | None = None
         #: Durable files by folder of checkpoints that are not known to be complete, and running reports of them.
         self._durable: dict[str, list[str]] = {}
         self._reports: dict[int, Awaitable[None]] = {}
@@ -208,6 +214,16 @@ class CheckpointEnv:
         self.span("checkpoint", start, self.kernel.now(), at, nbytes=nbytes)
         self._behind = self.kernel.spawn(self._write_behind(shards, at), f"{self.name} writes behind")
 
+    def passed(self, numbers: range, tally: Tally) -> None:
+        """Report that the rank has passed checkpoints; one that is written in the background, when it is durable."""
+        if self.saved is None or not numbers:
+            return
+        mark = numbers[-1], replace(tally)
+        if self._behind is None:
+            self.saved(*mark)
+        else:
+            self._unsaved = mark
+
     async def checkpoints_durable(self, at: Where) -> None:
         """Wait for the checkpoint that is written in the background; the wait counts as ``checkpoint``."""
         if self._behind is None:
@@ -238,7 +254,9 @@ class CheckpointEnv:
         try:
             await self.kernel.gather(*(self.writers[shard.writer].write(shard, at) for shard in shards))
             self._written_are(shards, at)
+            if self.saved is not None and self._unsaved is not None:
+                self.saved(*self._unsaved)
         except Exception as error:  # raised when the rank next checks: it may not be waiting now
             self.failure = error
         finally:
-            self._behind = None
+            self._behind = self._unsaved = None

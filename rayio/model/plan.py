@@ -1,7 +1,7 @@
-"""The plan: the roles of a run, their nodes and their parameters.
+"""The plan: the roles of a run, their nodes and their parameters. ``planning.py`` makes it from a scenario.
 
 It has no lists: it pickles to a few kilobytes for any dataset and number of ranks, and any actor can be restarted from
-the plan and its name. It does not know scenarios; ``planning.py`` makes it from one.
+the plan and its name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rayio.errors import ScenarioError
 from rayio.model.ledger import WORD, Tally
 from rayio.model.loading import Loading
 from rayio.model.phases import Phased, PhasedStorage
-from rayio.model.plan_parts import EvaluationPhase, LoaderSpec, Phase
+from rayio.model.plan_parts import Doom, EvaluationPhase, LoaderSpec, Phase
 from rayio.model.queue import QueueSpec
 from rayio.model.saving import Checkpointing
 from rayio.model.training import Training
@@ -30,6 +30,7 @@ from rayio.place import BEGINNING, Start
 from rayio.scenario.cluster import Cluster
 from rayio.scenario.costs import Costs
 from rayio.scenario.decode import Work
+from rayio.scenario.failures import Failures
 from rayio.scenario.meetings import ALL, Meetings
 from rayio.scenario.storage import StorageParameters
 from rayio.scenario.trace import Trace
@@ -70,8 +71,7 @@ class Plan:
     trace: Trace
     #: Costs of the Ray engine's messages, which the virtual clock adds.
     costs: Costs
-    #: Seconds that taking a batch holds a rank on a wall clock beyond the real time, if rayio's readers model another
-    #: loader.
+    #: Seconds by which taking a batch holds a rank longer on a wall clock, if rayio's readers model another loader.
     held_seconds: float = 0.0
     #: The value of ``loader.max_bytes_in_flight: auto`` per node on this engine; None is no bound.
     auto_bytes_in_flight: int | None = None
@@ -83,6 +83,9 @@ class Plan:
     modelled_gap: int = 0
     #: The start of the run. Earlier steps are skipped, with their checkpoints and evaluations.
     start: Start = BEGINNING
+    #: What dies, and the deaths at a step in this attempt.
+    failures: Failures | None = None
+    doomed: tuple[Doom, ...] = ()
 
     @property
     def world_size(self) -> int:
@@ -152,9 +155,7 @@ class Plan:
 
     def readers(self) -> Iterator[tuple[int, int]]:
         """Yield the (rank, worker) of every reader."""
-        for rank in range(self.world_size):
-            for worker in range(self.loader.num_workers):
-                yield rank, worker
+        yield from ((rank, worker) for rank in range(self.world_size) for worker in range(self.loader.num_workers))
 
     @property
     def num_writers(self) -> int:

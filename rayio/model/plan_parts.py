@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rayio.data.sampler import Sampler
 from rayio.model.schedule import Schedule
@@ -42,6 +42,15 @@ class EvaluationPhase(Phase):
     schedule: Schedule
     #: True if one may come within an epoch of training, when both queues of a rank hold batches.
     is_amid_epochs: bool
+
+
+class Doom(NamedTuple):
+    """A rank that dies in this attempt before its step ``step`` of an epoch; ``event`` is that of the scenario."""
+
+    rank: int
+    epoch: int
+    step: int
+    event: int
 
 
 @dataclass(frozen=True)

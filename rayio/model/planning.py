@@ -74,6 +74,7 @@ def plan_of(
         computes_on_core=train.compute_cores > 0,
         layers=layers_of(scenario, modelled=modelled),
         modelled_gap=modelled_gap(scenario) if modelled else 0,
+        failures=scenario.failures,
     )
 
 

@@ -74,6 +74,7 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
                 env.raise_failure()
                 for number in training.evaluations(at):
                     await evaluate(env, training, tally, number, at)
+                env.passed(training.checkpoints(at), tally)
                 pause = training.next_pause(epoch, step + 1)
             elif env.failure is not None:
                 env.raise_failure()

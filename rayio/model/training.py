@@ -92,6 +92,11 @@ class Training:
         """Return the duration of a step's meeting after the last rank's arrival, in seconds; None without one."""
         return self.sync_seconds if self._meetings is None else self._meetings.seconds_after(step)
 
+    def checkpoints(self, at: Where) -> range:
+        """Return the numbers of the checkpoints after a step."""
+        saved = self.checkpointing
+        return NEVER if saved is None else saved.schedule.due(at.epoch, at.step, self.steps(at.epoch))
+
     def evaluations(self, at: Where) -> range:
         """Return the evaluations after a step, by epoch number, continued from training."""
         if self.evaluating is None:

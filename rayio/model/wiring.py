@@ -22,6 +22,7 @@ from rayio.model.kernel import Coro, Kernel, WallKernel
 from rayio.model.ledger import Tally
 from rayio.model.loading import Loading
 from rayio.model.plan import Plan
+from rayio.model.plan_parts import Doom
 from rayio.model.prefetch import PrefetchQueue, Submit
 from rayio.model.processors import CoresOf, ParsedStorage, Process
 from rayio.model.queue import Delivery, QueueSpec, QueueState
@@ -56,6 +57,12 @@ class RankPorts(Protocol):
 
     def writers(self, rank: int) -> Mapping[int, WriterPort]:
         """Return the checkpoint writers of a rank's shards, by number."""
+
+    def saved(self) -> Callable[[int, Tally], None] | None:
+        """Return a function for ``Env.saved``; None if nobody asks which checkpoints are complete."""
+
+    def doom(self, doom: Doom) -> None:
+        """End the process of a rank, as a failure does."""
 
 
 class LoaderKind(Protocol):
@@ -122,6 +129,20 @@ class InlineQueue:
     async def get(self, at: Where) -> Delivery:
         """Read and return the batch now."""
         return await roles.load_batch(self.env, self.loading, at, worker=0, lane=1)
+
+
+class DoomedQueue:
+    """A rank's end of its queue, for a rank that dies at a step of this attempt."""
+
+    def __init__(self, queue: QueuePort, plan: Plan, doom: Doom, die: Callable[[Doom], None]) -> None:
+        self.queue, self.doom, self.die = queue, doom, die
+        self.epochs = len(plan.steps)
+
+    async def get(self, at: Where) -> Delivery:
+        """Return the next batch, or die; evaluations have later epochs."""
+        if self.doom[1:3] <= (at.epoch, at.step) and at.epoch < self.epochs:
+            self.die(self.doom)
+        return await self.queue.get(at)
 
 
 class Wiring:
@@ -241,7 +262,11 @@ class Wiring:
             env.held_ns = round(self.plan.held_seconds * 1e9)
         if self.plan.has_barrier:
             env.barrier = ports.barrier()
+        env.saved = ports.saved()
         env.queue = self.loader.batches(self, env, rank, ports)
+        for doom in self.plan.doomed:
+            if doom.rank == rank:
+                env.queue = DoomedQueue(env.queue, self.plan, doom, ports.doom)
         return roles.train(env, self.plan.training(rank), tally, self.plan.start)
 
     def process(self, rank: int) -> Process:

@@ -14,7 +14,7 @@ from rayio.records.published import PUBLISHED, schema_of
 from rayio.records.record import Json, Record, schema, value
 from rayio.records.run_result import RunResult
 from rayio.records.running import Live
-from rayio.records.sizing import Advised, CapacityFound
+from rayio.records.sizing import Advised, CapacityFound, DatasetSize
 
 #: A value of a scenario's key; a list or a mapping as YAML text.
 Value = str | int | float | bool | None
@@ -212,6 +212,7 @@ SCHEMAS: dict[str, Callable[[], Json]] = {
     "import": _described(ImportedWorkload),
     "capacity": _described(CapacityFound),
     "advise": _described(Advised),
+    "datasize": _described(DatasetSize),
     "export": _described(Exported),
     "status": _described(JobsListed),
     "doctor": _described(Doctored),

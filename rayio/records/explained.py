@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rayio.records.doubts import Doubt, Remark
+from rayio.records.failures import Survived
 from rayio.records.hosts import Fetched
 from rayio.records.origin import Origin
 from rayio.records.record import Record, value
@@ -300,5 +301,8 @@ class Explained(Record):
     withheld: tuple[str, ...] = value("codes of the doubts because of which no change is advised", default=())
     fetched: Fetched | None = value(
         "sources of the bytes read, for real storage or modelled storage with storage.cache", can_be_absent=True
+    )
+    failures: Survived | None = value(
+        "failures that the run survived, in no other number here; absent without any", can_be_absent=True
     )
     origin: Origin | None = value("measured, predicted or imported, and the models used", can_be_absent=True)

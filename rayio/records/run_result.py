@@ -12,6 +12,7 @@ from typing import Any
 
 from rayio.errors import StorageError
 from rayio.records.doubts import Doubt, Remark
+from rayio.records.failures import Survived
 from rayio.records.hosts import Fetched, Host
 from rayio.records.origin import Origin, of_old
 from rayio.records.record import DamagedRecordError, Record, value
@@ -147,7 +148,9 @@ class Books(Record):
         "false if files of other programs were read (dataset.external): their names, sizes and numbers of samples are "
         "verified, contents only as far as their format has checksums", can_be_absent=True,
     )  # fmt: skip
-    redone_steps: int | None = value("always 0, only in files of version 0.1", "steps", can_be_absent=True)
+    redone_steps: int | None = value(
+        "batches that were delivered again after failures, and count once", "steps", can_be_absent=True
+    )
     differences: tuple[str, ...] = value("a sentence for each rank with a difference, at most 16", default=())
     even: bool | None = value(
         "true if all planned samples were delivered exactly once, or skipped; null if the run failed"
@@ -309,6 +312,7 @@ class RunResult(Record):
     scaling: Scaling | None = value(
         "changes of the number of workers, if loader.num_workers is {min, max}", can_be_absent=True
     )
+    failures: Survived | None = value("failures that the run survived; absent without any", can_be_absent=True)
     origin: Origin | None = value("measured, predicted or imported, and the models used", can_be_absent=True)
 
 

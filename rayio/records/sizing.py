@@ -165,3 +165,25 @@ class Advised(Record):
     check: Checked | None = value("run of the advised setting; null without --check", default=None)
     notes: tuple[str, ...] = value("notes on the numbers, a sentence each")
     doubts: tuple[Doubt, ...] = value("reasons why some of the answer is not given", default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetSize(Record):
+    """The output of ``datasize``: the least dataset by the rules of MLPerf Storage."""
+
+    worded_by = "rayio.report.text.datasize:text"
+
+    scenario: str = value("name of the scenario")
+    accelerators: int = value("accelerators of all hosts", "ranks")
+    hosts: int = value("hosts")
+    memory_bytes: int = value("memory of a host", "bytes")
+    files: int = value("least files of the dataset", "files")
+    dataset_bytes: int = value("bytes of their samples", "bytes")
+    bound: str = value("the bound that holds: memory or steps")
+    files_by_memory: int = value("files with 5 times the memory of all hosts, rounded down", "files")
+    files_by_steps: int = value("files for 500 steps of all accelerators, rounded down", "files")
+    samples_per_file: int = value("samples of a file", "samples")
+    sample_bytes: int = value("configured bytes of a sample", "bytes")
+    batch_size: int = value("samples of an accelerator's step", "samples")
+    steps_per_epoch: int = value("steps of an epoch with these files", "steps")
+    files_now: int = value("files of the scenario as it is", "files")

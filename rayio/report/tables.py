@@ -15,6 +15,7 @@ from rayio.report.axes import number
 from rayio.report.charts import bar
 from rayio.report.definitions import term
 from rayio.report.markup import code, escape
+from rayio.report.text import failures as failures_text
 from rayio.report.text.summary import meaning_of, measured_times
 from rayio.report.text.terms import WORK_OF_STAGES, can_do, rate, seconds
 from rayio.units import format_bytes, format_seconds, format_share
@@ -122,6 +123,21 @@ def time_split(result: RunResult) -> str:
         if getattr(time, name) or name not in ("restore", "evaluate", "restart", "checkpoint")
     ]  # fmt: skip
     return table(["phase", "", "share", "time", "meaning"], rows, "bars worded")
+
+
+def failures(result: RunResult) -> str:
+    """Return the failures that a run survived, and their cost; empty without any."""
+    if (survived := result.failures) is None:
+        return ""
+    parts = [[name, time, what] for name, time, what in failures_text.table(survived)]
+    listed = "".join(f"<li>{escape(failures_text.attempt_line(restart))}</li>" for restart in survived.attempts)
+    shown = f"{len(survived.attempts)} of {survived.restarts:,}"
+    return (
+        f"<h3>{term('span-restart', 'failures')} <small>"
+        f"{escape(failures_text.headline(survived, result.wall_seconds))}</small></h3>"
+        + table(["lost time", "of a rank", "meaning"], parts, "worded")
+        + f"<details><summary>{shown} restarts</summary><ul>{listed}</ul></details>"
+    )
 
 
 def percentiles(result: RunResult) -> str:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from rayio.errors import ScenarioError
 from rayio.kinds import FORMATS, LAYERS, LOADERS, STORAGE_MODELS
 from rayio.place import MAX_RANKS, MAX_STEPS
-from rayio.scenario import apart, derive, duration, evaluation, shards
+from rayio.scenario import apart, derive, duration, evaluation, failure_checks, shards
 from rayio.scenario.address import MODELLED
 from rayio.scenario.compute import ByBatchSize
 from rayio.scenario.decode import Work
@@ -225,6 +225,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
                 "give a folder"
             )
         yield from scenario.checkpoint.refusals(scenario.topology)
+    yield from failure_checks.refusals(scenario)
     charges = scenario.charges
     if charges.cpu.step > charges.step:
         yield (
@@ -271,6 +272,7 @@ def idle(scenario: Scenario) -> list[str]:
     if shards.is_by_file(scenario):
         dropped = derive.dropped_samples(scenario)
         notes += shards.notes(scenario, derive.num_files(scenario), derive.world_size(scenario), dropped)
+    notes += failure_checks.idle(scenario)
     for section in sections(scenario):
         notes += section.idle()
     notes += derive.pace(scenario).idle()
@@ -322,11 +324,11 @@ def table(scenario: Scenario) -> dict[str, float]:
         "num_checkpoints": derive.num_checkpoints(scenario),
         "checkpoint_files": derive.checkpoint_files(scenario),
         "checkpoint_bytes": derive.checkpoint_bytes(scenario),
-        "allreduce_seconds": derive.allreduce_seconds(scenario),
         "checkpoint_model_bytes": contents.get("model", NOTHING)[1],
         "checkpoint_optimizer_bytes": contents.get("optimizer", NOTHING)[1],
         "checkpoint_fewest_rank_bytes": min(shares, default=0),
         "checkpoint_most_rank_bytes": max(shares, default=0),
+        "allreduce_seconds": derive.allreduce_seconds(scenario),
         **evaluation.table(scenario),
         **dict(of_kinds(scenario, lambda kind: kind.table(scenario).items())),
     }

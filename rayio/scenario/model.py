@@ -13,6 +13,7 @@ from rayio.scenario.cluster import Cluster
 from rayio.scenario.costs import ChosenCosts, Costs, charged
 from rayio.scenario.dataset import Dataset, EvaluationDataset
 from rayio.scenario.expect import Expect, Expectations
+from rayio.scenario.failures import Failures
 from rayio.scenario.loader import Loader
 from rayio.scenario.pace import Stragglers
 from rayio.scenario.published import Published
@@ -46,6 +47,9 @@ class Scenario(Section):
     train: Train = Field(description="The work of a rank on a batch.")
     checkpoint: Annotated[Checkpoint | None, BeforeValidator(none_is_null)] = Field(
         None, description="The state that is saved, when, and by which writers; none is never."
+    )
+    failures: Annotated[Failures | None, BeforeValidator(none_is_null)] = Field(
+        None, description="What dies during the run, and how it goes on; none is a run that a dead rank ends."
     )
     trace: Trace = Field(default_factory=Trace, description="How finely spans are recorded.")
     expect: Expect = Field(

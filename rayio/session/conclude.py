@@ -25,6 +25,7 @@ from rayio.model.ledger import Tally
 from rayio.model.plan import Plan
 from rayio.model.planning import plan_of
 from rayio.records.doubts import Doubt
+from rayio.records.failures import Restart
 from rayio.records.run_result import Books, RunResult, TraceCounts
 from rayio.report.text.doubts import worded
 from rayio.report.text.remarks import noted
@@ -33,6 +34,7 @@ from rayio.scenario import checks, derive
 from rayio.scenario.model import Scenario
 from rayio.scenario.origin import origin_of
 from rayio.scenario.workers import Autoscaled
+from rayio.session.survived import restoring, survived
 from rayio.trace.arrow import empty_table
 from rayio.trace.recorder import Recorder
 from rayio.trace.slices import Slices
@@ -66,15 +68,16 @@ def with_spans(
     plan = bounded(plan_of(scenario, modelled=True))
     recorder = Recorder(resolution_ns=scenario.trace.resolution_ns)
     tallies = plan.tallies()
-    simulate(plan, recorder, tallies, None if watch is None else lambda: watch(tallies))
+    attempts = simulate(plan, recorder, tallies, None if watch is None else lambda: watch(tallies))
     table = recorder.drain()
     spans = empty_table() if table is None else table
     result = numbers_of(spans, scenario, RunShape.of(scenario), tallies, is_virtual=True)
     trace, recorded = scenario.trace, recorder.recorded
     counts = TraceCounts(level=trace.level, resolution=trace.resolution, recorded=recorded, stored=recorded)
-    notes = (*checks.idle(scenario), *([OF_STEPS] if trace.level == "step" else ()), *threads_note(plan, "virtual"))
+    of_steps = [OF_STEPS] if trace.level == "step" else []
+    notes = (*checks.idle(scenario), *of_steps, *threads_note(plan, "virtual"), *attempts.notes())
     result = replace(result, trace=counts, notes=(*notes, *result.notes))
-    return conclude(result, scenario, plan, "virtual", tallies), spans
+    return conclude(result, scenario, plan, "virtual", tallies, restarts=attempts.restarts), spans
 
 
 def numbers_of(
@@ -83,7 +86,7 @@ def numbers_of(
     """Return the metrics of a run from its spans, or from its tallies if steps have no spans."""
     if scenario.trace.level != "none":
         arrays = arrays_of(spans)
-        measured = noted(measure(arrays, shape))
+        measured = replace(noted(measure(arrays, shape)), failures=restoring(spans, shape.world_size))
         if scenario.checkpoint is not None:
             saved, restored = transfers(spans, WRITTEN), transfers(spans, READ)
             measured = replace(measured, saved=saved, restored=restored)
@@ -105,10 +108,12 @@ def conclude(
     tallies: list[Tally],
     error: BaseException | None = None,
     speed: Doubt | None = None,
+    restarts: Sequence[Restart] = (),
 ) -> RunResult:
     """Return the result with delivered samples, doubts, verdict and exit code; ``error`` ended the run, if not None.
 
-    ``speed`` is the doubt about the machine's speed; on the virtual clock it is that of the costs.
+    ``speed`` is the doubt about the machine's speed; on the virtual clock it is that of the costs. ``restarts`` are
+    those after failures.
     """
     if error is None:
         books = Books.of_json(ledger.close(plan.planned(), tallies).as_dict())
@@ -117,6 +122,9 @@ def conclude(
         books = replace(books, even=None, differences=())
     if scenario.dataset.external and not plan.modelled:
         books = replace(books, contents_verified=False)
+    result = survived(result, restarts)
+    if restarts:
+        books = replace(books, redone_steps=sum(restart.redone_steps for restart in restarts))
     skipped = books.skipped_samples or 0
     counted = (
         (f"{skipped:,} samples were skipped after errors; samples/s and bytes count them as read",) if skipped else ()

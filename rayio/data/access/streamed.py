@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #: Buffer of TensorFlow's record reader, and of most C++ streams that are read in order.
 BUFFER_BYTES = 256 << 10
 #: Shuffles whose order no stream has.
-JUMPING = ("global",)
+JUMPING = ("global", "zipf")
 
 
 class StreamedOptions(Section):

@@ -83,8 +83,9 @@ class RayEngine:
         site, say = self.site, self.site.reporter.say
         vigil = Vigil(self.plan.cluster.stall_deadline, say, stalls_of(self.plan))
         group = self._group = ActorGroup(
-            self.plan, self._connection, site.directory.address, site.root, site.run_id, vigil, site.live
-        )
+            self.plan, self._connection, site.directory.address, site.root, site.run_id, vigil, site.live,
+            self.outcome.tallies,
+        )  # fmt: skip
         group.start(say)
         self.outcome.info |= {"actors": group.actors}
         self.outcome.info["placement"]["ray_node_of"] = group.homes
@@ -100,7 +101,8 @@ class RayEngine:
 
         if not self.plan.modelled:
             self.outcome.meet(group.sightings(), self.plan, site)
-        group.live(look)
+        group.live(look, say)
+        self.outcome.notes += group.survival.notes()
         vigil.hear(None)  # reports the end of a silence that ended since the last look
         if any(sent for _, sent in self.outcome.before):
             self.outcome.after = group.sightings()
@@ -122,6 +124,7 @@ class RayEngine:
             for tally in group.tallies:
                 outcome.tallies[tally.rank] = tally
             outcome.recorded = group.recorded
+            outcome.restarts = group.survival.attempts.restarts
             outcome.notes += [*(_restarted(restart) for restart in group.restarts), *drifts(group.clocks)]
             outcome.notes += [*group.vigil.notes, *(() if group.team is None else group.team.notes)]
             same = {"boot_id": Anchor.new().boot_id, "offset_ns": 0, "error_ns": 0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import ray
@@ -11,6 +12,7 @@ from ray.exceptions import RayError
 
 from rayio.engines.ray.placement import SERVERS, ActorSpec
 from rayio.model.plan import Plan
+from rayio.model.sighting import Sighting
 from rayio.model.standing import Silence, Standing, Vigil, silence
 from rayio.model.wiring import files_of
 from rayio.trace.clocks import Anchor
@@ -136,3 +138,21 @@ class Rounds:
             for role in roles or [name]:
                 silent[role] = note if role == name or not members else f" ({', '.join(filter(None, (name, pid)))})"
         return silent
+
+
+def sightings(actors: Sequence[Mapping[str, Any]], handles: Mapping[str, Any], seconds: float) -> list[Sighting]:
+    """Return host descriptions, by one actor with file access on each Ray node, of those that answer in time.
+
+    ``actors`` are the actors' entries of run.json.
+    """
+    of_node: dict[str, str] = {}
+    for actor in (actor for actor in actors if actor["name"] in handles):  # readers may have left
+        if actor["name"].startswith(("reader-", "rank-", "checkpoint_writer-")):
+            of_node.setdefault(actor["ray_node"], actor["name"])
+    references = [handles[name].sighting.remote() for name in of_node.values()]
+    ready, _ = ray.wait(references, num_returns=len(references), timeout=seconds) if references else ([], [])
+    answers = []
+    for reference in ready:
+        with suppress(RayError):
+            answers.append(ray.get(reference))
+    return [sighting for sighting in answers if sighting is not None]

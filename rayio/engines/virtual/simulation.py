@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, ClassVar
@@ -10,6 +11,7 @@ from rayio.engines.in_process import InProcess
 from rayio.engines.recording import Recording, bounded, threads_note
 from rayio.engines.virtual.clock import VirtualKernel
 from rayio.kinds import LOADERS
+from rayio.model.attempts import Attempts, DeadError, Death, Saved
 from rayio.model.engine import Outcome, Site, Watch
 from rayio.model.ledger import Tally
 from rayio.model.plan import Plan
@@ -24,20 +26,55 @@ if TYPE_CHECKING:
 MODELLED = "actors"
 
 
-def simulate(plan: Plan, recorder: Recorder, tallies: list[Tally], watch: Callable[[], None] | None = None) -> None:
+class Doomsday:
+    """An errand that ends the attempt at the time of a death."""
+
+    def __init__(self, kernel: VirtualKernel, death: Death) -> None:
+        self.kernel, self.death = kernel, death
+
+    def send(self, value: None, /) -> int | None:
+        """Sleep until the death, then raise DeadError."""
+        if self.kernel.time < self.death.at:
+            return self.death.at
+        raise DeadError(self.death)
+
+
+def simulate(plan: Plan, recorder: Recorder, tallies: list[Tally], watch: Callable[[], None] | None = None) -> Attempts:
     """Run a plan on the virtual clock, with consumption in ``tallies`` (one per rank). Storage is always modelled.
 
-    ``watch`` is called about once a second of wall time.
+    ``watch`` is called about once a second of wall time. The answer has the restarts after ``failures``.
     """
-    kernel = VirtualKernel(watch)
     recorder.pid = 0
+    attempts, failures = Attempts(plan, tallies, Saved(plan.world_size)), plan.failures
+    watched = time.monotonic()
+    while (death := _attempt(attempts, recorder, watch)) is not None:
+        assert failures is not None
+        detected = death.at + round(failures.detect * 1e9)
+        attempts.restart(death, detected, detected + round(failures.restart * 1e9))
+        if watch is not None and time.monotonic() - watched > 1.0:
+            watch()
+            watched = time.monotonic()
+    return attempts
+
+
+def _attempt(attempts: Attempts, recorder: Recorder, watch: Callable[[], None] | None) -> Death | None:
+    """Run an attempt on a clock that begins with it; return the death that ended it, if one did."""
+    kernel, plan = VirtualKernel(watch), attempts.plan
+    kernel.time = attempts.begin
+    if (death := attempts.next_death()) is not None:
+        kernel.start(Doomsday(kernel, death))
     with cancelling(kernel.cancel):
-        cores = cores_of(kernel, plan.cluster, plan.costs.cpu)
         roles = InProcess(
-            plan, kernel, recorder, tallies, costs=plan.costs, loader=LOADERS[MODELLED], cores=cores, clock=kernel,
+            plan, kernel, recorder, attempts.tallies, costs=plan.costs, loader=LOADERS[MODELLED],
+            cores=cores_of(kernel, plan.cluster, plan.costs.cpu), clock=kernel,
+            saved=None if plan.failures is None else attempts.saved,
         )  # fmt: skip
-        kernel.run(roles.run())
+        try:
+            kernel.run(roles.run())
+        except DeadError as error:
+            return error.death
         hold()
+    return None
 
 
 def spans_of(plan: Plan) -> pa.Table:
@@ -76,7 +113,8 @@ class VirtualEngine:
     def run(self, watch: Watch) -> None:
         """See ``rayio.model.engine.Engine``."""
         recording = self._recording
-        simulate(self.plan, recording.recorder, self.outcome.tallies, lambda: watch(recording.look(), None))
+        attempts = simulate(self.plan, recording.recorder, self.outcome.tallies, lambda: watch(recording.look(), None))
+        self.outcome.restarts, self.outcome.notes = attempts.restarts, [*self.outcome.notes, *attempts.notes()]
 
     def close(self) -> None:
         """See ``rayio.model.engine.Engine``."""

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 from rayio.analyze.stages import shown
 from rayio.records.explained import Access, Capacity, Explained, Simulated, Throttled, Verdict, WaitedFor
+from rayio.records.failures import Survived
 from rayio.records.origin import head
 from rayio.report.text.doubts import warnings
+from rayio.report.text.failures import table
 from rayio.report.text.summary import fetched_line, own_split
 from rayio.report.text.terms import WORK_OF_STAGES, can_do, in_words, rate
-from rayio.units import format_bytes, format_seconds
+from rayio.units import format_bytes, format_seconds, format_share
 
 #: Rows of a table that are shown; the JSON has all.
 SHOWN = 8
@@ -23,6 +25,7 @@ def text(explained: Explained) -> str:
         [*_folded(explained.sentence)],
         warnings(explained.doubts),
         [f"  {fetched_line(explained.fetched)}"] if explained.fetched else [],
+        failures(explained.failures),
         own_split(explained.imported),
         _losses(explained.verdict),
         _capacities(explained.capacity),
@@ -32,6 +35,17 @@ def text(explained: Explained) -> str:
         [f"  note: {note}" for note in explained.notes],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def failures(survived: Survived | None) -> list[str]:
+    """Return what failures cost the run; empty without any."""
+    if survived is None:
+        return []
+    share = survived.lost_share
+    took = "" if share is None else f" took {format_share(share)} of the wall time"
+    number = f"{survived.restarts:,} restart{'s' * (survived.restarts != 1)}"
+    lines = [f"  {number} after failures{took}; all other numbers leave them out"]
+    return lines + [f"  {name:<14}{time:>12}  {what}" for name, time, what in table(survived)]
 
 
 def _folded(sentence: str, width: int = 96) -> list[str]:

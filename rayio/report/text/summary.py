@@ -23,6 +23,7 @@ from rayio.records.origin import (
 )
 from rayio.records.run_result import Between, Books, Imported, RunResult, Statistics
 from rayio.records.scaling import PoolUse
+from rayio.report.text import failures
 from rayio.report.text.doubts import warnings
 from rayio.report.text.terms import seconds
 from rayio.scenario.expect import Condition
@@ -68,6 +69,7 @@ def summary(result: RunResult, *, run: Path | str | None = None) -> str:
     Parts that the result lacks are left out.
     """
     lines = [_title(result), *_origin(result), "", *_numbers(result)]
+    lines += ["", *survived] if (survived := failures.lines(result)) else []
     lines += ["", *times] if (times := _percentiles(result)) else []
     lines += ["", *points] if (points := dlio_points(result.imported)) else []
     lines += ["", *_books(result)]
@@ -346,8 +348,9 @@ def books_line(books: Books) -> str:
     """Return how many of the planned samples were delivered, and whether each was exactly once."""
     size = format_bytes(books.delivered_bytes)
     if books.even and not books.skipped_samples:
+        again = f"; {books.redone_steps:,} batches again after failures" if books.redone_steps else ""
         how = "" if books.contents_verified is not False else " by file and size, contents not verified"
-        return f"all {books.planned_samples:,} samples delivered exactly once{how} ({size})"
+        return f"all {books.planned_samples:,} samples delivered exactly once{how} ({size}){again}"
     counts = f"{books.delivered_samples:,} of {books.planned_samples:,} samples delivered ({size})"
     counts += f", {books.skipped_samples:,} skipped after errors" if books.skipped_samples else ""
     if books.even:

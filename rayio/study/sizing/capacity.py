@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from rayio.analyze.compare import spread
 from rayio.errors import RunError, ScenarioError
+from rayio.machine.host import memory_bytes
 from rayio.model.engine import engine_named
 from rayio.records.doubts import CAPACITY, LIMIT, Doubt, blocking
 from rayio.records.hosts import MODEL
@@ -35,7 +35,8 @@ from rayio.session.dataset import base_folder
 from rayio.storage.address import is_path, join
 from rayio.study.sizing.doubts import of_capacity
 from rayio.study.sizing.knee import Like, best_change, bottleneck_of, changes_at, learned, widest
-from rayio.study.sizing.questions import MLPERF, Question, floor_of
+from rayio.study.sizing.mlperf import MLPERF, floor_of, rules_in_words
+from rayio.study.sizing.questions import Question
 from rayio.study.sizing.search import Bracket, falls, largest
 from rayio.study.sizing.trials import AU, AU_DLIO, Trial, Trials
 from rayio.study.sweeps.sweep_directory import SweepDirectory
@@ -93,7 +94,7 @@ def capacity(
     """
     is_virtual = engine_named(engine).is_virtual
     if rules is not None and host_memory is None and not is_virtual:
-        host_memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        host_memory = memory_bytes()
     question = Question.of(source, overrides, over, engine, rules, host_memory)
     target = floor_of(question.base, rules) if target_au is None else target_au
     if not 0 < target <= 1:
@@ -332,8 +333,8 @@ class _Searching:
                 for layer in layers_of(question.base, modelled=True)
                 if layer.keeps
             ]
-        if question.rules == MLPERF and question.host_memory is None:
-            notes.append("--rules mlperf: the hosts' memory is unknown; give it with --host-memory")
+        if question.rules == MLPERF:
+            notes += rules_in_words(question.base, question.host_memory)
         if self.why is not None and bracket.fails is None:
             notes.append(f"{key}={self.most + 1} is invalid: {self.why}")
         if undecided := [str(point.setting) for point in points if point.status == UNDECIDED]:

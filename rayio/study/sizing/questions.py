@@ -15,18 +15,11 @@ from rayio.scenario import checks, derive
 from rayio.scenario.load import loading
 from rayio.scenario.model import Scenario
 from rayio.schema.fields import show
+from rayio.study.sizing.mlperf import EPOCHS, MEMORY, MLPERF, STEPS, sizing
 from rayio.study.sweeps.points import grid
 
 #: The fewest steps per rank of a point on real files: over all epochs, and in an epoch.
 REAL_STEPS, EPOCH_STEPS = 24, 3
-
-#: MLPerf Storage: epochs of a run, steps per accelerator and epoch, and dataset size over the memory of all hosts.
-RULED_EPOCHS, RULED_STEPS, RULED_MEMORY = 5, 500, 5
-#: AU required by MLPerf Storage v1.0, where it is not 0.9.
-FLOORS = {"cosmoflow": 0.7}
-DEFAULT_TARGET = 0.9
-
-MLPERF = "mlperf"
 
 
 @dataclass(frozen=True)
@@ -65,10 +58,10 @@ class Question:
             raise ScenarioError(f"{over} is searched, and also set to {show(points.fixed[over])}; remove one")
         if rules not in (None, MLPERF):
             raise ScenarioError(f"--rules {rules}: must be {MLPERF}")
-        ruled = {"train.epochs": RULED_EPOCHS, "train.steps": None} if rules else {}
+        ruled = {"train.epochs": EPOCHS, "train.steps": None} if rules else {}
         fixed = ruled | points.fixed
-        if rules and fixed["train.epochs"] != RULED_EPOCHS:
-            raise ScenarioError(f"train.epochs={show(fixed['train.epochs'])}: --rules {rules} needs {RULED_EPOCHS}")
+        if rules and fixed["train.epochs"] != EPOCHS:
+            raise ScenarioError(f"train.epochs={show(fixed['train.epochs'])}: --rules {rules} needs {EPOCHS}")
         load = loading(source)
         base = load(fixed)
         _check_key(base, over)
@@ -76,7 +69,7 @@ class Question:
         steps: int | None = None
         if grows:
             checks.check_simulated(base)
-            steps = max(derive.steps_per_epoch(base), RULED_STEPS if rules else enough(derive.window_steps(base)))
+            steps = max(derive.steps_per_epoch(base), STEPS if rules else enough(derive.window_steps(base)))
             steps = min(steps, base.train.steps or steps)
         return cls(source, fixed, over, base, engine, rules, steps, host_memory, load)
 
@@ -91,12 +84,11 @@ class Question:
         if self.steps is not None:
             files = files_for(scenario, self.steps)
             if self.rules and self.host_memory is not None:
-                memory = RULED_MEMORY * self.host_memory * scenario.cluster.nodes
-                sample = int(scenario.dataset.sample_bytes.expected)
-                files = max(files, -(-memory // (scenario.dataset.samples_per_file * sample)))
+                ruled = sizing(scenario, derive.world_size(scenario), self.host_memory * scenario.cluster.nodes)
+                files = max(files, ruled.files)
             return self._load(overrides | {"dataset.num_files": files})
         steps = derive.steps_per_epoch(scenario)
-        least = RULED_STEPS if self.rules else EPOCH_STEPS
+        least = STEPS if self.rules else EPOCH_STEPS
         if steps < least:
             files = -(-least * derive.samples_per_step(scenario) // scenario.dataset.samples_per_file)
             source = f"--rules {self.rules} needs" if self.rules else "a point needs"
@@ -106,12 +98,12 @@ class Question:
                 f"use dataset.num_files={files}"
             )
         if self.rules and self.host_memory is not None:
-            memory = RULED_MEMORY * self.host_memory
-            if (size := derive.dataset_bytes(scenario)) < memory:
-                files = int(derive.num_files(scenario) * memory / size) + 1
+            files = sizing(scenario, derive.world_size(scenario), self.host_memory).files
+            if derive.num_files(scenario) < files:
+                memory = MEMORY * self.host_memory
                 raise ScenarioError(
-                    f"the dataset has {size / 2**30:.1f} GiB, but --rules {self.rules} needs {RULED_MEMORY} times the "
-                    f"memory of the hosts ({memory / 2**30:.1f} GiB); use dataset.num_files={files}"
+                    f"the dataset has {derive.dataset_bytes(scenario) / 2**30:.1f} GiB, but --rules {self.rules} needs "
+                    f"{MEMORY} times the memory of the hosts ({memory / 2**30:.1f} GiB); use dataset.num_files={files}"
                 )
         if (total := steps * scenario.train.epochs) < REAL_STEPS and not self.rules:
             epochs = -(-REAL_STEPS * scenario.train.epochs // total)
@@ -166,10 +158,3 @@ def _check_key(base: Scenario, over: str) -> None:
         value = value[name]
     if isinstance(value, bool) or not isinstance(value, int):
         raise ScenarioError(f"--over {over}: is {show(value)}; give a key with a whole number")
-
-
-def floor_of(scenario: Scenario, rules: str | None) -> float:
-    """Return the default target AU."""
-    if rules != MLPERF:
-        return DEFAULT_TARGET
-    return next((floor for name, floor in FLOORS.items() if name in scenario.name), DEFAULT_TARGET)

@@ -169,6 +169,9 @@ def _pairs(overrides: Sequence[str] | Mapping[str, Any]) -> Iterator[tuple[str, 
     given: set[str] = set()
     for text in [overrides] if isinstance(overrides, str) else overrides:
         key, equals, value = text.partition("=")
+        if not equals and key.startswith("~"):  # a removal, of a file of another program
+            yield key.strip(), [None]
+            continue
         if not equals:
             raise ScenarioError(f"{text}: no '='; write section.key=value or section.key=value,value")
         if key.strip() in given:

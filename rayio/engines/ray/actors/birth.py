@@ -11,6 +11,7 @@ import ray
 from rayio.engines.ray.placement import Kind, actors
 from rayio.engines.ray.transport.lines import Address, Exchange
 from rayio.engines.ray.transport.shared import is_possible
+from rayio.model.ledger import Tally
 from rayio.model.plan import Plan
 from rayio.trace.clocks import Anchor
 
@@ -28,6 +29,8 @@ class Birth:
     anchor: Anchor
     #: Ray namespace of the names of this run's actors.
     namespace: str
+    #: The consumption with which its ranks begin; empty for others.
+    tallies: tuple[Tally, ...] = ()
 
     def find(self, name: str) -> Any:
         """Return the handle of another actor of this run."""

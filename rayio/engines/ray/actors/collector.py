@@ -10,7 +10,9 @@ from typing import Any
 
 from rayio.engines.ray.actors.showing import Showing
 from rayio.errors import RayioError
+from rayio.model.attempts import Mark, Saved
 from rayio.model.cpu_account import ProcessCpu, Stopwatch
+from rayio.model.ledger import Tally
 from rayio.model.pool import record_node
 from rayio.model.queue_levels import Levels
 from rayio.storage.stores.opening import Settings
@@ -26,7 +28,12 @@ class Collector:
     """Receiver of all actors' spans; it records births, and so deaths with their losses."""
 
     def __init__(
-        self, run_directory: str, settings: Settings, anchor: Anchor, showing: Callable[[], Showing] | None = None
+        self,
+        run_directory: str,
+        settings: Settings,
+        anchor: Anchor,
+        showing: Callable[[], Showing] | None = None,
+        world_size: int = 1,
     ) -> None:
         self._anchor = anchor.here()
         #: Live state of the run; None if nobody needs it.
@@ -44,6 +51,8 @@ class Collector:
         self._recorded_by_the_dead = 0
         #: By rank: number of changes of its queue's request for readers, and the latest.
         self._wishes: dict[int, tuple[int, int]] = {}
+        #: The checkpoints of the run, as ranks report them.
+        self._saved = Saved(world_size)
         self._failure: RayioError | None = None
         #: True while a push is processed; true once this process was asked to end.
         self._is_busy = self._is_ending = False
@@ -101,6 +110,19 @@ class Collector:
             self._recorder.add(writer, "lost", since, now, 1, status="lost")
             self._parts.keep(self._recorder.drain())
         self._heard[name] = now
+
+    def saved(self, number: int, tally: Tally) -> None:
+        """Record that a rank has passed a checkpoint and its part is durable."""
+        self._saved.add(number, tally)
+
+    def newest_checkpoint(self) -> Mark | None:
+        """Return the newest complete checkpoint; the attempt that left others incomplete is over."""
+        self._saved.forget_partial()
+        return self._saved.newest
+
+    def last_heard(self, name: str) -> int:
+        """Return the time of the last span that an actor sent, or of its start (ns); now if it never did."""
+        return self._heard.get(name) or self.now()
 
     def wish(self, rank: int, workers: int) -> None:
         """Record a rank's requested number of readers, for the driver."""

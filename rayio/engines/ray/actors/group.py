@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,19 +20,22 @@ from rayio.engines.ray.actors.deaths import Deaths, first_line
 from rayio.engines.ray.actors.servers import BarrierActor, LayerServer, StorageServer
 from rayio.engines.ray.actors.showing import Showing
 from rayio.engines.ray.actors.staff import Team, is_first
+from rayio.engines.ray.actors.survival import Survival
 from rayio.engines.ray.cluster.connect import Connection
 from rayio.engines.ray.cluster.room import room_for
 from rayio.engines.ray.cluster.slots import Slots
 from rayio.engines.ray.placement import SERVERS, ActorSpec, actors
-from rayio.engines.ray.rounds import Rounds
+from rayio.engines.ray.rounds import Rounds, sightings
 from rayio.engines.ray.transport.remote import plain
 from rayio.errors import ClusterError, RayioError, RunError
+from rayio.model.attempts import Death
 from rayio.model.cpu_account import CpuAccount
 from rayio.model.ledger import Tally
 from rayio.model.plan import Plan
 from rayio.model.sighting import Sighting
 from rayio.model.standing import Vigil
 from rayio.records.running import Live
+from rayio.reporter import SILENT
 from rayio.signals import hold, within
 from rayio.trace.clocks import Anchor
 
@@ -74,6 +77,7 @@ class ActorGroup:
         run_id: str,
         vigil: Vigil,
         live: Live | None = None,
+        tallies: list[Tally] | None = None,
     ) -> None:
         self.plan = plan
         #: The live record before the run begins; None without a live view.
@@ -107,6 +111,7 @@ class ActorGroup:
         self.cpu = CpuAccount()
         #: Clocks of emulated nodes on other hosts than the driver's.
         self.clocks: dict[int, dict[str, Any]] = {}
+        self.survival = Survival(self, plan.tallies() if tallies is None else tallies)
 
     def start(self, say: Callable[[str], None]) -> None:
         """Create every actor and wait until all have started.
@@ -117,14 +122,15 @@ class ActorGroup:
         deadline = time.monotonic() + self.plan.cluster.start_deadline
         self._place(deadline)
         self._from_ray(partial(self._create_all, say), deadline)
-        self._await_ready(deadline, say)
+        self.await_ready(self.handles, say)
         self.control.need({actor["ray_node"] for actor in self.actors if actor["name"].startswith("rank-")})
 
     def _create_all(self, say: Callable[[str], None]) -> None:
         beside_driver = NodeAffinitySchedulingStrategy(self.connection.driver_node, soft=False)
         self.handles["collector"] = self._actor(
-            Collector, "collector", beside_driver, 0, self.directory, self.plan.stores, self.anchor, self._showing()
-        )
+            Collector, "collector", beside_driver, 0, self.directory, self.plan.stores, self.anchor, self._showing(),
+            self.plan.world_size,
+        )  # fmt: skip
         if self.plan.has_barrier:
             birth = self._birth("barrier", 0, ())
             self.handles["barrier"] = self._actor(
@@ -133,7 +139,7 @@ class ActorGroup:
         scaling = self.plan.loader.scaling
         for spec in self.specs:
             if scaling is None or spec.kind != "reader" or is_first(spec, scaling.min):
-                self.handles[spec.name] = self._create(spec)
+                self.handles[spec.name] = self.create(spec)
         if scaling is not None:
             pooled, here = self.plan.cluster.has_pool, self.anchor.here()
             slots = Slots(self.plan, self.run_id, here, self._lived) if pooled else None
@@ -141,7 +147,7 @@ class ActorGroup:
                 self.plan,
                 self.specs,
                 self.handles,
-                self._create,
+                self.create,
                 self.actors.append,
                 self.deaths.not_started,
                 slots,
@@ -200,10 +206,10 @@ class ActorGroup:
     def _birth(self, name: str, node: int, members: tuple[tuple[int, ...], ...]) -> Birth:
         return Birth(
             name=name, node=node, members=members, plan=self.plan, root=self.root, anchor=self.anchor,
-            namespace=self.run_id,
+            namespace=self.run_id, tallies=tuple(self.survival.tallies_of(members)) if name.startswith("rank-") else (),
         )  # fmt: skip
 
-    def _create(self, spec: ActorSpec, name: str = "", group: PlacementGroup | None = None) -> Any:
+    def create(self, spec: ActorSpec, name: str = "", group: PlacementGroup | None = None) -> Any:
         """Create a role's actor, in the run's group or a separate one; models of future nodes are on the first node."""
         birth = self._birth(spec.name, spec.node, spec.members)
         where = self._bundle(spec.node if spec.node < self.plan.cluster.all_nodes else 0)
@@ -213,8 +219,14 @@ class ActorGroup:
         kind, name = CLASSES[spec.kind], name or spec.name
         return self._actor(kind, name, where, retries, birth, concurrency=shells.MAX_CONCURRENCY)
 
-    def _await_ready(self, deadline: float, say: Callable[[str], None]) -> None:
-        names_by_reference = {handle.ready.remote(): name for name, handle in self.handles.items()}
+    def await_ready(self, names: Iterable[str], say: Callable[[str], None]) -> None:
+        """Wait until actors have started.
+
+        Raises:
+            ClusterError: some did not within ``cluster.start_deadline``; the message names them.
+        """
+        deadline = time.monotonic() + self.plan.cluster.start_deadline
+        names_by_reference = {self.handles[name].ready.remote(): name for name in names}
         waiting, reported = list(names_by_reference), time.monotonic()
         while waiting:
             ready, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=LOOK_SECONDS)
@@ -236,46 +248,46 @@ class ActorGroup:
                 say(f"{len(names_by_reference) - len(waiting)} of {len(names_by_reference)} actors have started")
 
     def sightings(self) -> list[Sighting]:
-        """Return host descriptions, by one actor with file access on each Ray node, of those that answer in time."""
-        of_node: dict[str, str] = {}
-        for actor in (actor for actor in self.actors if actor["name"] in self.handles):  # readers may have left
-            if actor["name"].startswith(("reader-", "rank-", "checkpoint_writer-")):
-                of_node.setdefault(actor["ray_node"], actor["name"])
-        references = [self.handles[name].sighting.remote() for name in of_node.values()]
-        ready, _ = ray.wait(references, num_returns=len(references), timeout=FLUSH_SECONDS) if references else ([], [])
-        sightings = []
-        for reference in ready:
-            with contextlib.suppress(RayError):
-                sightings.append(ray.get(reference))
-        return [sighting for sighting in sightings if sighting is not None]
+        """Return host descriptions of those that answer in time; see :func:`rayio.engines.ray.rounds.sightings`."""
+        return sightings(self.actors, self.handles, FLUSH_SECONDS)
 
-    def live(self, watch: Watch) -> None:
-        """Run every rank's life to its end, with regular looks.
+    def live(self, watch: Watch, say: Callable[[str], None] = SILENT.say) -> None:
+        """Run every rank's life to its end, with regular looks, and again after failures.
 
         Raises:
             RayioError: a role failed, or an actor that cannot be replaced died.
         """
-        lives = {handle.run.remote(): name for name, handle in self.handles.items() if name.startswith("rank-")}
-        rounds = Rounds(self.plan, self.specs, self.handles, self.actors, self.anchor.here(), self.vigil)
-        try:
-            self._live(lives, rounds, watch)
-        except BaseException:
-            self.silent |= rounds.silent
-            raise
+        self.survival.start()
+        while (death := self._attempt(watch)) is not None:
+            self.survival.restart(death, say)
         hold()  # nothing is left to be stopped or to fail
         with contextlib.suppress(RayioError):
             watch(self._progress())
 
-    def _live(self, lives: dict[Any, str], rounds: Rounds, watch: Watch) -> None:
+    def _attempt(self, watch: Watch) -> Death | None:
+        """Run an attempt; return the death that ended it, if one did."""
+        lives = {handle.run.remote(): name for name, handle in self.handles.items() if name.startswith("rank-")}
+        rounds = Rounds(self.plan, self.specs, self.handles, self.actors, self.anchor.here(), self.vigil)
+        try:
+            return self._live(lives, rounds, watch)
+        except BaseException:
+            self.silent |= rounds.silent
+            raise
+
+    def _live(self, lives: dict[Any, str], rounds: Rounds, watch: Watch) -> Death | None:
         waiting = list(lives)
         while waiting:
-            done, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=LOOK_SECONDS)
+            patience = self.survival.seconds_left(LOOK_SECONDS)
+            done, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=patience)
+            self.survival.strike()
             for reference in done:
                 try:
                     self.tallies += ray.get(reference)
                 except RayTaskError as error:
                     raise plain(error) from None
                 except RayError as end:  # various classes: Ray reports its own kills for memory in another one
+                    if self.survival.is_possible:
+                        return self.survival.death_of(lives[reference])
                     raise RunError(
                         f"{lives[reference]} died ({self.deaths.why(lives[reference], end)}); a rank is not restarted: "
                         "the run is over; its spans are in the run directory"
@@ -287,6 +299,7 @@ class ActorGroup:
                     self._from_ray(partial(self.team.look, progress["wishes"]), time.monotonic() + COLLECTOR_SECONDS)
                 watch(progress)
                 rounds.look()
+        return None
 
     def _progress(self) -> dict[str, Any]:
         reference = self.handles["collector"].progress.remote()

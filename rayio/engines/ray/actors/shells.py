@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+import signal
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +33,7 @@ from rayio.model.cpu_account import ProcessCpu, Stopwatch
 from rayio.model.env import COMPLETER, QueuePort, Shard
 from rayio.model.kernel import WallKernel
 from rayio.model.ledger import Tally
+from rayio.model.plan_parts import Doom
 from rayio.model.queue import Delivery, Lease, QueueSpec, Take
 from rayio.model.queue_levels import Levels, levels_of
 from rayio.model.sighting import Sighting, look
@@ -152,6 +154,12 @@ class Host(ReachesModelled):
         """Return the current activities of this actor's roles, even while they block."""
         return self.wiring.standing()
 
+    @ray.method(concurrency_group=WATCH)  # type: ignore[untyped-decorator]
+    async def die(self, pid: int) -> None:
+        """End this process as a failure does, if it is the named one: a repeated call may reach its successor."""
+        if pid == os.getpid():
+            os.kill(pid, signal.SIGKILL)
+
     async def sighting(self) -> Sighting | None:
         """Return a description of the host, for actors that read or write."""
         is_told = self.reaches_storage and not self.plan.modelled
@@ -169,12 +177,15 @@ class Host(ReachesModelled):
             await self.collector.push.remote(self.birth.name, to_ipc(table), self.recorder.drained)
         return self.recorder.drained, self._cpu.read()
 
+    def _send(self) -> None:
+        if (table := self.recorder.drain()) is not None:
+            self.collector.push.remote(self.birth.name, to_ipc(table), self.recorder.drained)
+
     async def _flush_regularly(self) -> None:
         sent = Levels()
         while True:
             await asyncio.sleep(FLUSH_SECONDS)
-            if (table := self.recorder.drain()) is not None:
-                self.collector.push.remote(self.birth.name, to_ipc(table), self.recorder.drained)
+            self._send()
             if self.plan.trace.live and (levels := levels_of(self.wiring.queues, self.tallies.values())) != sent:
                 self.collector.level.remote(self.birth.name, levels)
                 sent = levels
@@ -294,8 +305,7 @@ class TrainerRank(Host):
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
-        mine = {rank for (rank,) in birth.members}
-        self.tallies = {tally.rank: tally for tally in self.plan.tallies() if tally.rank in mine}
+        self.tallies = {tally.rank: tally for tally in birth.tallies}
         #: Connections to the queues; or the readers' calls, for queues in this process.
         self._queues: dict[tuple[int, ...], Line] = {}
         if self.plan.is_queued_in_rank:
@@ -323,6 +333,19 @@ class TrainerRank(Host):
     def writers(self, rank: int) -> Mapping[int, RemoteWriter]:
         """See ``rayio.model.wiring.RankPorts``."""
         return self._writers
+
+    def saved(self) -> Callable[[int, Tally], None] | None:
+        """See ``rayio.model.wiring.RankPorts``; the collector gets the spans until then first."""
+
+        def saved(number: int, tally: Tally) -> None:
+            self._send()
+            self.collector.saved.remote(number, tally)
+
+        return saved
+
+    def doom(self, doom: Doom) -> None:
+        """See ``rayio.model.wiring.RankPorts``."""
+        os.kill(os.getpid(), signal.SIGKILL)
 
     async def run(self) -> list[Tally]:
         """Run every rank's life to its end; return each rank's consumption."""

@@ -1,0 +1,186 @@
+"""Failures on Ray: actors that are killed on purpose, and ranks that start again from a checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+import ray
+from ray.exceptions import RayError
+
+from rayio.engines.ray.cluster.control import Control
+from rayio.engines.ray.placement import SERVERS, ActorSpec
+from rayio.errors import RunError
+from rayio.model.attempts import Attempts, Death, Saved
+from rayio.model.ledger import Tally
+from rayio.model.plan import Plan
+from rayio.scenario.failures import REPLACED
+from rayio.trace.clocks import Anchor
+
+#: Seconds for ranks that are alive to send their spans and their consumption.
+LEAVE_SECONDS = 10.0
+#: Seconds for the collector to answer.
+ANSWER_SECONDS = 30.0
+
+
+class Group(Protocol):
+    """The part of a run's actors (``rayio.engines.ray.actors.group``) that failures need."""
+
+    plan: Plan
+    specs: list[ActorSpec]
+    handles: dict[str, Any]
+    actors: list[dict[str, Any]]
+    restarts: list[dict[str, Any]]
+    tallies: list[Tally]
+    control: Control
+    anchor: Anchor
+
+    def create(self, spec: ActorSpec, name: str = "") -> Any:
+        """Create a role's actor."""
+
+    def await_ready(self, names: Iterable[str], say: Callable[[str], None]) -> None:
+        """Wait until actors have started."""
+
+
+class Survival:
+    """The failures of a run on Ray; ``tallies`` are the run's, which a restart sets back to the checkpoint."""
+
+    def __init__(self, group: Group, tallies: list[Tally]) -> None:
+        self.group = group
+        self.attempts = Attempts(group.plan, tallies, Saved(group.plan.world_size))
+        group.plan = self.attempts.plan
+        section = group.plan.failures
+        #: Events on actors that Ray replaces, the earliest last.
+        self._kills = sorted(
+            (event for event in (() if section is None else section.events) if event.kind in REPLACED),
+            key=lambda event: event.at or 0.0,
+            reverse=True,
+        )
+        self._next: Death | None = None
+        #: The deaths of this attempt that this process caused.
+        self._struck: Death | None = None
+
+    @property
+    def is_possible(self) -> bool:
+        """True if the run goes on after the death of a rank."""
+        section = self.group.plan.failures
+        return section is not None and section.policy != "fail"
+
+    def now(self) -> int:
+        """Return the time of the run's clock (ns)."""
+        return self.group.anchor.here().ns + time.perf_counter_ns()
+
+    def start(self) -> None:
+        """Begin the time of the run."""
+        self.attempts.start(self.now())
+        self._next = self.attempts.next_death()
+
+    def seconds_left(self, most: float) -> float:
+        """Return the seconds until the next failure, or ``most`` if it is later."""
+        times = [self._next.at] if self._next is not None else []
+        times += [self.attempts.origin + round((event.at or 0.0) * 1e9) for event in self._kills[-1:]]
+        return min([most, *(max(0.0, (at - self.now()) / 1e9) for at in times)])
+
+    def strike(self) -> None:
+        """Kill what is due."""
+        now = self.now()
+        while self._kills and self.attempts.origin + round((self._kills[-1].at or 0.0) * 1e9) <= now:
+            event = self._kills.pop()
+            self._kill(event.kind, event.number)
+        if self._next is not None and self._next.at <= now:
+            death, self._next = self._next._replace(at=now), None
+            self._struck = death
+            self._kill(death.kind, death.number)
+
+    def death_of(self, name: str) -> Death:
+        """Return the death of a rank's actor: on purpose, at a step, or by another cause."""
+        if self._struck is not None:
+            return self._struck
+        ranks = [member[0] for spec in self.group.specs if spec.name == name for member in spec.members]
+        heard: int = self._ask("last_heard", name)
+        section = self.attempts.first.failures
+        for doom in self.attempts.plan.doomed:
+            if doom.rank in ranks and section is not None:
+                event = section.events[doom.event]
+                return Death(event.kind, event.number, heard, doom.event)
+        return Death("rank", ranks[0] if ranks else 0, heard)
+
+    def restart(self, death: Death, say: Callable[[str], None]) -> None:
+        """Start all ranks again from the newest complete checkpoint.
+
+        Raises:
+            RunError: the policy forbids it, or the collector does not answer.
+            ClusterError: the new ranks did not start.
+        """
+        group, attempts, detected = self.group, self.attempts, self.now()
+        attempts.check(death)
+        say(f"{death.name} died; all ranks start again")
+        attempts.saved.newest = self._ask("newest_checkpoint")
+        ranks = [spec for spec in group.specs if spec.kind == "rank"]
+        delivered = {tally.rank: tally.steps for tally in self._leave(ranks)}
+        group.tallies.clear()
+        group.plan = attempts.restart(death, detected, detected, delivered)
+        names = {spec.name for spec in ranks}
+        group.actors[:] = [actor for actor in group.actors if actor["name"] not in names]
+        for spec in ranks:
+            group.handles[spec.name] = group.create(spec, f"{spec.name}.{group.plan.start.attempt}")
+        group.await_ready(names, say)
+        attempts.begun(self.now())
+        self._struck, self._next = None, attempts.next_death()
+
+    def tallies_of(self, members: Iterable[tuple[int, ...]]) -> Iterator[Tally]:
+        """Return the consumption with which some ranks begin."""
+        ranks = {member[0] for member in members}
+        return (tally for tally in self.attempts.tallies if tally.rank in ranks)
+
+    def notes(self) -> list[str]:
+        """Return a note for each event without effect, once the run is over."""
+        late = [f"failures: {event.name} was not killed, because the run ended before" for event in self._kills]
+        return [*self.attempts.notes(), *late]
+
+    def _leave(self, ranks: list[ActorSpec]) -> list[Tally]:
+        """Take the consumption and the spans of ranks that are alive, then end all."""
+        group, tallies = self.group, list[Tally]()
+        handles = [group.handles[spec.name] for spec in ranks]
+        for reference in group.control.answers([handle.consumed.remote() for handle in handles], LEAVE_SECONDS):
+            with contextlib.suppress(RayError):
+                tallies += ray.get(reference)
+        for reference in group.control.answers([handle.flush.remote() for handle in handles], LEAVE_SECONDS):
+            with contextlib.suppress(RayError):
+                ray.get(reference)
+        for handle in handles:
+            with contextlib.suppress(RayError):
+                ray.kill(handle)
+        return tallies
+
+    def _kill(self, kind: str, number: int) -> None:
+        """Send SIGKILL to the processes of a rank, a node or another role: each sends it to itself."""
+        for name in self._names(kind, number):
+            if (handle := self.group.handles.get(name)) is not None:
+                pids = [actor["pid"] for actor in self.group.actors if actor["name"] == name]
+                pids += [restart["pid"] for restart in self.group.restarts if restart["actor"] == name]
+                if pids:
+                    handle.die.remote(pids[-1])
+
+    def _names(self, kind: str, number: int) -> Iterator[str]:
+        if kind == "barrier" or (kind == "node" and number == 0):
+            yield "barrier"
+        workers = max(1, self.group.plan.loader.num_workers)
+        member = divmod(number, workers) if kind == "reader" else (number,)
+        for spec in self.group.specs:
+            is_on_node = kind == "node" and spec.node == number and spec.kind not in SERVERS
+            if is_on_node or (spec.kind == kind and member in spec.members):
+                yield spec.name
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        """Call the collector.
+
+        Raises:
+            RunError: it does not answer.
+        """
+        reference = getattr(self.group.handles["collector"], method).remote(*arguments)
+        if not self.group.control.answers([reference], ANSWER_SECONDS):
+            raise RunError("the collector does not answer: a rank died, and nobody knows the newest checkpoint")
+        return ray.get(reference)

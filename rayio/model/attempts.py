@@ -1,0 +1,229 @@
+"""Attempts: a run that loses a rank or a node goes on from its newest complete checkpoint, in a further attempt.
+
+Each attempt is a separate run from ``Plan.start`` on. A checkpoint is complete once every rank has passed its step
+and its own part is durable. Each rank's tally belongs to the checkpoint, as the state of a data loader does in a real
+one: it is what the ledger counts when the run goes on from there. Everything here is pure; engines carry it out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from rayio import seeds
+from rayio.errors import RunError
+from rayio.model.ledger import Tally
+from rayio.model.manifest import Restored
+from rayio.model.plan import Plan
+from rayio.model.plan_parts import Doom
+from rayio.place import Start
+from rayio.records.failures import Restart
+from rayio.scenario.failures import ENDING, named
+from rayio.units import format_seconds
+
+
+class Death(NamedTuple):
+    """The death of a rank or a node at a time (ns, as the run's clock counts)."""
+
+    kind: str
+    number: int
+    at: int
+    #: The position of its event in the scenario; -1 for a failure that is no event.
+    event: int = -1
+
+    @property
+    def name(self) -> str:
+        """The name of what died."""
+        return named(self.kind, self.number)
+
+
+class DeadError(RunError):
+    """A rank or a node has died on purpose; the engine starts the next attempt."""
+
+    def __init__(self, death: Death) -> None:
+        super().__init__(f"{death.name} died (failures)")
+        self.death = death
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A complete checkpoint: its number in the run, and the consumption of every rank until then, by rank."""
+
+    number: int
+    tallies: tuple[Tally, ...]
+
+
+class Saved:
+    """The checkpoints of a run, as ranks report them; ``keep`` is called with each complete one."""
+
+    def __init__(self, world_size: int, keep: Callable[[Mark], None] = lambda mark: None) -> None:
+        self.world_size = world_size
+        self.keep = keep
+        #: The newest complete checkpoint.
+        self.newest: Mark | None = None
+        #: By number: the tallies of ranks that have saved a checkpoint which is not complete.
+        self._partial: dict[int, dict[int, Tally]] = {}
+
+    def add(self, number: int, tally: Tally) -> None:
+        """Record that a rank has passed a checkpoint's step and its part is durable; ``tally`` is a copy."""
+        if self.newest is not None and number <= self.newest.number:
+            return
+        ranks = self._partial.setdefault(number, {})
+        ranks[tally.rank] = tally
+        if len(ranks) == self.world_size:
+            self.newest = Mark(number, tuple(ranks[rank] for rank in sorted(ranks)))
+            self._partial = {later: some for later, some in self._partial.items() if later > number}
+            self.keep(self.newest)
+
+    def forget_partial(self) -> None:
+        """Forget checkpoints that an attempt left incomplete."""
+        self._partial.clear()
+
+
+class Attempts:
+    """The attempts of a run: when the next failure comes, and where the run goes on after one.
+
+    ``plan`` is that of the first attempt; ``tallies`` are the run's, one for each rank, which a restart sets back to
+    the checkpoint. ``begin`` is the time of the first attempt (ns).
+    """
+
+    def __init__(self, plan: Plan, tallies: list[Tally], saved: Saved, begin: int = 0) -> None:
+        self.first = plan
+        self.tallies = tallies
+        self.saved = saved
+        #: Times (ns) of the clock: when the run began, and when the current attempt did.
+        self.origin = self.begin = begin
+        self.restarts: list[Restart] = []
+        section = plan.failures
+        #: Events on ranks and nodes that have not happened, by position.
+        self._events = {
+            place: event
+            for place, event in enumerate(() if section is None else section.events)
+            if event.kind in ENDING
+        }
+        self._missed: list[str] = []
+        self.plan = self._planned(plan.start, None)
+
+    def start(self, now: int) -> None:
+        """Set the time of the first attempt (ns), which is that of the run."""
+        self.origin = self.begin = now
+
+    def next_death(self) -> Death | None:
+        """Return the first failure with a time in the current attempt, if any.
+
+        The time until a node fails is exponential and starts anew with each attempt; the first of n nodes fails n times
+        as early.
+        """
+        section, deaths = self.first.failures, []
+        if section is None:
+            return None
+        for place, event in [*self._events.items()]:
+            if event.at is None:
+                continue
+            at = self.origin + round(event.at * 1e9)
+            if at >= self.begin:
+                deaths.append(Death(event.kind, event.number, at, place))
+            else:
+                del self._events[place]
+                self._missed.append(
+                    f"failures: {event.name} at {format_seconds(event.at)} had no effect, because the run was being "
+                    "restarted"
+                )
+        if section.mtbf is not None:
+            nodes, index = self.plan.cluster.nodes, np.arange(2, dtype=np.int64)
+            time, which = seeds.uniform(seeds.key(self.plan.seed, "failures", self.plan.start.attempt), index)
+            after = -math.log(time) * section.mtbf / nodes
+            deaths.append(Death("node", min(int(which * nodes), nodes - 1), self.begin + round(after * 1e9)))
+        return min(deaths, key=lambda death: death.at, default=None)
+
+    def check(self, death: Death) -> None:
+        """Refuse to survive a death that ends the run.
+
+        Raises:
+            RunError: the policy is to fail, or there were too many restarts.
+        """
+        section, when = self.first.failures, format_seconds((death.at - self.origin) / 1e9)
+        if section is None or section.policy == "fail":
+            raise RunError(f"{death.name} died after {when}, and failures.policy=fail ends the run then")
+        if len(self.restarts) >= section.max_restarts:
+            raise RunError(
+                f"{death.name} died after {when}: the run was restarted {len(self.restarts)} times before, and "
+                f"failures.max_restarts={section.max_restarts}; raise it, or save checkpoints more often"
+            )
+
+    def restart(self, death: Death, detected: int, begin: int, delivered: Mapping[int, int] | None = None) -> Plan:
+        """Return the plan of the next attempt, which begins at ``begin`` after a death noticed at ``detected`` (ns).
+
+        ``delivered`` has the steps that each rank consumed by now; None: the tallies have them.
+
+        Raises:
+            RunError: the policy is to fail, or there were too many restarts.
+        """
+        self.check(death)
+        self._events.pop(death.event, None)
+        self.saved.forget_partial()
+        section = self.first.failures
+        mark = self.saved.newest if section is not None and section.policy == "from_checkpoint" else None
+        steps = {tally.rank: tally.steps for tally in self.tallies} if delivered is None else delivered
+        restored = restored_tallies(self.first, mark)
+        redone = sum(max(0, steps.get(tally.rank, 0) - tally.steps) for tally in restored)
+        for before, tally in zip(self.tallies, restored, strict=True):
+            tally.moved = before.moved  # what was read stays read
+        self.tallies[:] = restored
+        start = continued(self.first, mark, self.plan.start.attempt + 1).start
+        self.restarts.append(
+            Restart(
+                attempt=start.attempt,
+                cause=death.name,
+                at=(death.at - self.origin) / 1e9,
+                detect_seconds=(detected - death.at) / 1e9,
+                restart_seconds=(begin - detected) / 1e9,
+                is_from_checkpoint=mark is not None,
+                epoch=start.epoch,
+                step=start.step,
+                redone_steps=redone,
+            )
+        )
+        self.begin = begin
+        self.plan = self._planned(start, mark)
+        return self.plan
+
+    def begun(self, now: int) -> None:
+        """Set the time at which the current attempt really began (ns)."""
+        before = self.restarts.pop()
+        more = (now - self.begin) / 1e9
+        self.restarts.append(replace(before, restart_seconds=before.restart_seconds + more))
+        self.begin = now
+
+    def notes(self) -> list[str]:
+        """Return a note for each event without effect, once the run is over."""
+        late = [f"failures: {event.name} did not die, because the run ended before" for event in self._events.values()]
+        return [*self._missed, *late]
+
+    def _planned(self, start: Start, mark: Mark | None) -> Plan:
+        """Return the plan of an attempt, with the checkpoint that it restores and its deaths at a step."""
+        plan, doomed = continued(self.first, mark, start.attempt), list[Doom]()
+        for place, event in self._events.items():
+            if event.at_step is not None:
+                rank = event.number * (plan.cluster.ranks_per_node if event.kind == "node" else 1)
+                doomed.append(Doom(rank, *divmod(event.at_step, plan.steps[0]), place))
+        return replace(plan, doomed=tuple(doomed))
+
+
+def restored_tallies(plan: Plan, mark: Mark | None) -> list[Tally]:
+    """Return each rank's consumption at a checkpoint, or nothing at the start."""
+    return plan.tallies() if mark is None else [replace(tally) for tally in mark.tallies]
+
+
+def continued(plan: Plan, mark: Mark | None, attempt: int) -> Plan:
+    """Return the plan of an attempt that restores a checkpoint and goes on after it, or begins at the start."""
+    saved = plan.checkpointing
+    if mark is None or saved is None:
+        return replace(plan, start=plan.start._replace(attempt=attempt))
+    epoch, step = saved.schedule.step(mark.number)
+    restored = Restored(epoch, step, saved.request_bytes)
+    return replace(plan, start=Start(epoch, step + 1, attempt), checkpointing=replace(saved, restored=restored))
