@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import rayio
+from rayio.scenario.derive import compute_times
 from rayio.scenario.load import load
 
 Keys = Mapping[str, Any]
@@ -118,7 +119,7 @@ def outcome(workload: str, keys: Keys) -> Outcome:
 
 def starts(advised: Advised) -> tuple[Keys, Keys]:
     """Return the keys of both starts."""
-    compute = load(advised.workload).train.compute.expected
+    compute = compute_times(load(advised.workload)).expected
     return advised.short, {**advised.short, "train.compute": compute / FASTER}
 
 

@@ -16,13 +16,13 @@ import h5py
 import numpy as np
 import pytest
 
-from rayio.data.formats import FORMATS, hdf5
+from rayio.data.formats import FORMATS, hdf5, hdf5_ragged, hdf5_stream
 from rayio.data.formats.chunks import Hdf5Options, chunk_shape
 from rayio.data.formats.hdf5 import METADATA_BYTES
 from rayio.data.formats.sample import fill
 from rayio.data.layout import Batch, Layout
 from rayio.errors import DataError, ScenarioError, StorageError
-from rayio.schema.distribution import Constant
+from rayio.schema.distribution import Constant, Uniform
 from rayio.storage.real import counted_opener
 from rayio.storage.stores.counted import WINDOW_BYTES, Traffic
 from rayio.storage.stores.posix import PosixFile, PosixStore
@@ -161,7 +161,7 @@ def test_what_storage_raises_comes_through_hdf5_unchanged(first: int, error: Bas
 def test_hdf5_keeps_no_stream_even_while_the_error_is_kept(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     layout, streams = layout_of(1000, 2, None), weakref.WeakSet[Any]()
 
-    class Watched(hdf5.Stream):
+    class Watched(hdf5_stream.Stream):
         def __init__(self, file: BinaryIO) -> None:
             super().__init__(file)
             streams.add(self)
@@ -226,7 +226,7 @@ class Endless(io.BytesIO):
 def test_hdf5_is_not_answered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     layout = layout_of(1000, 2, None)
     batch, file = layout.whole_file(0), Endless(written(layout))
-    monkeypatch.setattr(hdf5, "METADATA_READS", 2)
+    monkeypatch.setattr(hdf5_stream, "METADATA_READS", 2)
     with pytest.raises(DataError, match=r"sample 0 .* found none .*no end of them: the file is corrupted"):
         FORM.read(lambda path: file, layout, batch, np.zeros(2000, np.uint8))
     assert file.asked == 2
@@ -440,3 +440,34 @@ def test_a_compressed_file_of_something_else_is_refused(damage: str, tmp_path: P
 def test_compression_without_chunks_is_refused(chunk: int | None, message: str) -> None:
     with pytest.raises(ScenarioError, match=message):
         scenario(dataset__format="hdf5", dataset__compression="gzip")
+
+
+def test_samples_of_several_sizes_lie_in_one_dataset_with_their_offsets(tmp_path: Path) -> None:
+    layout = Layout(2, 50, Uniform(low=16, high=3000), 5, ".hdf5", Hdf5Options(), sizes="per_sample")
+    for number in range(2):
+        path = tmp_path / layout.path(number)
+        path.parent.mkdir(exist_ok=True)
+        with path.open("wb") as file:
+            FORM.write(file, layout, number)
+        with h5py.File(path) as h5:
+            offsets, pixels = h5["offsets"][:], h5["x"][:]
+            assert h5["y"][:].tolist() == [*range(50 * number, 50 * number + 50)]
+        sizes = layout.sizes_of(np.arange(50 * number, 50 * number + 50))
+        assert np.diff(offsets).tolist() == sizes.tolist()
+        assert len({*sizes.tolist()}) > 10
+        for row in range(50):
+            sample = np.empty(int(sizes[row]), np.uint8)
+            fill(sample, layout.seed, 50 * number + row)
+            assert pixels[offsets[row] : offsets[row + 1]].tobytes() == sample.tobytes()
+    content = bytearray((tmp_path / layout.path(0)).read_bytes())
+    content[hdf5_ragged.HEAD_BYTES + 8 * 3] ^= 1  # the offset of the fourth sample
+    (tmp_path / layout.path(0)).write_bytes(content)
+    batch = layout.whole_file(0, 2, 3)
+    with pytest.raises(DataError, match=r"sample 2 \(row 2\): expected offset \d+ at byte 1007, found \d+"):
+        FORM.read(counted_opener(PosixStore(tmp_path), Traffic()), layout, batch, np.empty(batch.total_bytes, np.uint8))
+
+
+@pytest.mark.parametrize("key", ["chunk", "datasets"])
+def test_samples_of_several_sizes_have_no_chunks_and_no_other_datasets(key: str) -> None:
+    with pytest.raises(ScenarioError, match=rf"dataset.{key}=.*: not for samples that differ in size"):
+        scenario(dataset__format="hdf5", dataset__sizes="per_sample", **{f"dataset__{key}": 4})

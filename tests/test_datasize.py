@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 import rayio
 from rayio.cli import main
 from rayio.errors import ScenarioError
+from rayio.imports.mlperf_rules import floor_of
 from rayio.scenario.load import build
-from rayio.study.sizing.mlperf import floor_of, sizing
+from rayio.study.sizing.mlperf import sizing
 
 GiB = 1 << 30
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import foreign
+import h5py
 import numpy as np
 import pytest
 from walks import SLOW, requests
 
+from rayio import storage
 from rayio.data.access.contract import ACCESSES, Files
 from rayio.data.formats import form_of, layout_of
 from rayio.data.sampler import Sampler
@@ -260,3 +263,32 @@ def test_files_that_change_between_planning_and_reading_are_told(tmp_path: Path)
     foreign.npz(paths[2], 50, 1)
     with pytest.raises(DataError, match=r"img_0002_of_0006.npz: expected a file of \d+ bytes, found \d+; run again"):
         run(wanted, engine="local", out=tmp_path / "out")
+
+
+def test_a_dataset_that_would_fill_the_memory_is_told_before_it_does(tmp_path: Path) -> None:
+    foreign.written(tmp_path, "hdf5", files=2)
+    with h5py.File(tmp_path / "img_0000_of_0002.hdf5", "w") as file:
+        file.create_dataset("records", shape=(1, 1 << 40), dtype="u1", chunks=(1, 1 << 20), compression="gzip")
+    with pytest.raises(DataError, match=r"expected a file of hdf5, found none \(a dataset of 1099511627776 bytes in a"):
+        external(tmp_path)
+
+
+def test_a_pipe_among_the_files_is_told(tmp_path: Path) -> None:
+    foreign.written(tmp_path, "npz")
+    os.mkfifo(tmp_path / "img_0009.npz")
+    with pytest.raises(RayioError, match=r"img_0009.npz.*not a .*file"):
+        external(tmp_path)
+
+
+def test_objects_of_a_bucket_are_read_as_they_are(place: str, tmp_path: Path) -> None:
+    paths = foreign.written(tmp_path / "train", "npz", files=4, subfolders=2)
+    store = storage.open(place)
+    for path in paths:
+        content = path.read_bytes()
+        store.write(str(path.relative_to(tmp_path)), lambda file, content=content: file.write(content))  # type: ignore[misc]
+    wanted = external(Path("unused"), dataset__path=f"{place}/train", loader__batch_size=1)
+    done = run(wanted, engine="local", out=tmp_path / "out")
+    assert books_of(done).delivered_bytes == sum(path.stat().st_size for path in paths)
+    store.write("train/0/img_0002_of_0004.npz", lambda file: file.write(b"PK\3\4"))
+    with pytest.raises(DataError, match=r"img_0002_of_0004.npz: expected a file of \d+ bytes, found 4; run again"):
+        run(wanted, engine="local", out=tmp_path / "again")

@@ -67,11 +67,13 @@ def test_published_files_import_simulate_and_come_to_their_documented_numbers(
         pytest.skip("DLIO's own files are not here")
     text = path.read_text()
     overrides: list[str] = []
-    if "transformer" in text or "layer_parameters" in text:
+    if "num_checkpoints_read" in text or "layer_parameters" in text:
         with pytest.raises(ScenarioError) as refused:
             load(f"dlio:{path}")
         lines = "\n".join(refused.value.problems)
-        keys = "num_layers|tensor|pipeline|zero_stage|num_checkpoints_read|layer_parameters"
+        keys = (
+            "num_checkpoints_write|num_checkpoints_read|time_between_checkpoints|layer_parameters|optimization_groups"
+        )
         for key in re.findall(rf"^ +({keys}):", text, re.MULTILINE):
             assert re.search(rf"\.{key}=.*: not yet: ", lines)
         return
@@ -195,6 +197,7 @@ ACTING: dict[str, Any] = {
     "dataset.num_samples_per_file": 5, "dataset.record_length_bytes": 777, "dataset.record_length": 777,
     "dataset.record_length_bytes_stdev": 5, "dataset.record_length_stdev": 5, "dataset.record_dims": [9, 30],
     "dataset.record_element_type": "float64", "dataset.num_subfolders_train": 3, "dataset.compression": "gzip",
+    "dataset.compression_level": 7,
     "dataset.enable_chunking": True, "dataset.chunk_size": 40, "dataset.hdf5.chunk_dims": [20],
     "reader.data_loader": "dali", "reader.batch_size": 2, "reader.batch_size_eval": 2, "reader.read_threads": 3,
     "reader.prefetch_size": 9, "reader.file_shuffle": "seed", "reader.sample_shuffle": "random",
@@ -208,11 +211,15 @@ ACTING: dict[str, Any] = {
     "checkpoint.fsync": True, "storage.storage_type": "direct_fs", "storage.storage_root": "/mnt",
     "storage.storage_options.endpoint_url": "http://localhost:9000", "storage.storage_options.region": "eu-west-1",
     "storage.storage_options.s3_force_path_style": True, "storage.storage_options.s3_max_attempts": 3,
-    "metric.au": 0.7,
+    "metric.au": 0.7, "model.num_layers": 5, "model.model_datatype": "fp32", "model.optimizer_datatype": "fp16",
+    "model.parallelism.tensor": 2, "model.parallelism.pipeline": 2, "model.parallelism.zero_stage": 3,
+    "model.transformer.vocab_size": 9, "model.transformer.hidden_size": 64, "model.transformer.ffn_hidden_size": 9,
+    "model.transformer.num_attention_heads": 16, "model.transformer.num_kv_heads": 4,
 }  # fmt: skip
 SAVED = {"workflow.checkpoint": True}
 TRIED = {"workflow.evaluation": True, "dataset.num_files_eval": 8}
 BUCKET = {"storage.storage_type": "s3", "storage.storage_root": "bucket"}
+SHAPED = SAVED | {"model.type": "transformer", "model.num_layers": 4}
 TORCH = {"framework": "pytorch", "dataset.format": "hdf5"}
 #: Other keys that a key needs to act, by the beginning of its name; the last one that fits is taken.
 NEEDED: dict[str, dict[str, Any]] = {
@@ -220,18 +227,22 @@ NEEDED: dict[str, dict[str, Any]] = {
     "dataset.record_element_type": {"dataset.record_dims": [80]},
     "dataset.enable_chunking": TORCH | {"dataset.chunk_size": 50}, "dataset.hdf5.": TORCH,
     "dataset.chunk_size": TORCH | {"dataset.enable_chunking": True},
+    "dataset.compression_level": TORCH
+    | {"dataset.enable_chunking": True, "dataset.chunk_size": 99, "dataset.compression": "gzip"},
     "dataset.num_files_eval": {"workflow.evaluation": True}, "workflow.evaluation": {"dataset.num_files_eval": 8},
     "reader.batch_size_eval": TRIED, "reader.sample_shuffle": {"framework": "pytorch", "dataset.format": "npz"},
     "evaluation.eval_after_epoch": TRIED | {"train.epochs": 2},
     "checkpoint.checkpoint_after_epoch": SAVED | {"train.epochs": 3},
-    "reader.computation_threads": {"reader.preprocess_time": 1},
+    "reader.computation_threads": {"reader.preprocess_time": 1}, "model.num_layers": SHAPED,
+    "model.transformer.": SHAPED, "model.parallelism.": SHAPED, "model.model_datatype": SHAPED,
+    "model.optimizer_datatype": SHAPED, "model.type": SAVED | {"model.model_size": 3},
 }  # fmt: skip
 #: A value without effect, and a value that cannot be, of keys with one possible value.
 SINGLE: dict[str, tuple[Any, Any]] = {
     "dataset.hdf5.num_dset_per_record": (1, 3), "reader.computation_threads": (1, 2),
     "checkpoint.mode": ("default", "subset"), "checkpoint.rank_sync": (False, True),
     "output.metric.exclude_start_steps": (1, 2), "metric.exclude_end_steps": (0, 1),
-    "output.metric.exclude_end_steps": (0, 1), "metric.exclude_start_steps": (1, 0),
+    "model.parallelism.data": (-1, 4), "output.metric.exclude_end_steps": (0, 1), "metric.exclude_start_steps": (1, 0),
 }  # fmt: skip
 #: Keys whose value is refused, or is a line, in place of a key of the scenario.
 REFUSED_VALUE, ONLY_LINE = ("model.type", "reader.data_loader", "framework"), ("workflow.train",)
@@ -286,7 +297,7 @@ def test_a_key_without_effect_is_a_line_and_changes_nothing(key: str, tmp_path: 
 @pytest.mark.parametrize("key", [key for key in KEYS if KEYS[key].fate == REFUSED])
 def test_a_refused_key_is_refused_by_its_name_with_the_reason(key: str, tmp_path: Path) -> None:
     with pytest.raises(ScenarioError) as refused:
-        read(tmp_path, {**SAVED, "model.num_layers": 4, key: 7})
+        read(tmp_path, {**SAVED, key: 7})
     lines = [line for line in refused.value.problems if f"{key}=" in line]
     assert len(lines) == 1
     assert KEYS[key].why in lines[0]
@@ -329,6 +340,61 @@ def test_any_mix_of_documented_keys_imports_or_is_refused_in_lines(
     assert all(str(path) in line and "\n" not in line for line in problems)
 
 
+GiB = 1 << 30
+#: Sizes of a transformer as published, and what DLIO's formulas make of them: GiB in all, and files.
+TRANSFORMERS = [
+    ("llama-8b", {"layers": 32, "hidden": 4096, "ffn": 14336, "heads": 32, "kv": 8}, (1, 1, 3), 8, 104.70, 16),
+    ("llama-70b", {"layers": 80, "hidden": 8192, "ffn": 28672, "heads": 128, "kv": 8}, (8, 1, 3), 64, 911.21, 128),
+    ("llama-405b", {"layers": 126, "hidden": 16384, "ffn": 53248, "heads": 128, "kv": 8}, (8, 32, 1), 512, 5292.25,
+     1544),
+    ("llama-1t", {"layers": 128, "hidden": 25872, "ffn": 98304, "heads": 192, "kv": 32}, (8, 64, 1), 1024, 15426.59,
+     2072),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("published", TRANSFORMERS, ids=[row[0] for row in TRANSFORMERS])
+def test_a_transformer_has_the_published_size(published: tuple[Any, ...], tmp_path: Path) -> None:
+    name, shape, parallel, ranks, size, files = published
+    tensor, pipeline, zero = parallel
+    text = f"""
+model:
+  name: {name}
+  type: transformer
+  num_layers: {shape["layers"]}
+  parallelism: {{tensor: {tensor}, pipeline: {pipeline}, zero_stage: {zero}}}
+  transformer: {{vocab_size: 128256, hidden_size: {shape["hidden"]}, ffn_hidden_size: {shape["ffn"]},
+                num_attention_heads: {shape["heads"]}, num_kv_heads: {shape["kv"]}}}
+framework: pytorch
+workflow: {{checkpoint: True}}
+dataset: {{format: npz, num_files_train: 2048}}
+train: {{computation_time: 1}}
+"""
+    scenario = load(written(tmp_path, text), [f"cluster.ranks_per_node={ranks // pipeline}"])
+    assert derive.world_size(scenario) == ranks
+    assert derive.checkpoint_bytes(scenario) / GiB == pytest.approx(size, abs=0.006)
+    assert scenario.checkpoint is not None
+    topology = scenario.topology
+    state = scenario.checkpoint.model
+    assert sum(len(scenario.checkpoint.writers.files(rank, state, topology)) for rank in range(ranks)) == files
+    alone = load(written(tmp_path, text))
+    assert derive.world_size(alone) == tensor * pipeline, "one replica is assumed"
+
+
+def test_times_have_the_means_of_their_distributions(tmp_path: Path) -> None:
+    """The means of numpy's distributions of these parameters, which DLIO draws from."""
+    means = {
+        "{type: gamma, shape: 2, scale: 0.25}": 2 * 0.25,
+        "{type: exponential, scale: 0.25}": 0.25,
+        "{type: uniform, min: 1, max: 2}": 1.5,
+        "{type: poisson, lam: 3}": 3.0,
+        "{type: normal, mean: 4, stdev: 0.001}": 4.0,
+        "{mean: 5}": 5.0,
+    }
+    for text, mean in means.items():
+        scenario = load(written(tmp_path, f"framework: tensorflow\ntrain: {{computation_time: {text}}}\n"))
+        assert derive.compute_seconds(scenario) == pytest.approx(mean), text
+
+
 def shown_workloads() -> dict[str, list[str]]:
     """The rows of the page's table by workload."""
     page = (ROOT / "docs" / "dlio.md").read_text()
@@ -360,3 +426,68 @@ def test_the_page_shows_what_a_published_file_comes_to(path: Path | None) -> Non
         f"{theirs['files']:,} × {theirs['samples'] // theirs['files']:,}",
         *(first if first == second else f"{first}, here {second}" for first, second in cells),
     ]
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("dlio:", "dlio: names no file; write dlio:FILE"),
+        ("dlio:nothere.yaml", "nothere.yaml: no such file"),
+        ("dlio:{here}", "is a folder"),
+        ("dlio:{here}/mine.yaml", "mine.yaml: is a scenario of rayio (loader), not a workload of DLIO; leave dlio:"),
+        ("dlio:{here}/empty.yaml", "empty.yaml: is empty; a workload of DLIO has sections such as dataset"),
+        ("dlio:{here}/text.yaml", "text.yaml: must be a mapping with keys, not hello"),
+        ("dlio:{here}/near.yaml", "near.yaml:2: reader.batch_sice=5: is no key of DLIO; did you mean reader.batch_s"),
+        ("dlio:{here}/moved.yaml", "moved.yaml:1: train.batch_size=5: is no key of DLIO; did you mean reader.batch"),
+        ("dlio:{here}/bucket.yaml", "is missing, the name of the bucket"),
+        ("{here}/near.yaml", "use loader"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_workload_is_one_line(source: str, line: str, tmp_path: Path) -> None:
+    texts = {
+        "mine": "name: x\nloader: {batch_size: 3}\n", "empty": "", "text": "hello\n",
+        "near": "framework: pytorch\nreader: {batch_sice: 5}\n", "moved": "train: {batch_size: 5}\n",
+        "bucket": "storage: {storage_type: s3}\n",
+    }  # fmt: skip
+    for name, text in texts.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    with pytest.raises(ScenarioError) as refused:
+        load(source.format(here=tmp_path))
+    assert any(line in problem for problem in refused.value.problems)
+    assert all("\n" not in problem for problem in refused.value.problems)
+
+
+def test_credentials_are_never_shown_and_may_come_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "hush-hush"
+    bucket = ["++workload.storage.storage_type=s3", "++workload.storage.storage_root=b"]
+    key = "++workload.storage.storage_options.secret_access_key"
+    source = written(tmp_path, VOLUMES)
+    with pytest.raises(ScenarioError, match=r"=\*\*\*: credentials belong in the environment") as refused:
+        load(source, [*bucket, f"{key}={secret}"])
+    assert secret not in "".join(refused.value.problems)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
+    told = [*bucket, key + "=${oc.env:AWS_SECRET_ACCESS_KEY}"]
+    made = converted(source, told)
+    assert made is not None
+    assert any("rayio reads AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY from" in line for line in made.idle)
+    assert secret not in repr(made)
+    assert load(source, told).dataset.path == "s3://b/data/volumes/train"
+
+
+def test_commands_take_a_workload_where_they_take_a_scenario(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = written(tmp_path, VOLUMES)
+    small = ["++workload.dataset.record_length_bytes=3000", "~workload.dataset.record_length_bytes_stdev"]
+    main_exits(0, "run", source, *small, "--engine", "local", "--no-report", "expect.au_dlio=>= 0")
+    assert "keys act otherwise here" in capsys.readouterr().err
+    main_exits(0, "sweep", source, *small, "++workload.reader.read_threads=1,2", "train.steps=4", "--out", "swept")
+    assert (tmp_path / "swept" / "sweep.csv").read_text().count("\n") == 3
+    main_exits(0, "show", source, *small)
+    shown = capsys.readouterr().out
+    assert "source: DLIO's workload.yaml ++workload.dataset.record_length_bytes=3000 ~workload" in shown
+    scenario = load(source, {"++workload.reader.batch_size": 5, "~workload.metric": None, "cluster.nodes": 2})
+    assert (scenario.loader.batch_size, dict(scenario.expect), scenario.cluster.nodes) == (5, {}, 2)

@@ -13,14 +13,17 @@ from hypothesis import strategies as st
 
 from rayio.analyze.arrays import RunArrays
 from rayio.analyze.shape import RunShape
-from rayio.analyze.timeline import STEP_PHASES, timeline
+from rayio.analyze.timeline import timeline
 from rayio.records.hosts import Fetched
 from rayio.records.metric_names import HEADLINE, METRICS, SPLIT, lookup
 from rayio.records.run_result import RunResult
 from rayio.scenario.load import load
+from rayio.scenario.meetings import Meetings
 from scenarios import scenario
 
 #: Virtual times begin small, wall times at the Unix epoch: both must be exact.
+#: Phases of a step in which the hand-made ranks spend time.
+PHASES = ("data_wait", "compute", "sync", "checkpoint", "evaluate")
 UNIX = 1_754_000_000_000_000_000
 
 
@@ -82,6 +85,8 @@ def test_each_ranks_life_is_split_to_the_nanosecond(origin: int) -> None:
         "startup": [100, 120],
         "restore": [0, 0],
         "data_wait": [50, 45],
+        "device_copy": [0, 0],
+        "bubble": [0, 0],
         "compute": [150, 160],
         "sync": [25, 0],
         "checkpoint": [70, 0],
@@ -190,6 +195,8 @@ def test_what_a_failure_cost_is_restart_and_each_step_counts_once() -> None:
         "startup": 10,
         "restore": 0,
         "data_wait": 30,
+        "device_copy": 0,
+        "bubble": 0,
         "compute": 30,
         "sync": 0,
         "checkpoint": 0,
@@ -284,7 +291,9 @@ def test_the_shape_follows_from_the_scenario(tmp_path: Any) -> None:
         "name: s\ncluster: {nodes: 2, ranks_per_node: 2}\nloader: {batch_size: 3}\n"
         "dataset: {path: d, num_files: 64, sample_bytes: 1 KiB}\ntrain: {epochs: 5, compute: 1 ms, warmup_steps: 2}\n"
     )
-    assert RunShape.of(load(path)) == RunShape(4, 3, 2, 5, 5, prefetched=8)
+    assert RunShape.of(load(path)) == RunShape(
+        4, 3, 2, 5, 5, prefetched=8, meetings=Meetings(ranks=4, epochs=5, steps=5)
+    )
 
 
 def test_without_drop_last_the_shape_says_what_every_rank_has() -> None:
@@ -341,7 +350,7 @@ def test_every_nanosecond_of_every_life_is_accounted_for(
     ranks: list[tuple[int, int, list[tuple[int, ...]]]], origin: int, seed: int
 ) -> None:
     trace = Trace(origin)
-    phases = ("data_wait", "compute", "sync", "checkpoint", "evaluate", "gap")
+    phases = (*PHASES, "gap")
     for number, (begin, startup, steps) in enumerate(ranks):
         story = [("startup", startup), *(pair for step in steps for pair in zip(phases, step, strict=True))]
         trace.rank(number, story, begin=begin, per_epoch=2)
@@ -350,7 +359,7 @@ def test_every_nanosecond_of_every_life_is_accounted_for(
     lives, got = timeline(shuffled)
 
     assert lives.split["startup"].tolist() == [startup for _, startup, _ in ranks]
-    for place, name in enumerate((*STEP_PHASES, "other")):
+    for place, name in enumerate((*PHASES, "other")):
         assert lives.split[name].tolist() == [sum(step[place] for step in steps) for _, _, steps in ranks]
     assert np.sum([lives.split[name] for name in SPLIT], axis=0).tolist() == (lives.end - lives.begin).tolist()
     assert got.duration.tolist() == [sum(step) for _, _, steps in ranks for step in steps]
@@ -364,7 +373,7 @@ def test_au_and_window_are_those_of_a_plain_loop(
 ) -> None:
     trace, plain = Trace(), []
     for number, (begin, startup, steps) in enumerate(ranks):
-        story = [("startup", startup), *(p for s in steps for p in zip((*STEP_PHASES, "gap"), s, strict=True))]
+        story = [("startup", startup), *(p for s in steps for p in zip((*PHASES, "gap"), s, strict=True))]
         trace.rank(number, story, begin=begin)
         now, rows = begin + startup, []
         for index, step in enumerate(steps):

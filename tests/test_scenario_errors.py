@@ -234,7 +234,6 @@ def test_what_version_01_wrote_into_its_run_directories_is_still_read() -> None:
         ("loader.parallel_calls=4", ""),
         ("storage.stage=true", ""),
         ("storage.cache=[{tier: local_disk, bytes: 1 GiB}]", "storage.cache[0].tier=local_disk"),
-        ("train.device_copy={via: host}", ""),
         ("checkpoint.every={seconds: 3}", "checkpoint.every.seconds=3"),
     ],
 )

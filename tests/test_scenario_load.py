@@ -245,7 +245,7 @@ def test_full_names_every_key_there_is(here: Path) -> None:
         "dataset": {"external"},
         "storage": {"page_cache", "stage", "faults", *S3Options.model_fields} - {"endpoint", "region"},
         "loader": {"kind", "worker", "file_access", "keep_open"},
-        "train": {"device_copy", "compute_cores", "accumulate"},
+        "train": {"compute_cores", "accumulate"},
     }
     assert {*resolved} == {*keys} | {"trace"}
     for section, content in resolved.items():

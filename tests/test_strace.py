@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,13 @@ Call = tuple[int, str, int, int]
 NUM_FILES, PER_FILE = 3, 8
 
 
-def written(root: Path, form: str, size: int, **options: Any) -> Layout:
-    """Write files of 8 samples of this size."""
+def written(root: Path, form: str, size: int, *, least: int | None = None, **options: Any) -> Layout:
+    """Write files of 8 samples of this size; with ``least`` they differ in size."""
     made = FORMATS[form]
-    layout = Layout(NUM_FILES, PER_FILE, Uniform(low=size, high=size), 5, made.extension, options_of(made)(**options))
+    drawn = Uniform(low=size if least is None else least, high=size)
+    layout = Layout(NUM_FILES, PER_FILE, drawn, 5, made.extension, options_of(made)(**options))
+    if least is not None:
+        layout = replace(layout, sizes="per_sample")
     for number in range(NUM_FILES):
         with (root / f"{number}").open("wb") as file:
             made.write(file, layout, number)
@@ -46,7 +50,7 @@ def planned(layout: Layout, form: str, access: str, batches: list[list[int]], **
     for step, ids in enumerate(batches):
         samples = np.array(ids, np.int64)
         file, index = layout.locate(samples)
-        batch = Batch(0, 0, step, samples, file, index, layout.sample_bytes_of(file))
+        batch = Batch(0, 0, step, samples, file, index, layout.delivered_bytes_of(samples, file))
         requests, kept = walked.requests(files, batch, kept)
         assert requests.places is not None
         placed = Placed(*requests.places())
@@ -136,7 +140,7 @@ def test_h5py_reads_what_is_planned_of_contiguous_chunked_and_compressed_files(
     """h5py reads a file's description in four pieces of up to 512 bytes, rayio in one window of 4 KiB."""
     pytest.importorskip("h5py")
     apart = [[sample] for batch in batches for sample in batch] if chunk is None else batches
-    options = {"chunk": chunk, "compression": compression} if chunk else {}
+    options: dict[str, Any] = {"chunk": chunk, "compression": compression} if chunk else {}
     layout = written(tmp_path, "hdf5", 20_000, **options)
     real = seen(tmp_path, _HDF5.format(keep_open=keep_open, chunk=chunk, batches=apart))
     ours = planned(layout, "hdf5", "per_sample", apart, keep_open=keep_open)
@@ -144,6 +148,32 @@ def test_h5py_reads_what_is_planned_of_contiguous_chunked_and_compressed_files(
     assert [call for call in real if call not in heads] == [call for call in ours if call[2] != 0]
     assert len(heads) == 4 * sum(call[2] == 0 for call in ours)
     assert all(call[2] + call[3] <= 4096 for call in heads)
+
+
+_RAGGED = """
+import h5py
+from h5py import h5f, h5p
+for batch in {batches}:
+    for number in sorted({{sample // 8 for sample in batch}}):
+        access = h5p.create(h5p.FILE_ACCESS)
+        access.set_sieve_buf_size(0)
+        with h5py.File(h5f.open(str(number).encode(), h5f.ACC_RDONLY, access)) as file:
+            offsets, pixels = file["offsets"], file["x"]
+            for sample in batch:
+                if sample // 8 == number:
+                    begin, end = offsets[sample % 8 : sample % 8 + 2]
+                    pixels[begin:end]
+"""
+
+
+@pytest.mark.parametrize("batches", [IN_ORDER, JUMPING], ids=["in order", "jumping"])
+def test_h5py_reads_what_is_planned_of_samples_of_several_sizes(batches: list[list[int]], tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    apart = [[sample] for batch in batches for sample in batch]
+    layout = written(tmp_path, "hdf5", 20_000, least=300)
+    real = seen(tmp_path, _RAGGED.format(batches=apart))
+    ours = planned(layout, "hdf5", "per_sample", apart)
+    assert [call for call in real if call[1] == "open" or call[2] >= 983] == [call for call in ours if call[2] != 0]
 
 
 _PARQUET = """

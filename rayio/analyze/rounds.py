@@ -14,8 +14,10 @@ from rayio.analyze.timeline import STEP_PHASES, Ints, Steps, StepsInSlices
 from rayio.scenario.meetings import ALL, Meetings
 from rayio.trace.order import DENSE
 
-#: Phases of a step that are neither work nor waiting for data or for each other.
-BLOCKING = tuple(name for name in STEP_PHASES if name not in ("data_wait", "compute", "sync"))
+#: Phases of a step before its compute that are neither work nor waiting for data.
+PREPARING = ("device_copy", "bubble")
+#: Phases of a step after its compute that are not waiting for each other.
+BLOCKING = tuple(name for name in STEP_PHASES if name not in ("data_wait", *PREPARING, "compute", "sync"))
 
 
 class Rounds:
@@ -84,6 +86,7 @@ class Made:
 
     def __init__(self, steps: Steps, waits: Mapping[str, Ints], meeting: Meeting | None = None) -> None:
         self._steps, self._waits = steps, waits
+        self._preparing = [name for name in PREPARING if steps.parts[name].any()]
         self._blocking = [name for name in BLOCKING if steps.parts[name].any()]
         #: The first steps of ranks and of attempts; then of each step's round, and whether its rank began with it.
         is_first = np.ones(steps.number, np.bool_)
@@ -104,6 +107,8 @@ class Made:
         made["straggler"] = self._since(steps.parts["compute"], chosen, 0)
         if begin is not None:
             made["straggler"] += self._since(steps.parts["sync"], chosen, 0) - steps.parts["sync"][chosen]
+        for name in self._preparing:
+            made[name] = self._since(steps.parts[name], chosen, 0)
         for name in self._blocking:
             made[name] = self._since(steps.parts[name], chosen, 1, is_first)
         made["other"] = steps.computed[chosen] - self.left[chosen] - sum(made.values())

@@ -19,7 +19,7 @@ from rayio.analyze.delays import columns_of, meanings
 from rayio.analyze.intervals import BEFORE, split_exactly
 from rayio.analyze.part import COLUMNS, Part
 from rayio.analyze.passes import Timelines
-from rayio.analyze.rounds import BLOCKING, Late, Made, Meeting, Rounds, Slowest
+from rayio.analyze.rounds import BLOCKING, PREPARING, Late, Made, Meeting, Rounds, Slowest
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stages import STAGES, UNSAID, cut
 from rayio.analyze.timeline import Ints, Lives, Steps, StepsInSlices, integers, texts
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 #: Causes of loss, with their meaning: the stages of a batch, then the others.
 CAUSES: dict[str, str] = {
     **STAGES,
+    "device_copy": "batches on their way to accelerators",
+    "bubble": "pipeline stages without a microbatch",
     "straggler": "a slower rank's compute",
     "allreduce": "all ranks together, the all-reduce",
     **dict.fromkeys(BLOCKING, "blocked by it, or by a rank that was"),
@@ -143,7 +145,7 @@ class Losses:
             losses = {**by_sync}
             for stage, ns in waits.items():
                 losses[stage] = losses[stage] + ns if stage in losses else ns
-            for name in BLOCKING:
+            for name in (*PREPARING, *BLOCKING):
                 _add(losses, name, steps.parts[name])
             other = steps.duration - sum(steps.parts.values())
             outage = np.minimum(_outage(self._outages, steps), other)

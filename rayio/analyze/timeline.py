@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 #: Phases on lane 0 of a rank: before its first step, and those of a step in their order.
-STEP_PHASES = ("data_wait", "compute", "sync", "checkpoint", "evaluate")
+STEP_PHASES = ("data_wait", "device_copy", "bubble", "compute", "sync", "checkpoint", "evaluate")
 PHASES = ("startup", "restore", *STEP_PHASES)
 
 COLUMNS = ("name", "role", "lane", "rank", "attempt", "epoch", "step", "start_ns", "duration_ns", "link")
@@ -50,8 +50,8 @@ class Steps:
     A step lasts from when its rank requests its batch to when it requests the next one; the last one to the end of the
     rank. ``life`` is the position of its rank in :class:`Lives`; ``batch`` is the number of its batch (out of order,
     that of another step); ``arrived`` is when the batch was there; ``computed`` is the end of its compute; ``saving``
-    is the begin of its checkpoint or evaluation, else its end. ``parts`` has an array for each of data_wait, compute,
-    sync, checkpoint and evaluate.
+    is the begin of its checkpoint or evaluation, else its end. ``parts`` has an array for each of
+    :data:`STEP_PHASES`.
     """
 
     life: Ints

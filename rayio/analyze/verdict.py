@@ -26,6 +26,8 @@ OF_STORAGE = ("open", "read", "retry")
 
 #: Bottlenecks by cause; the stages of a batch make a run input-bound.
 _BOUNDS = {
+    "device_copy": "device-copy",
+    "bubble": "pipeline",
     "straggler": "straggler",
     "allreduce": "all-reduce",
     "checkpoint": "checkpoint",

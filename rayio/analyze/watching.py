@@ -12,7 +12,7 @@ from rayio.records.running import RUNNING, Live, LiveQueues, LiveRecent
 RECENT_SECONDS = 10.0
 
 #: Phases of steps, for shares and AU.
-OF_STEPS = ("data_wait", "compute", "sync", "checkpoint", "evaluate", "overshoot")
+OF_STEPS = ("data_wait", "device_copy", "bubble", "compute", "sync", "checkpoint", "evaluate", "overshoot")
 
 
 class Watched:

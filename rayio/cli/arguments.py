@@ -18,6 +18,14 @@ Source = Annotated[
         autocompletion=completion.scenarios,
     ),
 ]
+MaybeSource = Annotated[
+    str | None,
+    typer.Argument(
+        help="Path of a scenario file, or the name of a packaged one.",
+        metavar="SCENARIO",
+        autocompletion=completion.scenarios,
+    ),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(

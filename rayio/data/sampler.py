@@ -17,6 +17,7 @@ from rayio.data.shuffle import SHUFFLES, Sizes
 from rayio.data.streams import Streams
 from rayio.errors import DataError
 from rayio.scenario import derive, shards
+from rayio.scenario.turns import Turns
 from rayio.schema.choice import NO_OPTIONS
 from rayio.schema.fields import Section
 from rayio.storage.base import RequestTable
@@ -96,8 +97,9 @@ class Sampler:
             ``drop_last``).
         ScenarioError: no such partition or shuffle.
 
-    With ``workers`` each worker of a rank owns files (:mod:`rayio.data.streams`); ``interleave`` of them are read at
-    once.
+    ``alike`` ranks next to each other read the same, such as those of one replica of a model: shares count groups of
+    them. With ``workers`` each worker of a rank owns files (:mod:`rayio.data.streams`); ``interleave`` of them are read
+    at once.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class Sampler:
         *,
         batch_size: int,
         world_size: int,
+        alike: int = 1,
         partition: str = "contiguous",
         shuffle: str = "global",
         shuffle_options: Section = NO_OPTIONS,
@@ -123,13 +126,16 @@ class Sampler:
         self.layout = layout
         self.batch_size = batch_size
         self.world_size = world_size
+        self.alike = alike
+        #: Shares of an epoch: one for each group of ranks that read the same.
+        self.num_shares = world_size // alike
         self.partition = partition
         self.shuffle = shuffle
         self.sizes = Sizes(layout.samples_per_file, shuffle_options)
         #: The streams of workers that own files; None if batches are dealt out.
         self.streams = None if not workers else Streams(
-            layout.num_files, layout.samples_per_file, batch_size, world_size, partition, shuffle, self.sizes, seed,
-            workers, interleave,
+            layout.num_files, layout.samples_per_file, batch_size, self.num_shares, partition, shuffle, self.sizes,
+            seed, workers, interleave,
         )  # fmt: skip
         self.seed = seed
         self.max_steps = max_steps
@@ -137,10 +143,10 @@ class Sampler:
         share = PARTITIONS[partition].share
         SHUFFLES[shuffle]  # refuses an unknown one
         #: With ``drop_last`` the smallest share decides: in a further step the other ranks would be missing.
-        shares = [share(layout.num_samples, world_size, rank) for rank in range(world_size)]
+        shares = [share(layout.num_samples, self.num_shares, number) for number in range(self.num_shares)]
         smallest = min(shares)
         #: Samples of an epoch over all ranks; replicated samples count once per rank.
-        self.shared_out = sum(shares)
+        self.shared_out = sum(shares) * alike
         #: Full batches that every rank has in an epoch.
         self.whole_steps = smallest // batch_size if self.streams is None else self.streams.steps()
         if smallest < (batch_size if drop_last else 1):
@@ -173,6 +179,7 @@ class Sampler:
             layout_of(scenario),
             batch_size=loader.batch_size,
             world_size=derive.world_size(scenario),
+            alike=scenario.topology.parts,
             partition=loader.partition,
             shuffle=loader.shuffle,
             shuffle_options=loader.shuffle_options,
@@ -203,7 +210,11 @@ class Sampler:
         return steps if self.max_steps is None else min(steps, self.max_steps)
 
     def _share(self, rank: int) -> int:
-        return PARTITIONS[self.partition].share(self.layout.num_samples, self.world_size, rank)
+        return PARTITIONS[self.partition].share(self.layout.num_samples, self.num_shares, rank // self.alike)
+
+    def turns(self, rank: int) -> Turns | None:
+        """Return whose batch each step of a rank is, if workers own files."""
+        return None if self.streams is None else self.streams.turns(rank // self.alike)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_blocks": {}}
@@ -238,7 +249,7 @@ class Sampler:
 
     def batch_of(self, block: Block, row: int, epoch: int, rank: int, step: int) -> Batch:
         """Return :meth:`batch` of a step whose block is known."""
-        upcoming = None if self.streams is None else self.streams.upcoming(self.layout, epoch, rank, step)
+        upcoming = None if self.streams is None else self.streams.upcoming(self.layout, epoch, rank // self.alike, step)
         samples, files, index, nbytes = block.samples[row], block.files[row], block.index[row], block.nbytes[row]
         return Batch(epoch, rank, step, samples, files, index, nbytes, upcoming)
 
@@ -278,13 +289,14 @@ class Sampler:
 
     def _samples(self, epoch: int, rank: int, first_step: int, num_steps: int) -> NDArray[np.int64]:
         if self.streams is not None:
-            return self.streams.samples(epoch, rank, first_step, num_steps)
+            return self.streams.samples(epoch, rank // self.alike, first_step, num_steps)
         return self._shuffled(epoch, self._positions(rank, first_step, num_steps)).reshape(num_steps, -1)
 
     def _positions(self, rank: int, first_step: int, num_steps: int) -> NDArray[np.int64]:
         last = min((first_step + num_steps) * self.batch_size, self._share(rank))
         local = np.arange(first_step * self.batch_size, last, dtype=np.int64)
-        return PARTITIONS[self.partition].positions(self.layout.num_samples, self.world_size, rank, local)
+        number = rank // self.alike
+        return PARTITIONS[self.partition].positions(self.layout.num_samples, self.num_shares, number, local)
 
     def _shuffled(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         return permuted.samples_at(self.shuffle, self.layout.num_samples, self.seed, epoch, positions, self.sizes)
@@ -304,7 +316,7 @@ class Sampler:
                 return self._last(epoch, rank, step), 0
             ranks = self._side_by_side(epoch, rank, number, many)
             if self.streams is not None:
-                samples = self.streams.samples(epoch, rank, first, many)
+                samples = self.streams.samples(epoch, rank // self.alike, first, many)
             else:
                 places = np.concatenate([self._positions(each_rank, first, many) for each_rank in ranks])
                 samples = self._shuffled(epoch, places).reshape(-1, self.batch_size)

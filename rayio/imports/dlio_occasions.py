@@ -6,16 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rayio.imports.dlio_reading import Reading
+from rayio.imports.dlio_state import TRANSFORMER, is_transformer, put_transformer
 from rayio.scenario.dlio_keys import IDLE, KEYS
 
-#: Keys of the state of a transformer.
-TRANSFORMER = (
-    "model.num_layers", "model.model_datatype", "model.optimizer_datatype", "model.parallelism.tensor",
-    "model.parallelism.pipeline", "model.parallelism.data", "model.parallelism.zero_stage",
-    "model.transformer.vocab_size", "model.transformer.hidden_size", "model.transformer.ffn_hidden_size",
-    "model.transformer.num_attention_heads", "model.transformer.num_kv_heads", "model.optimization_groups",
-    "model.layer_parameters",
-)  # fmt: skip
 #: Keys of phases of checkpoints, with DLIO's defaults, which mean nothing.
 PHASES: dict[str, Any] = {
     "checkpoint.time_between_checkpoints": -1, "checkpoint.num_checkpoints_write": -1,
@@ -98,7 +91,7 @@ def checkpoint(reading: Reading) -> tuple[str, ...]:
         reading.refuse("checkpoint.mode", KEYS["checkpoint.mode"].why)
     if reading.flag("checkpoint.rank_sync"):
         reading.refuse("checkpoint.rank_sync", KEYS["checkpoint.rank_sync"].why)
-    is_refused = _state(reading)
+    has_layers = is_transformer(reading)
     for name, default in PHASES.items():
         if name in reading.given and reading.given[name] != default:
             reading.refuse(name, KEYS[name].why)
@@ -125,33 +118,18 @@ def checkpoint(reading: Reading) -> tuple[str, ...]:
             "checkpoint.epochs_between_checkpoints",
             "saves",
         )
-    if every is None or is_refused or not size:
+    if every is None or (not size and not has_layers) or reading.refused:
         return tuple(name for name in keys if KEYS[name].fate == IDLE)
     reading.put("checkpoint.every", every, *(("checkpoint.steps_between_checkpoints",) if steps >= 0 else names))
     reading.out["checkpoint.path"] = path
-    reading.put("checkpoint.model", {"bytes": size}, size_name)
-    if size_name == "model.model_size":
-        reading.differs(size_name)
-    reading.put("checkpoint.writers", writers, "checkpoint.type")
+    if has_layers:
+        put_transformer(reading)
+    else:
+        reading.put("checkpoint.model", {"bytes": size}, size_name)
+        reading.put("checkpoint.writers", writers, "checkpoint.type")
+        if size_name == "model.model_size":
+            reading.differs(size_name)
     reading.put("checkpoint.fsync", fsync, "checkpoint.fsync")
     if "checkpoint.fsync" in reading.given and fsync:
         reading.differs("checkpoint.fsync")
     return tuple(name for name in keys if KEYS[name].fate == IDLE)
-
-
-def _state(reading: Reading) -> bool:
-    """Refuse the keys of a transformer's state; return True if there are some."""
-    layers = reading.number("model.num_layers", -1.0, -1)
-    kind = reading.text("model.type", "none") if "model.type" in reading.given else ""
-    is_transformer = kind.lower() == "transformer" or layers > 0
-    is_transformer |= any(reading.given.get(f"model.{name}") for name in ("optimization_groups", "layer_parameters"))
-    if not is_transformer:
-        for name in TRANSFORMER:
-            reading.unused(name, "without num_layers nothing reads it")
-        return False
-    if kind.lower() == "transformer":
-        reading.refuse("model.type", KEYS["model.num_layers"].why)
-    for name in TRANSFORMER:
-        if name in reading.given:
-            reading.refuse(name, KEYS[name].why)
-    return True

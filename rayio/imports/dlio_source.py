@@ -22,6 +22,10 @@ from rayio.schema.fields import show
 _OWN = re.compile(r"[+~]|workload(\.|$)|hydra[./]")
 
 
+#: Keys of a scenario that no workload has.
+_SCENARIO = ("extends", "cluster", "loader")
+
+
 class Dlio:
     """Workload files of DLIO, with Hydra's overrides."""
 
@@ -36,6 +40,9 @@ class Dlio:
             ScenarioError: it cannot be read.
         """
         files = Files.open(path, label)
+        if ours := [key for key in _SCENARIO if key in files.first.data]:
+            keys = ", ".join(ours)
+            raise ScenarioError(f"{label}: is a scenario of rayio ({keys}), not a workload of DLIO; leave dlio: out")
 
         def convert(overrides: Sequence[tuple[str, Any]]) -> Converted:
             return _converted(files, [_override(text, value) for text, value in overrides], path)
@@ -59,7 +66,7 @@ def _converted(files: Files, overrides: Sequence[Override], path: Path) -> Conve
     if reading.refused:
         raise one_of(ScenarioError, reading.refused, reading.refused)
     data: dict[str, Any] = {}
-    changes = "".join(f" {override.text}" for override in overrides)
+    changes = "".join(f" {override.shown}" for override in overrides)
     data["source"] = f"DLIO's {path.name}{changes}"
     for key, (value, _) in reading.out.items():
         holder = data
@@ -83,7 +90,8 @@ def to_text(converted: Converted, extra: Mapping[str, Any]) -> str:
     data = {"cluster": {"nodes": 1, "ranks_per_node": 1}, **converted.layer.data}
     sources = dict(converted.sources)
     for key in ("cluster.nodes", "cluster.ranks_per_node"):
-        sources[key] = "not in such files (mpirun says it)"
+        assumed = f": assumed, by {sources[key]}" if key in sources else " (mpirun says it)"
+        sources[key] = f"not in such files{assumed}"
     sources["storage.model"] = "not in such files: assumed"
     for key, value in extra.items():
         _set(data, key.split("."), value)

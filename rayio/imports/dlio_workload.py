@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import posixpath
 
-from rayio.imports.dlio_occasions import PHASES, TRANSFORMER, checkpoint, evaluate
+from rayio.imports.dlio_occasions import PHASES, checkpoint, evaluate
 from rayio.imports.dlio_reading import CREDENTIALS, Reading
 from rayio.imports.dlio_scenario import name_of
+from rayio.imports.dlio_state import TRANSFORMER
 from rayio.imports.hydra import Composed
 from rayio.kinds import FORMATS
 from rayio.scenario.dlio_keys import KEYS
@@ -59,8 +60,8 @@ def _dataset(reading: Reading) -> None:
     _sample_bytes(reading)
     folders = reading.whole("dataset.num_subfolders_train", 0)
     reading.put("dataset.files_per_folder", -(-files // max(folders, 1)), "dataset.num_subfolders_train")
-    _compression(reading, form)
     _chunks(reading, form)
+    _compression(reading, form)
 
 
 def _sample_bytes(reading: Reading) -> None:
@@ -93,15 +94,23 @@ def _sample_bytes(reading: Reading) -> None:
 
 
 def _compression(reading: Reading, form: str) -> None:
-    name = "dataset.compression"
+    name, level_name = "dataset.compression", "dataset.compression_level"
     kind = reading.choice(name, "none", ("none", "gzip", "zip", "lzf", "bz2", "xz"))
-    if kind == "none":
+    level = reading.whole(level_name, 4, 1)
+    if kind == "gzip" and form == "hdf5":
+        if "dataset.chunk" not in reading.out:
+            reading.refuse(name, "only chunks are compressed; give enable_chunking and chunk_size")
+        reading.put("dataset.compression", "gzip", name)
+        reading.put("dataset.compression_level", level, level_name)
+        if level > 9:
+            reading.refuse(level_name, "must be a whole number from 1 to 9")
         return
+    reading.unused(level_name, "only gzip in hdf5 files has a level")
     if kind == "gzip" and form in ("tfrecord", "parquet"):
         reading.put("dataset.compression", "gzip", name)
     elif kind == "zip" and form == "npz":
         reading.differs(name, "DLIO writes npz files uncompressed even so, and so does rayio")
-    else:
+    elif kind != "none":
         reading.refuse(name, f"not yet: {kind} in {form} files; use none")
 
 
@@ -194,6 +203,8 @@ def _loader(reading: Reading) -> None:
     form = reading.out["dataset.format"][0]
     if "framework" in reading.given and name in reading.given and name not in reading.wrong and loader != framework:
         reading.refuse(name, f"does not go with framework={framework}, as in DLIO; give both of one framework")
+    elif not reading.flag("workflow.train", default=True):
+        pass  # nothing is read, or refused elsewhere
     elif loader == "pytorch" and form == "tfrecord" and not {name, "dataset.format"} & reading.wrong:
         where = next(key for key in ("dataset.format", name, "framework") if key in reading.given)
         reading.refuse(where, "DLIO's PyTorch loader reads no tfrecord, its default format; give dataset.format")

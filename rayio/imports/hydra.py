@@ -54,6 +54,12 @@ class Override:
     has_value: bool = True
 
     @property
+    def shown(self) -> str:
+        """The override as text, without secrets."""
+        value = show(unless_secret(self.path[-1], self.value))
+        return f"{self.text}={value}" if self.has_value else self.text
+
+    @property
     def path(self) -> KeyPath:
         """The parts of the key."""
         return tuple(self.key.split("."))

@@ -98,6 +98,8 @@ class Env(CheckpointEnv):
         self.kept: dict[tuple[bool, bool], Any] = {}
         super().__init__()
         self._writer = recorder.register(role, index, node)
+        #: The batch that is copied to the accelerator in the background, its arrival and the end of its copy (ns).
+        self._ahead: Awaitable[tuple[Delivery, int, int]] | None = None
         #: Records a span between two times (ns). Roles record spans only here.
         self.span: Add = self.recorder.adder(self._writer)
 
@@ -247,6 +249,52 @@ class Env(CheckpointEnv):
         self.doing = None
         link = self.recorder.batch_id(at.rank, at.epoch, delivery.step)
         self.span(name, since, self.kernel.now(), at, lane, delivery.nbytes, 0, link)
+        return delivery
+
+    async def pause(self, name: str, seconds: float, at: Where, *, nbytes: int = 0) -> None:
+        """Spend ``seconds`` of a step on something else than its compute; the excess is overhead."""
+        start = self.kernel.now()
+        end = start + round(seconds * 1e9)
+        self.doing = (name, start, at, end)
+        await self.kernel.sleep_until(end)
+        self.doing = None
+        self.span(name, start, end, at, nbytes=nbytes)
+        if (woken := self.kernel.now()) > end:
+            self.span("overshoot", end, woken, at)
+
+    def copy_ahead(self, bandwidth: float, at: Where) -> None:
+        """Start to take and copy the batch of a later step, in the background."""
+        self._ahead = self.kernel.spawn(self._copy_ahead(bandwidth, at), f"{self.name} copies ahead")
+
+    async def _copy_ahead(self, bandwidth: float, at: Where) -> tuple[Delivery, int, int]:
+        assert self.queue is not None
+        delivery = await self.queue.get(at)
+        if self.held_ns:
+            await self.kernel.sleep_until(self.kernel.now() + self.held_ns)
+        start = self.kernel.now()
+        end = start + round(delivery.nbytes / bandwidth * 1e9)
+        await self.kernel.sleep_until(end)
+        self.span("copy_ahead", start, end, at, 3, delivery.nbytes)
+        return delivery, start, end
+
+    async def take_ahead(self, at: Where) -> Delivery | None:
+        """Wait for the batch that is copied in the background; None without one.
+
+        ``data_wait`` lasts until it is there, ``device_copy`` until it is copied.
+        """
+        if self._ahead is None:
+            return None
+        since = self.kernel.now()
+        self.doing = ("data_wait", since, at, None)
+        delivery, arrived, copied = await self._ahead
+        self._ahead, self.doing = None, None
+        arrived = max(since, arrived)
+        link = self.recorder.batch_id(at.rank, at.epoch, delivery.step)
+        self.span("data_wait", since, arrived, at, 0, delivery.nbytes, 0, link)
+        if copied > arrived:
+            self.span("device_copy", arrived, copied, at, nbytes=delivery.nbytes)
+        if (woken := self.kernel.now()) > (end := max(arrived, copied)):
+            self.span("overshoot", end, woken, at)
         return delivery
 
     async def compute_and_synchronise(self, seconds: float, sync_seconds: float | None, at: Where) -> None:

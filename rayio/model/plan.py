@@ -25,7 +25,7 @@ from rayio.model.phases import Phased, PhasedStorage
 from rayio.model.plan_parts import Doom, EvaluationPhase, LoaderSpec, Phase
 from rayio.model.queue import QueueSpec
 from rayio.model.saving import Checkpointing
-from rayio.model.training import Training
+from rayio.model.training import Preparing, Training
 from rayio.place import BEGINNING, Start
 from rayio.scenario.cluster import Cluster
 from rayio.scenario.costs import Costs
@@ -60,8 +60,9 @@ class Plan:
     training_phase: Phase
     #: Expected bytes of all samples.
     dataset_bytes: float
-    #: Which ranks wait for each other, and after which steps.
+    #: Which ranks wait for each other, and after which steps; what a rank does between a batch and its compute.
     meetings: Meetings
+    preparing: Preparing
     evaluation: EvaluationPhase | None
     checkpointing: Checkpointing | None
     #: The modelled storage system, and the distribution of its first-byte latencies.
@@ -286,7 +287,7 @@ class Plan:
             prefetch_factor=loader.prefetch_factor,
             steps=self.evaluation_steps_of(rank) if evaluating else self.steps_of(rank),
             assignment="static" if evaluating and loader.assignment == BY_FILE else loader.assignment,
-            turns=None if evaluating or self._sampler.streams is None else self._sampler.streams.turns(rank),
+            turns=None if evaluating else self._sampler.turns(rank),
             in_order=loader.in_order,
             max_bytes=None if bound is None else bound // shared_by,
         )
@@ -301,6 +302,7 @@ class Plan:
             self.steps_of(rank),
             phase.of_node(self.node_of_rank(rank)),
             meetings=self.meetings,
+            preparing=self.preparing,
             checkpointing=self.checkpointing,
             evaluation=evaluating,
             evaluating=None if held_out is None else held_out.schedule,

@@ -11,6 +11,7 @@ from rayio.model.plan import Plan
 from rayio.model.plan_parts import EvaluationPhase, LoaderSpec, Phase
 from rayio.model.saving import Checkpointing
 from rayio.model.schedule import Schedule
+from rayio.model.training import Preparing
 from rayio.scenario import derive, evaluation
 from rayio.scenario.checkpoint import NOTHING
 from rayio.scenario.costs import Costs, charged
@@ -62,6 +63,7 @@ def plan_of(
         ),
         dataset_bytes=derive.dataset_bytes(scenario),
         meetings=derive.meetings(scenario),
+        preparing=Preparing(train.device_copy, train.parallelism.bubble),
         evaluation=_evaluation(scenario),
         checkpointing=_checkpointing(scenario),
         storage=storage,

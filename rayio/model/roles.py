@@ -23,6 +23,7 @@ from rayio.model.manifest import NAME, Manifest, Restored
 from rayio.model.queue import Delivery, Lease
 from rayio.model.training import Training
 from rayio.place import BEGINNING, Start, Where
+from rayio.scenario.device_copy import DeviceCopy
 from rayio.storage.base import Served
 
 
@@ -64,10 +65,13 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
         pause = training.next_pause(epoch, first)
         for step in range(first, training.steps(epoch)):
             at = Where(training.rank, epoch, step, attempt)
-            batch = await env.take(at)
+            batch = await (env.take(at) if training.copy is None else take_copied(env, training, training.copy, at))
             tally.add(batch)
             batch.done()  # the compute is emulated: it does not use the bytes
-            await env.compute_and_synchronise(training.compute_seconds(at), training.sync_after(step), at)
+            seconds = training.compute_seconds(at)
+            if training.bubble:
+                await env.pause("bubble", seconds * training.bubble, at)
+            await env.compute_and_synchronise(seconds, training.sync_after(step), at)
             if step == pause:
                 if shards := training.shards(at):
                     await save(env, training, shards, at)
@@ -81,6 +85,17 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
     await env.checkpoints_durable(at)
     env.span("life", env.born, env.kernel.now(), Where(training.rank, attempt=attempt), lane=1)
     await env.reported(at)
+
+
+async def take_copied(env: Env, training: Training, copy: DeviceCopy, at: Where) -> Delivery:
+    """Take a batch that is then on the accelerator; with overlap, start to take and copy the next one."""
+    batch = await env.take_ahead(at)
+    if batch is None:
+        batch = await env.take(at)
+        await env.pause("device_copy", batch.nbytes / copy.bandwidth, at, nbytes=batch.nbytes)
+    if copy.overlap and at.step + 1 < training.steps(at.epoch):
+        env.copy_ahead(copy.bandwidth, at._replace(step=at.step + 1))
+    return batch
 
 
 async def save(env: Env, training: Training, shards: Sequence[Shard], at: Where) -> None:

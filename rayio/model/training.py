@@ -13,6 +13,7 @@ from rayio.model.manifest import Restored
 from rayio.model.saving import Checkpointing
 from rayio.model.schedule import Schedule
 from rayio.place import Where
+from rayio.scenario.device_copy import DeviceCopy
 from rayio.scenario.meetings import Meetings
 from rayio.scenario.pace import USUAL, Pace
 from rayio.schema.distribution import Constant
@@ -33,6 +34,20 @@ class ComputeTimes(NamedTuple):
     node: int = 0
 
 
+class Preparing(NamedTuple):
+    """The time between a rank's batch and its compute: the copy to its accelerator, and its stage's idle time.
+
+    ``bubble`` is a multiple of the compute time.
+    """
+
+    copy: DeviceCopy | None = None
+    bubble: float = 0.0
+
+
+#: A rank that computes as soon as it has a batch.
+NOTHING = Preparing()
+
+
 class Training:
     """One rank's training, as parameters."""
 
@@ -43,6 +58,7 @@ class Training:
         compute: ComputeTimes,
         *,
         meetings: Meetings | None = None,
+        preparing: Preparing = NOTHING,
         checkpointing: Checkpointing | None = None,
         evaluation: Training | None = None,
         evaluating: Schedule | None = None,
@@ -53,6 +69,7 @@ class Training:
         self._meetings = None if meetings is None or meetings.is_every_step else meetings
         #: Duration of the meeting after the last rank's arrival, in seconds; None if nobody meets.
         self.sync_seconds = meetings.seconds if meetings is not None and meetings.every else None
+        self.copy, self.bubble = preparing
         self.checkpointing = checkpointing
         #: The evaluations, as training without checkpoints, with their epochs, and their schedule.
         self.evaluation = evaluation

@@ -173,6 +173,8 @@ OFFERS: tuple[Callable[[Run], Iterator[Change]], ...] = (
     section_changes.of_prefetch,
     _stragglers,
     section_changes.of_sync,
+    section_changes.of_device_copy,
+    section_changes.of_pipeline,
     section_changes.of_checkpoint,
     section_changes.of_evaluations,
 )

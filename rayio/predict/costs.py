@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.analyze.rounds import PREPARING
 from rayio.analyze.timeline import Ints, Steps, integers, texts
 from rayio.predict.observe import Batches
 from rayio.scenario.meetings import ALL, Meetings
@@ -146,8 +147,9 @@ def _meeting(
     kept = kept if kept.any() else meets
     _, group = np.unique(steps.epoch << 32 | steps.step, return_inverse=True)
     announced, due = (np.full(int(group.max(initial=-1)) + 1, np.iinfo(np.int64).min) for _ in range(2))
-    np.maximum.at(announced, group, steps.arrived)
-    np.maximum.at(due, group, steps.arrived + steps.parts["compute"])
+    begun = steps.arrived + sum(steps.parts[name] for name in PREPARING)
+    np.maximum.at(announced, group, begun)
+    np.maximum.at(due, group, begun + steps.parts["compute"])
     room = (due - announced)[group] + round(meetings.seconds * 1e9)
     late = usual(top[kept])
     if typical(room[kept]) >= HIDDEN * late:

@@ -25,6 +25,8 @@ COLOURS: dict[str, Colour] = {
     ),
     "sync": Colour("#eba414", "#f2b84b", "ranks wait for each other", ("sync", "straggler", "allreduce")),
     "read": Colour("#7a4fc0", "#a98be8", "storage is asked", ("read", "open", "reading", "delay")),
+    "device_copy": Colour("#117733", "#44aa77", "copies to accelerators", ("device_copy", "copy_ahead")),
+    "bubble": Colour("#aa4499", "#cc77bb", "pipeline bubbles", ("bubble",)),
     "decode": Colour("#d3bf1e", "#e9dc66", "preprocessing", ("decode",)),
     "put": Colour(
         "#8a5a3c", "#b3805c", "the loader: messages, copies, order",

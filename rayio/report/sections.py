@@ -21,7 +21,9 @@ from rayio.report.text.terms import seconds
 from rayio.report.tracks import packed
 
 #: Phases of ranks in the order in which a figure stacks them.
-STACK = ("compute", "sync", "data_wait", "checkpoint", "evaluate", "restore", "startup", "other")
+STACK = (
+    "compute", "sync", "data_wait", "device_copy", "bubble", "checkpoint", "evaluate", "restore", "startup", "other",
+)  # fmt: skip
 
 #: Lower ends of the classes of colour of the heat map.
 PACES = (0.95, 1.05, 1.15, 1.3, 1.5, 2.0)

@@ -16,7 +16,7 @@ from rayio.report.charts import bar
 from rayio.report.definitions import term
 from rayio.report.markup import code, escape
 from rayio.report.text import failures as failures_text
-from rayio.report.text.summary import meaning_of, measured_times
+from rayio.report.text.summary import RARE, meaning_of, measured_times
 from rayio.report.text.terms import WORK_OF_STAGES, can_do, rate, seconds
 from rayio.units import format_bytes, format_seconds, format_share
 
@@ -120,7 +120,7 @@ def time_split(result: RunResult) -> str:
         [term(f"span-{name}", name), bar(0, getattr(share, name) or 0.0, name), format_share(getattr(share, name)),
          seconds(getattr(time, name)), what[name]]
         for name in SPLIT
-        if getattr(time, name) or name not in ("restore", "evaluate", "restart", "checkpoint")
+        if getattr(time, name) or name not in (*RARE, "checkpoint")
     ]  # fmt: skip
     return table(["phase", "", "share", "time", "meaning"], rows, "bars worded")
 

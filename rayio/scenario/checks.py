@@ -17,9 +17,7 @@ from rayio.scenario.kind import Kind
 from rayio.scenario.layers import layers_of
 from rayio.scenario.model import Scenario
 from rayio.scenario.storage import UNKNOWN
-from rayio.scenario.sync import Sync
 from rayio.scenario.workers import Autoscaled
-from rayio.scenario.writers import Writers
 from rayio.schema.choice import Choosing
 from rayio.schema.fields import Section, listed, show
 from rayio.units import format_bytes, format_seconds
@@ -151,7 +149,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
             ", or loader.drop_last=false"
         )
     else:
-        yield from shards.refusals(scenario, derive.num_files(scenario), ranks)
+        yield from shards.refusals(scenario, derive.num_files(scenario), derive.num_shares(scenario))
     for section in sections(scenario):
         yield from section.contradictions()
     yield from of_kinds(scenario, lambda kind: kind.contradictions(scenario))
@@ -159,6 +157,13 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         yield f"train.steps={show(train.steps)}: {steps} steps per epoch; at most {MAX_STEPS} are possible"
     yield from train.parallelism.refusals(ranks)
     yield from derive.pace(scenario).contradictions(cluster.nodes, ranks, who)
+    if train.device_copy is not None and train.device_copy.overlap:
+        yield from _not_copied_ahead(scenario)
+    if train.parallelism.microbatches > loader.batch_size:
+        yield (
+            f"train.parallelism.microbatches={train.parallelism.microbatches}: loader.batch_size={loader.batch_size} "
+            "has fewer samples; use at most as many microbatches"
+        )
     if isinstance(train.compute, ByBatchSize):
         yield from train.compute.refusals("train.compute", "loader.batch_size", loader.batch_size)
     if not dataset.external and dataset.sample_bytes.expected < (least := derive.least_sample_bytes(dataset.options)):
@@ -238,6 +243,17 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
             yield f"{name} is {value}: a size, a rate or a time is too large or too small for a number"
 
 
+def _not_copied_ahead(scenario: Scenario) -> Iterator[str]:
+    loader = scenario.loader
+    if loader.num_workers == 0:
+        yield (
+            "train.device_copy.overlap=true: with loader.num_workers=0 the rank reads the next batch itself, after its "
+            "compute; use overlap: false, or workers"
+        )
+    elif not getattr(LOADERS[loader.kind], "has_roles", False):
+        yield f"not yet: train.device_copy.overlap=true with loader.kind={loader.kind}; use overlap: false"
+
+
 def _not_scaled(scenario: Scenario, scaling: Autoscaled) -> Iterator[str]:
     loader = scenario.loader
     setting = f"loader.num_workers={show({'min': scaling.min, 'max': scaling.max})}"
@@ -257,8 +273,12 @@ def idle(scenario: Scenario) -> list[str]:
     if scenario.checkpoint is not None and not derive.num_checkpoints(scenario):
         first = derive.checkpoint_period(scenario)
         notes.append(f"checkpoint.every: no checkpoint falls due, the first would be after {first} of {steps} steps")
-    if not train.parallelism.is_default and not any(kind.follows_parallelism for kind in _meeting(scenario)):
-        notes.append("train.parallelism: changes nothing with these train.sync and checkpoint.writers")
+    if zero := train.parallelism.zero_stage:
+        setting = f"train.parallelism.zero_stage={zero}: changes nothing"
+        if scenario.topology.data_parallel == 1:
+            notes.append(f"{setting}, the model has one replica")
+        elif scenario.checkpoint is None or not scenario.checkpoint.writers.follows_zero:
+            notes.append(f"{setting} without checkpoint.writers=parallel")
     if train.warmup_steps >= steps:
         notes.append(f"train.warmup_steps={train.warmup_steps}: the run has {steps} steps, so nothing is measured")
     if train.steps is not None and train.steps > derive.uncapped_steps(scenario)[1]:
@@ -271,11 +291,13 @@ def idle(scenario: Scenario) -> list[str]:
         notes.append("cluster.nic_bandwidth: no bytes cross it with loader.payload=none")
     if shards.is_by_file(scenario):
         dropped = derive.dropped_samples(scenario)
-        notes += shards.notes(scenario, derive.num_files(scenario), derive.world_size(scenario), dropped)
+        notes += shards.notes(scenario, derive.num_files(scenario), derive.num_shares(scenario), dropped)
     notes += failure_checks.idle(scenario)
     for section in sections(scenario):
         notes += section.idle()
     notes += derive.pace(scenario).idle()
+    if train.parallelism.microbatches > 1 and train.parallelism.pipeline == 1:
+        notes.append(f"train.parallelism.microbatches={train.parallelism.microbatches}: there is no pipeline")
     if train.accumulate > 1 and not train.sync.meets:
         notes.append(f"train.accumulate={train.accumulate}: ranks never wait for each other with train.sync=none")
     notes += of_kinds(scenario, lambda kind: kind.idle(scenario))
@@ -290,12 +312,6 @@ def idle(scenario: Scenario) -> list[str]:
             "loader.scaling=weak: changes nothing with loader.partition=replicated: every rank reads the whole dataset"
         )
     return notes
-
-
-def _meeting(scenario: Scenario) -> list[Sync | Writers]:
-    """Return the kinds for which the ranks' parts of the model may matter."""
-    saved = scenario.checkpoint
-    return [scenario.train.sync, *([] if saved is None else [saved.writers])]
 
 
 def table(scenario: Scenario) -> dict[str, float]:

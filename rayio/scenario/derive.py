@@ -33,6 +33,11 @@ def world_size(scenario: Scenario) -> int:
     return scenario.cluster.world_size
 
 
+def num_shares(scenario: Scenario) -> int:
+    """Return the shares of an epoch: one for each replica of the model, whose ranks read the same batches."""
+    return scenario.topology.data_parallel
+
+
 def is_replicated(scenario: Scenario) -> bool:
     """Return True if every rank reads the whole dataset."""
     is_shared: bool = PARTITIONS[scenario.loader.partition].shared
@@ -42,11 +47,12 @@ def is_replicated(scenario: Scenario) -> bool:
 def num_files(scenario: Scenario) -> int:
     """Return the files of the whole dataset: ``dataset.num_files``; with ``loader.scaling: weak``, times the ranks.
 
-    Weak scaling keeps what a rank reads in an epoch, whatever the number of ranks; the dataset grows with them. A
+    Weak scaling keeps what a rank reads in an epoch, whatever the number of ranks; the dataset grows with them, or with
+    the replicas of a divided model. A
     replicated dataset is every rank's own as it is, so that it has the same files under both.
     """
     grows = scenario.loader.scaling == "weak" and not is_replicated(scenario)
-    return scenario.dataset.num_files * (world_size(scenario) if grows else 1)
+    return scenario.dataset.num_files * (num_shares(scenario) if grows else 1)
 
 
 def num_samples(scenario: Scenario) -> int:
@@ -58,18 +64,18 @@ def samples_per_rank(scenario: Scenario) -> tuple[int, int]:
     """Return the smallest and largest share of a rank in one epoch, in samples; they differ by at most one."""
     if is_replicated(scenario):
         return num_samples(scenario), num_samples(scenario)
-    share, left = divmod(num_samples(scenario), world_size(scenario))
+    share, left = divmod(num_samples(scenario), num_shares(scenario))
     return share, share + (left > 0)
 
 
 def samples_per_epoch(scenario: Scenario) -> int:
-    """Return the number of samples of all ranks in one epoch; those of a replicated dataset count once per rank."""
-    return num_samples(scenario) * (world_size(scenario) if is_replicated(scenario) else 1)
+    """Return the number of samples of all ranks in one epoch; a sample counts once for each rank that reads it."""
+    return num_samples(scenario) * (world_size(scenario) if is_replicated(scenario) else scenario.topology.parts)
 
 
 def larger_shares(scenario: Scenario) -> int:
     """Return the number of ranks whose share of an epoch is one sample larger than the smallest."""
-    return 0 if is_replicated(scenario) else num_samples(scenario) % world_size(scenario)
+    return 0 if is_replicated(scenario) else num_samples(scenario) % num_shares(scenario) * scenario.topology.parts
 
 
 def whole_steps_per_epoch(scenario: Scenario) -> int:
@@ -78,7 +84,7 @@ def whole_steps_per_epoch(scenario: Scenario) -> int:
     If workers own files, each worker's batches are rounded down.
     """
     if shards.is_by_file(scenario):
-        fewest, _ = shards.fewest_and_most_files(scenario, num_files(scenario), world_size(scenario))
+        fewest, _ = shards.fewest_and_most_files(scenario, num_files(scenario), num_shares(scenario))
         return shards.turns_of(scenario, fewest).steps
     return samples_per_rank(scenario)[0] // scenario.loader.batch_size
 

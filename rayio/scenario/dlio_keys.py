@@ -37,7 +37,7 @@ def _refused(why: str) -> Key:
 
 _NOT_READ = "what becomes of a sample after it was read changes no request"
 _OWN_CODE = "rayio cannot load classes of DLIO"
-_TRANSFORMER = "not yet: checkpoints of transformers"
+_LISTS = "not yet: a state by lists of sizes; give num_layers and the sizes of a transformer"
 _PHASES = "not yet: phases of checkpoints without training, and their reading"
 _CREDENTIALS = "credentials belong in the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), never in a file"
 _TRACES = "every run records its spans (trace.level)"
@@ -46,23 +46,23 @@ _KSM = "memory pages are not merged"
 #: DLIO's keys, dotted as in its files, in the order of its documentation.
 KEYS = {
     "model.name": Key("name"),
-    "model.type": Key("checkpoint.model", "only transformer changes what is saved, and is refused with checkpoints"),
+    "model.type": Key("checkpoint.model", "only transformer changes what is saved"),
     "model.model_size_bytes": Key("checkpoint.model.bytes"),
     "model.model_size": Key("checkpoint.model.bytes", "DLIO ignores this name, and saves 10240 bytes"),
-    "model.num_layers": _refused(_TRANSFORMER),
-    "model.model_datatype": _refused(_TRANSFORMER),
-    "model.optimizer_datatype": _refused(_TRANSFORMER),
-    "model.parallelism.tensor": _refused(_TRANSFORMER),
-    "model.parallelism.pipeline": _refused(_TRANSFORMER),
-    "model.parallelism.data": _refused(_TRANSFORMER),
-    "model.parallelism.zero_stage": _refused(_TRANSFORMER),
-    "model.transformer.vocab_size": _refused(_TRANSFORMER),
-    "model.transformer.hidden_size": _refused(_TRANSFORMER),
-    "model.transformer.ffn_hidden_size": _refused(_TRANSFORMER),
-    "model.transformer.num_attention_heads": _refused(_TRANSFORMER),
-    "model.transformer.num_kv_heads": _refused(_TRANSFORMER),
-    "model.optimization_groups": _refused(_TRANSFORMER),
-    "model.layer_parameters": _refused(_TRANSFORMER),
+    "model.num_layers": Key("checkpoint.model.layers"),
+    "model.model_datatype": Key("checkpoint.model.datatype"),
+    "model.optimizer_datatype": Key("checkpoint.model.optimizer_datatype"),
+    "model.parallelism.tensor": Key("train.parallelism.tensor"),
+    "model.parallelism.pipeline": Key("train.parallelism.pipeline"),
+    "model.parallelism.data": _only("only -1: replicas follow from the ranks"),
+    "model.parallelism.zero_stage": Key("train.parallelism.zero_stage"),
+    "model.transformer.vocab_size": Key("checkpoint.model.vocabulary"),
+    "model.transformer.hidden_size": Key("checkpoint.model.hidden"),
+    "model.transformer.ffn_hidden_size": Key("checkpoint.model.ffn"),
+    "model.transformer.num_attention_heads": Key("checkpoint.model.heads"),
+    "model.transformer.num_kv_heads": Key("checkpoint.model.kv_heads"),
+    "model.optimization_groups": _refused(_LISTS),
+    "model.layer_parameters": _refused(_LISTS),
     "framework": Key("loader.file_access", "tensorflow streams TFRecord files; pytorch reads samples by index"),
     "workflow.generate_data": _idle("rayio run generates files that are missing, rayio generate only them"),
     "workflow.train": Key("the command rayio run", "a run always trains"),
@@ -87,8 +87,8 @@ KEYS = {
     "dataset.num_subfolders_train": Key("dataset.files_per_folder", "the files of each folder"),
     "dataset.num_subfolders_eval": _idle("files of the evaluation are in folders as large as those of training"),
     "dataset.file_prefix": _idle("rayio names its files"),
-    "dataset.compression": Key("dataset.compression", "gzip, of tfrecord and parquet; zip of npz writes plain files"),
-    "dataset.compression_level": _idle("dataset.compressibility says how small the bytes become"),
+    "dataset.compression": Key("dataset.compression", "gzip of hdf5 (its chunks), tfrecord and parquet"),
+    "dataset.compression_level": Key("dataset.compression_level", "of gzip in hdf5 files"),
     "dataset.enable_chunking": Key("dataset.chunk"),
     "dataset.chunk_size": Key("dataset.chunk", "of hdf5, with enable_chunking"),
     "dataset.keep_files": _idle("rayio never deletes a dataset"),

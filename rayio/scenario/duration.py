@@ -25,9 +25,12 @@ def refusals(scenario: Scenario) -> Iterator[str]:
 
 def of_keys(scenario: Scenario) -> Iterator[tuple[str, float]]:
     """Yield the expected seconds that each key adds to a rank's life, or to storage's, in the whole run."""
-    loader, checkpoint = scenario.loader, scenario.checkpoint
+    train, loader, checkpoint = scenario.train, scenario.loader, scenario.checkpoint
     steps = derive.total_steps(scenario)
     yield "train.compute", steps * derive.compute_seconds(scenario) * derive.pace(scenario).most
+    if train.device_copy is not None:
+        yield "train.device_copy.bandwidth", steps * derive.batch_bytes(scenario) / train.device_copy.bandwidth
+    yield "train.parallelism.microbatches", steps * derive.compute_seconds(scenario) * train.parallelism.bubble
     yield "train.sync", steps * derive.allreduce_seconds(scenario)
     if (phase := evaluation.phase_of(scenario)) is not None:
         yield "train.evaluate.compute", derive.total_steps(phase) * derive.compute_seconds(phase)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from rayio.errors import ScenarioError
 from rayio.kinds import FOREIGN
 from rayio.scenario.source import Layer
 
@@ -52,9 +53,17 @@ class Foreign(Protocol):
 
 
 def kind_of(source: str | Path) -> tuple[Foreign, str] | None:
-    """Return the kind of a name such as ``dlio:workload.yaml``, and the file's path; None for any other name."""
-    prefix, colon, path = str(source).partition(":") if isinstance(source, str) else ("", "", "")
-    return (FOREIGN[prefix], path) if colon and prefix in FOREIGN and not path.startswith("//") else None
+    """Return the kind of a name such as ``dlio:workload.yaml``, and the file's path; None for any other name.
+
+    Raises:
+        ScenarioError: nothing follows the prefix.
+    """
+    prefix, colon, path = source.partition(":") if isinstance(source, str) else ("", "", "")
+    if not colon or prefix not in FOREIGN:
+        return None
+    if not path.strip():
+        raise ScenarioError(f"{prefix}: names no file; write {prefix}:FILE")
+    return FOREIGN[prefix], path
 
 
 def split(kind: Foreign, overrides: Sequence[str] | Mapping[str, Any]) -> tuple[list[tuple[str, Any]], Any]:

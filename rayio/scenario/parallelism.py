@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from rayio.place import MAX_RANKS
+from rayio.scenario.loader import MAX_BATCH
 from rayio.schema.fields import Section, whole
 
 #: The highest stage of ZeRO.
@@ -24,6 +25,22 @@ class Parallelism(Section):
         description="What replicas divide instead of a copy each (ZeRO): 1 the optimizer, 2 the gradients too, 3 the "
         "parameters too; 0 nothing.",
     )
+
+    microbatches: Annotated[int, whole(1, MAX_BATCH)] = Field(
+        1,
+        description="Parts of a step's batch that follow each other through the stages of a pipeline. Between them "
+        "stages are idle.",
+    )
+
+    @property
+    def bubble(self) -> float:
+        """The idle time of a stage as a multiple of its compute: ``(p - 1) / m``, p stages and m microbatches.
+
+        It is ``(p - 1) / (m + p - 1)`` of both together. Sources: Huang et al., "GPipe: Efficient training of giant
+        neural networks using pipeline parallelism" (NeurIPS 2019); Narayanan et al., "Efficient large-scale language
+        model training on GPU clusters using Megatron-LM" (SC 2021), section 2.2.1.
+        """
+        return (self.pipeline - 1) / self.microbatches
 
     @property
     def parts(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rayio.scenario import derive, evaluation
 from rayio.scenario.change import BOTH, Change, Command, Run, with_keys
+from rayio.scenario.loader import MAX_BATCH
 from rayio.scenario.model import NoSync
 from rayio.scenario.workers import MAX_WORKERS, Autoscaled
 from rayio.schema.every import Every
@@ -80,6 +81,39 @@ def of_sync(run: Run) -> Iterator[Change]:
         yield Change(
             "no barrier", kind="removal", to=with_keys("train", sync=NoSync()), removes=("straggler", "allreduce"),
             helps=("straggler", "all-reduce"),
+        )  # fmt: skip
+
+
+def of_device_copy(run: Run) -> Iterator[Change]:
+    """``train.device_copy``: copies that take no time, or that compute hides."""
+    copy = run.scenario.train.device_copy
+    if copy is None:
+        return
+    yield Change(
+        "device_copy = 0", kind="removal", to=with_keys("train", device_copy=None), removes=("device_copy",),
+        helps=("device-copy",),
+    )  # fmt: skip
+    if not copy.overlap and run.workers:
+        yield Change(
+            "copies overlapped", kind="setting", helps=("device-copy",), key="train.device_copy.overlap=true",
+            to=with_keys("train", device_copy=copy.model_copy(update={"overlap": True})),
+        )  # fmt: skip
+
+
+def of_pipeline(run: Run) -> Iterator[Change]:
+    """``train.parallelism.microbatches``: so many that stages are never idle, or twice as many."""
+    divided = run.scenario.train.parallelism
+    if not divided.bubble:
+        return
+    twice, most = 2 * divided.microbatches, MAX_BATCH
+    yield Change(
+        "bubble = 0", kind="removal", removes=("bubble",), helps=("pipeline",),
+        to=with_keys("train", parallelism=divided.model_copy(update={"microbatches": most})),
+    )  # fmt: skip
+    if twice <= most:
+        yield Change(
+            "microbatches × 2", kind="setting", helps=("pipeline",), key=f"train.parallelism.microbatches={twice}",
+            to=with_keys("train", parallelism=divided.model_copy(update={"microbatches": twice})),
         )  # fmt: skip
 
 

@@ -29,8 +29,6 @@ class Sync(Section):
 
     #: Whether every step ends when the slowest rank's does.
     meets: ClassVar[bool] = True
-    #: Whether ``train.parallelism`` matters to it.
-    follows_parallelism: ClassVar[bool] = False
     kind: str
 
     def seconds(self, ranks: int) -> float:
@@ -81,7 +79,6 @@ class AllReduce(Sync):
     Without ``train.parallelism`` these are all ranks.
     """
 
-    follows_parallelism = True
     kind: Literal["allreduce"] = "allreduce"
     bytes: Annotated[int, quantity(BYTES, integer=True)] = Field(description="Bytes of the gradients of one rank.")
     bandwidth: Rate = Field(description="Bytes per second of one link between ranks.")

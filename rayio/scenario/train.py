@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 from pydantic.functional_validators import BeforeValidator
 
 from rayio.place import MAX_EPOCHS, MAX_STEPS
 from rayio.scenario.compute import Compute
+from rayio.scenario.device_copy import DeviceCopy
 from rayio.scenario.loader import MAX_BATCH
 from rayio.scenario.pace import Speeds, Stragglers, Warmup
 from rayio.scenario.parallelism import Parallelism
 from rayio.scenario.sync import AnySync, BarrierSync
 from rayio.schema.every import Every
-from rayio.schema.fields import Section, choice, none_is_null, whole
+from rayio.schema.fields import Section, none_is_null, whole
 
 
 class Evaluate(Section):
@@ -62,8 +62,8 @@ class Train(Section):
     )
     sync: AnySync = Field(BarrierSync(), description="How ranks wait for each other after a step.")
     parallelism: Parallelism = Field(Parallelism(), description="How the model is divided among ranks.")
-    device_copy: Annotated[Literal["none"], choice("none", later=(Mapping,))] = Field(
-        "none", description="What copying a batch to the accelerator costs; not yet."
+    device_copy: Annotated[DeviceCopy | None, BeforeValidator(none_is_null)] = Field(
+        None, description="What copying a batch to the accelerator takes; none is free."
     )
     evaluate: Annotated[Evaluate | None, BeforeValidator(none_is_null)] = Field(
         None, description="What tries the model on dataset.eval, and when; none is never."

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rayio.data.formats.hdf5 import METADATA_READS, Stream, opened_by_hdf5
+from rayio.data.formats.hdf5_stream import METADATA_READS, Stream, opened_by_hdf5
 from rayio.data.formats.npy_header import PARSING
 from rayio.data.formats.tfrecord import HEAD, TAIL, masked_crc
 
@@ -20,8 +20,8 @@ from rayio.data.formats.tfrecord import HEAD, TAIL, masked_crc
 FileCheck = Callable[[memoryview, int], None]
 #: Samples of a file, as it says itself; None if it does not.
 FileCount = Callable[[memoryview], int | None]
-#: Bytes that are inflated at a time.
-PIECE_BYTES = 1 << 20
+#: Bytes that are inflated at a time; and the most bytes that one byte of a file may become: zlib's limit is 1032.
+PIECE_BYTES, MOST_INFLATED = 1 << 20, 1100
 #: Names of DLIO's arrays and datasets: samples, labels.
 ARRAYS, DATASETS = ("x.npy", "y.npy"), ("records", "labels")
 
@@ -97,6 +97,8 @@ def npz(content: memoryview, samples: int) -> None:
     with zipfile.ZipFile(Held(content)) as archive:
         members = archive.infolist()
         for member in members:
+            if member.file_size > MOST_INFLATED * len(content):
+                raise ValueError(f"{member.filename} of {member.file_size} bytes in a file of {len(content)}")
             with archive.open(member) as stream:
                 if member.filename.endswith(".npy"):
                     shapes[member.filename] = _shape_of(stream)[0]
@@ -167,6 +169,8 @@ def _count_hdf5(content: memoryview) -> int:
         main = named[0] if named else max(datasets, key=lambda dataset: int(dataset.nbytes))
         if not main.shape:
             raise ValueError(f"a dataset of shape {main.shape}")
+        if main.nbytes > MOST_INFLATED * len(content):
+            raise ValueError(f"a dataset of {main.nbytes} bytes in a file of {len(content)}")
         if main.is_virtual or main.external:
             raise ValueError("a dataset in other files")
         if main.id.get_offset() is not None:

@@ -21,16 +21,20 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.data.formats import hdf5_ragged as ragged
 from rayio.data.formats.chunks import Hdf5Options, Reads, chunk_of, chunk_shape
-from rayio.data.formats.hdf5_description import description, library
+from rayio.data.formats.hdf5_description import description
 from rayio.data.formats.hdf5_filtered import Filtered
 from rayio.data.formats.hdf5_several import Several, datasets_of
-from rayio.data.formats.reads import HEAD, NOT_KEPT, by_file, check_length, opened, place_of, read_into
+from rayio.data.formats.hdf5_stream import METADATA_READS, Stream, opened_by_hdf5
+from rayio.data.formats.places import edges_of
+from rayio.data.formats.reads import HEAD, NOT_KEPT, by_file, check_length, opened, place_of
 from rayio.data.formats.sample import Place, check, fill, wrong_label
 from rayio.data.layout import Batch, Layout
 from rayio.errors import RayioError
 from rayio.scenario.change import Change, with_keys
 from rayio.scenario.kind import Kind
+from rayio.schema.fields import show
 from rayio.storage.base import Opener, Requests
 from rayio.storage.stores.counted import WINDOW_BYTES
 from rayio.units import BYTES
@@ -43,8 +47,6 @@ if TYPE_CHECKING:
 METADATA_BYTES = 715
 #: Bytes of metadata before ``x``.
 HEAD_BYTES = 447
-#: Requests allowed to read a file's description; more indicate damage. Files of rayio take 10.
-METADATA_READS = 1000
 #: Limit of a batch's requests: each is planned separately.
 MAX_REQUESTS = 1 << 22
 
@@ -54,10 +56,17 @@ class Hdf5(Kind):
 
     extension = ".hdf5"
     options = Hdf5Options
+    sizes_vary = True
 
     def contradictions(self, scenario: Scenario) -> Iterator[str]:
         """Yield a message if chunks are so small that a batch takes too many requests."""
         dataset, options = scenario.dataset, scenario.dataset.options
+        if dataset.sizes == "per_sample" and (keys := options.model_dump(exclude_defaults=True)):
+            key = next(iter(keys))
+            yield (
+                f"dataset.{key}={show(keys[key])}: not for samples that differ in size (dataset.sizes=per_sample); "
+                "remove it"
+            )
         if isinstance(options, Hdf5Options) and options.chunk is not None:
             parts = -(-dataset.sample_bytes.expected // options.chunk) * scenario.loader.batch_size
             if parts > MAX_REQUESTS:
@@ -76,6 +85,8 @@ class Hdf5(Kind):
 
     def file_bytes(self, layout: Layout, files: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sum of whole chunks, labels and metadata."""
+        if ragged.is_ragged(layout):
+            return ragged.file_bytes(self, layout, files)
         nbytes = layout.sample_bytes_of(files)
         if (several := Several.of(layout)) is not None:
             return several.file_bytes(layout, nbytes)
@@ -89,6 +100,9 @@ class Hdf5(Kind):
     def write(self, file: BinaryIO, layout: Layout, number: int) -> None:
         """Write HDF5's description, samples and labels; a label is the id of a sample."""
         whole = layout.whole_file(number)
+        if ragged.is_ragged(layout):
+            ragged.write(self, file, layout, whole)
+            return
         num_rows, row_bytes = shape = len(whole.samples), int(whole.nbytes[0])
         rows, columns = chunk = tuple(int(edge[0]) for edge in chunk_shape(layout, whole.nbytes[:1]))
         if (several := Several.of(layout)) is not None:
@@ -109,13 +123,17 @@ class Hdf5(Kind):
         file.write(middle)
         file.write(whole.samples.astype("<i8").data)
 
+    def record_sizes(self, layout: Layout, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bytes of ``samples`` in a file."""
+        return layout.sizes_of(samples)
+
     def requests(self, layout: Layout, batch: Batch) -> Requests:
         """Return, per file, a read of its start, then of each run of samples or each new chunk."""
         address = (batch.rank, batch.epoch, batch.step)
         if not batch.nbytes.size:
             return Requests(address, 0, batch.nbytes)
-        if (several := Several.of(layout)) is not None:
-            of_runs = several.reads(self, layout, batch)
+        if (several := Several.of(layout)) is not None or ragged.is_ragged(layout):
+            of_runs = (ragged if several is None or ragged.is_ragged(layout) else several).reads(self, layout, batch)
             return Requests(address, int(of_runs.is_first.sum()), of_runs.nbytes, partial(of_runs.places, layout))
         if (filtered := Filtered.of(layout)) is not None:
             made = filtered.reads(self, layout, batch)
@@ -138,6 +156,8 @@ class Hdf5(Kind):
 
     def units(self, layout: Layout, batch: Batch) -> NDArray[np.int64]:
         """Return that the description is kept, and the chunk in HDF5's cache: its offset."""
+        if ragged.is_ragged(layout):
+            return np.where(ragged.reads(self, layout, batch).offsets == 0, HEAD, NOT_KEPT)
         if (several := Several.of(layout)) is not None:
             return np.where(several.reads(self, layout, batch).offsets == 0, HEAD, NOT_KEPT)
         if (filtered := Filtered.of(layout)) is not None:
@@ -155,6 +175,9 @@ class Hdf5(Kind):
         from h5py import h5s
 
         offsets = [0, *np.cumsum(batch.nbytes).tolist()]
+        if ragged.is_ragged(layout):
+            self._read_ragged(opener, layout, batch, out, ids)
+            return ids
         for _, runs in by_file(batch):
             place = place_of(layout, batch, runs[0][0])
             shape = layout.samples_per_file, int(batch.nbytes[runs[0][0]])
@@ -183,6 +206,34 @@ class Hdf5(Kind):
                         _check_rows(other, place_of(layout, batch, start), stop - start, stream)
         return ids
 
+    def _read_ragged(
+        self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8], ids: NDArray[np.int64]
+    ) -> None:
+        """Read samples that differ in size, of each run first the offsets."""
+        edges_out = [0, *np.cumsum(batch.nbytes).tolist()]
+        for file_number, runs in by_file(batch):
+            place, edges = place_of(layout, batch, runs[0][0]), edges_of(self, layout, file_number)
+            shape = (int(edges[-1]),)
+            with (
+                opened(opener, place) as file,
+                _one_line(place, shape, stream := Stream(file)),
+                opened_by_hdf5(stream) as h5,
+            ):
+                offsets = _described(h5, b"offsets", np.dtype("<i8"), place, edges.shape, stream)
+                stream.is_described = False
+                x = _described(h5, b"x", np.dtype(np.uint8), place, shape, stream)
+                allowed = stream.allowed
+                for start, stop in runs:
+                    stream.allowed, row, first = allowed, int(batch.index[start]), place_of(layout, batch, start)
+                    begins = np.empty(stop - start + 1, "<i8")
+                    _read_part(offsets, row, begins, stream, first)
+                    ragged.check_offsets(begins, edges[row : row + len(begins)], first, ragged.HEAD_BYTES + row * 8)
+                    part = out[edges_out[start] : edges_out[stop]]
+                    _read_part(x, int(edges[row]), part, stream, first)
+                    for number in range(start, stop):
+                        sample = out[edges_out[number] : edges_out[number + 1]].data
+                        ids[number] = check(sample, layout.seed, place_of(layout, batch, number))
+
     def check_labels(self, opener: Opener, layout: Layout, number: int) -> None:
         """Read ``y`` of a file and compare each label with its sample's id; see :class:`Format`."""
         from h5py import h5s
@@ -200,83 +251,6 @@ class Hdf5(Kind):
             if stream.missing:
                 raise place.error(stream.missing)
             wrong_label(labels, place, y.get_offset())
-
-
-class Stream:
-    """The file as HDF5 reads it: short reads of metadata come from windows, and no error is raised into C.
-
-    An error is kept, and HDF5 continues with zeros so that it can close its file. It also gets zeros after more
-    requests than any file needs: a damaged file could send it in circles.
-    """
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file = file
-        self.error: BaseException | None = None
-        #: Requests that may still be made.
-        self.allowed = METADATA_READS
-        self.is_described = False
-        self.missing = ""
-        self._position = 0
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Set the position, without a request where possible."""
-        self._position = offset if whence == io.SEEK_SET else self._try(self.file.seek, offset, whence)
-        return self._position
-
-    def tell(self) -> int:
-        """Return the position."""
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill the buffer, with zeros after the end or an error."""
-        view = memoryview(buffer)
-        self.allowed -= 1
-        got = self._try(self._fill, view) if self.allowed >= 0 else 0
-        if got < len(view):
-            view[got:] = bytes(len(view) - got)
-            self.missing = self.missing or (
-                f"expected {len(view)} bytes at byte {self._position}, found {got}: the file is truncated"
-                if self.allowed >= 0
-                else "expected a file that is read in a few requests, found no end of them: the file is corrupted"
-            )
-        self._position += len(view)
-        return len(view)
-
-    def _fill(self, view: memoryview) -> int:
-        if self.is_described or len(view) >= WINDOW_BYTES:
-            return read_into(self.file, self._position, view)
-        self.file.seek(self._position)
-        part = self.file.read(len(view))
-        view[: len(part)] = part
-        return len(part)
-
-    def _try(self, call: Any, *arguments: Any) -> int:
-        if self.error is None:
-            try:
-                return int(call(*arguments))
-            except BaseException as error:  # an interrupt, too, would be lost in C
-                self.error = error
-        return 0
-
-
-@contextmanager
-def opened_by_hdf5(stream: Stream) -> Iterator[Any]:
-    """Open a stream with HDF5 and close it on every exit; the stream's error has priority over HDF5's."""
-    from h5py import h5f
-
-    try:
-        with library(stream) as access:
-            h5 = h5f.open(b"rayio", h5f.ACC_RDONLY, access)
-            try:
-                yield h5
-            finally:
-                h5.close()
-    except Exception:
-        if stream.error is None:
-            raise
-    error, stream.error = stream.error, None
-    if error is not None:
-        raise error
 
 
 @contextmanager
@@ -353,14 +327,20 @@ def _described(
 
 def _check_rows(dataset: Any, first: Place, rows: int, stream: Stream) -> None:
     """Read the numbers of some rows, which are the ids of samples, and compare them."""
+    numbers = np.empty(rows, "<i8")
+    _read_part(dataset, first.row, numbers, stream, first)
+    wrong_label(numbers, first, dataset.get_offset() + first.row * 8)
+
+
+def _read_part(dataset: Any, start: int, out: NDArray[Any], stream: Stream, first: Place) -> None:
+    """Read consecutive values of a dataset into ``out``, which is as long."""
     from h5py import h5s
 
-    space, numbers = dataset.get_space(), np.empty(rows, "<i8")
-    space.select_hyperslab((first.row,), (rows,))
-    dataset.read(h5s.create_simple((rows,)), space, numbers)
+    space = dataset.get_space()
+    space.select_hyperslab((start,), out.shape)
+    dataset.read(h5s.create_simple(out.shape), space, out)
     if stream.missing:
         raise first.error(stream.missing)
-    wrong_label(numbers, first, dataset.get_offset() + first.row * 8)
 
 
 def _rows(x: Any, first: int, rows: int, row_bytes: int) -> Any:

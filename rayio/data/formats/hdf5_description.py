@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -110,24 +110,38 @@ def description(shape: tuple[int, int], chunk: tuple[int, int] | None) -> tuple[
 
 
 @lru_cache(maxsize=64)
+def description_of_ragged(nbytes: int, rows: int) -> bytes:
+    """Return HDF5's bytes of a file with offsets, labels and ``nbytes`` of samples, which lie before all data."""
+    return _described_first(((b"offsets", (rows + 1,)), (b"y", (rows,)), (b"x", (nbytes,))))
+
+
+@lru_cache(maxsize=64)
 def description_of_several(shape: tuple[int, int], others: tuple[bytes, ...]) -> bytes:
     """Return HDF5's bytes of a file with ``x`` of this shape and ``others`` of its rows, which lie before all data.
 
     Data have no place in a file before a first value is written; then they follow each other in this order.
     """
+    return _described_first(((b"x", shape), *((name, shape[:1]) for name in others)))
+
+
+def _described_first(datasets: Sequence[tuple[bytes, tuple[int, ...]]]) -> bytes:
+    """Return HDF5's bytes before the data of a file of these datasets: ``x`` of bytes, the others of numbers."""
     import numpy as np
     from h5py import h5d, h5s, h5t
 
     stream = Written()
     with _created(stream, "LATE") as (h5, plan):
-        made = [h5d.create(h5, b"x", h5t.STD_U8LE, h5s.create_simple(shape), plan)]
-        made += [h5d.create(h5, name, h5t.STD_I64LE, h5s.create_simple(shape[:1]), plan) for name in others]
+        types = {b"x": h5t.STD_U8LE}
+        made = [
+            h5d.create(h5, name, types.get(name, h5t.STD_I64LE), h5s.create_simple(shape), plan)
+            for name, shape in datasets
+        ]
         for dataset in made:
             first, space = (1,) * len(dataset.shape), dataset.get_space()
             space.select_hyperslab((0,) * len(first), first)
             dataset.write(h5s.create_simple(first), space, np.zeros(first, dataset.dtype))
-        x_at = made[0].get_offset()
-    return stream.between(0, x_at)
+        data_at = made[0].get_offset()
+    return stream.between(0, data_at)
 
 
 @lru_cache(maxsize=64)

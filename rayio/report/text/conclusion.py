@@ -184,6 +184,8 @@ def _what(verdict: Verdict) -> str:
             where = f"loader overhead, most of that {where}"
         return f"{share} of step time is exposed data loading{how}, {_percent(part)} of it {where}"
     why = {
+        "device-copy": "is spent on copies of batches to accelerators",
+        "pipeline": "is pipeline bubbles: stages without a microbatch",
         "straggler": "is lost to ranks that compute longer than others",
         "all-reduce": "is the all-reduce",
         "checkpoint": "is lost to checkpoints (waiting for a rank that saves one included)",

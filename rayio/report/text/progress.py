@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rayio.analyze.stages import shown
+from rayio.analyze.watching import OF_STEPS
 from rayio.records.running import OVER, RUNNING, Live
 from rayio.units import format_bytes, format_seconds
 
@@ -102,9 +103,7 @@ def _when(live: Live) -> str:
 def progress_line(snapshot: Mapping[str, Any], planned_steps: int, seconds: float | None) -> str:
     """Return one line: steps, shares of the time so far (warm-up included), bytes per second."""
     time = snapshot["time"]
-    busy = (
-        sum(time.get(name, 0) for name in ("data_wait", "compute", "sync", "checkpoint", "evaluate", "overshoot")) or 1
-    )
+    busy = sum(time.get(name, 0) for name in OF_STEPS) or 1
     names = ("compute", "data_wait", "sync", "checkpoint", "evaluate")
     share = {name: 100 * time.get(name, 0) / busy for name in names}
     pauses = f"checkpoint {share['checkpoint']:.1f} %"

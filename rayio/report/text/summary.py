@@ -29,10 +29,15 @@ from rayio.report.text.terms import seconds
 from rayio.scenario.expect import Condition
 from rayio.units import UNKNOWN, format_bytes, format_number, format_seconds, format_share
 
+#: Phases that most runs do not have.
+RARE = ("restore", "device_copy", "bubble", "evaluate", "restart")
+
 _WHAT = {
     "startup": "until the first batch was asked for",
     "restore": "reading back a checkpoint",
     "data_wait": "exposed data loading: waiting for a batch",
+    "device_copy": "batches on their way to accelerators",
+    "bubble": "pipeline stages without a microbatch",
     "compute": "computing, as requested",
     "sync": "waiting for slower ranks, all-reduce",
     "checkpoint": "blocked by checkpoints",
@@ -245,7 +250,7 @@ def fetched_line(fetched: Fetched) -> str:
 
 def _split(result: RunResult) -> list[str]:
     time, share = result.time, result.share
-    names = [name for name in SPLIT if name not in ("restore", "evaluate", "restart") or getattr(time, name)]
+    names = [name for name in SPLIT if name not in RARE or getattr(time, name)]
     what = meaning_of(result)
     lines = ["  where the ranks' time went (all ranks together)"]
     return lines + [

@@ -9,6 +9,7 @@ from typing import Any
 
 from rayio.analyze.compare import spread
 from rayio.errors import RunError, ScenarioError
+from rayio.imports.mlperf_rules import MLPERF, floor_of
 from rayio.machine.host import memory_bytes
 from rayio.model.engine import engine_named
 from rayio.records.doubts import CAPACITY, LIMIT, Doubt, blocking
@@ -35,7 +36,7 @@ from rayio.session.dataset import base_folder
 from rayio.storage.address import is_path, join
 from rayio.study.sizing.doubts import of_capacity
 from rayio.study.sizing.knee import Like, best_change, bottleneck_of, changes_at, learned, widest
-from rayio.study.sizing.mlperf import MLPERF, floor_of, rules_in_words
+from rayio.study.sizing.mlperf import rules_in_words
 from rayio.study.sizing.questions import Question
 from rayio.study.sizing.search import Bracket, falls, largest
 from rayio.study.sizing.trials import AU, AU_DLIO, Trial, Trials

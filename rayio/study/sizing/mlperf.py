@@ -8,18 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from rayio.errors import ScenarioError
+from rayio.imports.mlperf_rules import MLPERF, floor_of, record_bytes
 from rayio.records.sizing import DatasetSize
 from rayio.scenario import derive
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
 from rayio.units import format_bytes
 
-MLPERF = "mlperf"
 #: Epochs of a run, steps per accelerator and epoch, and size of the dataset over the memory of all hosts.
 EPOCHS, STEPS, MEMORY = 5, 500, 5
-#: AU required in training where it is not 0.9, by a part of the workload's name (v1.0: cosmoflow, v3.0: retinanet).
-FLOORS = {"cosmoflow": 0.7, "retinanet": 0.85}
-DEFAULT_TARGET = 0.9
 #: Rules that no single search can meet.
 UNCHECKED = (
     "not checked: five runs after a warm-up run, within 5 % of their mean; caches that are dropped between runs "
@@ -45,12 +42,6 @@ class Sizing:
         return "memory" if self.by_memory > self.by_steps else "steps"
 
 
-def record_bytes(scenario: Scenario) -> int:
-    """Return the bytes of a sample as DLIO configures them: of a normal size the mean before redrawing."""
-    size = scenario.dataset.sample_bytes
-    return max(int(getattr(size, "mean", size.expected)), 1)
-
-
 def sizing(scenario: Scenario, accelerators: int, memory: int) -> Sizing:
     """Return the files that the rules ask for; ``memory`` is that of all hosts in bytes.
 
@@ -60,18 +51,11 @@ def sizing(scenario: Scenario, accelerators: int, memory: int) -> Sizing:
     return Sizing(MEMORY * memory // (per_file * record_bytes(scenario)), STEPS * accelerators * batch // per_file)
 
 
-def floor_of(scenario: Scenario, rules: str | None) -> float:
-    """Return the default target AU."""
-    if rules != MLPERF:
-        return DEFAULT_TARGET
-    return next((floor for name, floor in FLOORS.items() if name in scenario.name.lower()), DEFAULT_TARGET)
-
-
 def rules_in_words(scenario: Scenario, memory: int | None) -> list[str]:
     """Return notes on the rules that a search checks, and on those that it does not."""
     size = "" if memory is None else f", a dataset of at least {MEMORY} × the memory of the hosts"
     checked = (
-        f"checked: AU by DLIO's formula (required: {100 * floor_of(scenario, MLPERF):g} %), {EPOCHS} epochs, at least "
+        f"checked: AU by DLIO's formula (required: {100 * floor_of(scenario):g} %), {EPOCHS} epochs, at least "
         f"{STEPS} steps per accelerator and epoch{size}"
     )
     unknown = [] if memory is not None else ["the hosts' memory is unknown; give it with --host-memory"]

@@ -9,13 +9,14 @@ from typing import Any
 
 from rayio.analyze.filled import enough
 from rayio.errors import ScenarioError
+from rayio.imports.mlperf_rules import MLPERF
 from rayio.model.engine import engine_named
 from rayio.report.text.terms import counted
 from rayio.scenario import checks, derive
 from rayio.scenario.load import loading
 from rayio.scenario.model import Scenario
 from rayio.schema.fields import show
-from rayio.study.sizing.mlperf import EPOCHS, MEMORY, MLPERF, STEPS, sizing
+from rayio.study.sizing.mlperf import EPOCHS, MEMORY, STEPS, sizing
 from rayio.study.sweeps.points import grid
 
 #: The fewest steps per rank of a point on real files: over all epochs, and in an epoch.

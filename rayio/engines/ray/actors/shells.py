@@ -73,8 +73,7 @@ class Host(ReachesModelled):
         self.collector = birth.find("collector")
         self.recorder = Recorder(resolution_ns=birth.plan.trace.resolution_ns)
         to_ipc(empty_table())  # imports Arrow now: later that would stop a step's clock for half a second
-        alone = len(birth.members) == 1
-        threads = len(birth.members)
+        threads, alone = len(birth.members), len(birth.members) == 1
         self.kernel = WallKernel(
             agree(birth.anchor, birth.node, RemoteTimekeeper(self.collector)),
             alone=self.is_exact and alone,
@@ -156,7 +155,7 @@ class Host(ReachesModelled):
 
     @ray.method(concurrency_group=WATCH)  # type: ignore[untyped-decorator]
     async def die(self, pid: int) -> None:
-        """End this process as a failure does, if it is the named one: a repeated call may reach its successor."""
+        """End this process as a failure does, if it is ``pid``: a repeated call may reach its successor."""
         if pid == os.getpid():
             os.kill(pid, signal.SIGKILL)
 
@@ -312,9 +311,8 @@ class TrainerRank(Host):
             self._calls = ReaderCalls(self.plan, self.lines(birth.readers()), self.collector.wish.remote, in_rank=True)
         else:
             self._queues = self.lines(birth.holders("queue", set(birth.members)))
-        self._barrier = None
-        if self.plan.has_barrier:
-            self._barrier = RemoteBarrier(self.line(birth.find("barrier")), self.kernel, self.plan.meetings.group)
+        line = self.line(birth.find("barrier")) if self.plan.has_barrier else None
+        self._barrier = None if line is None else RemoteBarrier(line, self.kernel, self.plan.meetings.group)
         ranks = [rank for (rank,) in birth.members]
         writers = birth.holders("checkpoint_writer", {(number,) for number in self.plan.writers_of(ranks)})
         self._writers = {number: RemoteWriter(handle, number) for (number,), handle in writers.items()}
