@@ -277,10 +277,10 @@ def idle(scenario: Scenario) -> list[str]:
         notes.append(f"checkpoint.every: no checkpoint falls due, the first would be after {first} of {steps} steps")
     if zero := train.parallelism.zero_stage:
         setting = f"train.parallelism.zero_stage={zero}: changes nothing"
-        if scenario.topology.data_parallel == 1:
-            notes.append(f"{setting}, the model has one replica")
-        elif scenario.checkpoint is None or not scenario.checkpoint.writers.follows_zero:
+        if scenario.checkpoint is None or not scenario.checkpoint.writers.follows_zero:
             notes.append(f"{setting} without checkpoint.writers=parallel")
+        elif scenario.topology.data_parallel == 1 and (zero < 3 or train.parallelism.pipeline == 1):
+            notes.append(f"{setting}, the model has one replica")
     if train.warmup_steps >= steps and derive.phases(scenario) is None:
         notes.append(f"train.warmup_steps={train.warmup_steps}: the run has {steps} steps, so nothing is measured")
     if train.steps is not None and train.steps > derive.uncapped_steps(scenario)[1]:
