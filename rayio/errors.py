@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class RayioError(Exception):
     """An error shown as one line: what is wrong, the value, what to do. It holds only its message, so it pickles."""
@@ -66,3 +68,14 @@ class LedgerError(RayioError):
     """A run that did not deliver every planned sample exactly once."""
 
     exit_code = 4
+
+
+def first_error(*calls: Callable[[], None]) -> BaseException | None:
+    """Call every function, whatever the others raise; return the first error, or None."""
+    errors: list[BaseException] = []
+    for call in calls:
+        try:
+            call()
+        except BaseException as error:
+            errors.append(error)
+    return errors[0] if errors else None

@@ -110,7 +110,7 @@ def test_the_samples_of_an_interrupted_run_are_those_of_an_undisturbed_one(wante
         ({"events": [{"kind": "rank", "at": "10.5 s"}, {"kind": "rank", "at": "30.5 s"}]}, 48.5,
          [(0, 8, 6), (1, 4, 4)]),
         # as the third checkpoint ends: nothing is done again
-        ({"events": [{"kind": "rank", "number": 1, "at_step": 12}]}, 34.0, [(0, 12, 0)]),
+        ({"events": [{"kind": "rank", "number": 1, "at_step": 12}]}, 34.0, [(1, 0, 0)]),
         ({"events": [{"kind": "rank", "at_step": 10}], "policy": "from_start"}, 44.0, [(0, 0, 20)]),
     ],
 )  # fmt: skip

@@ -68,10 +68,19 @@ def test_an_impossible_value_is_one_line(key: str, value: float, allowed: str) -
     assert "\n" not in str(told.value)
 
 
-def test_a_stage_of_zero_that_nothing_follows_is_named() -> None:
-    (note,) = checks.idle(scenario(train__parallelism={"tensor": 2, "zero_stage": 1}))
-    assert note == "train.parallelism.zero_stage: changes nothing without checkpoints that follow it"
-    assert not checks.idle(scenario(train__parallelism={"tensor": 2}))
+def test_a_stage_of_zero_without_replicas_or_shares_is_named() -> None:
+    saved = {"every": {"steps": 1}, "path": "ck", "model": {"bytes": 9}, "writers": "per_group"}
+    shape = {"kind": "transformer", "layers": 2, "hidden": 8, "ffn": 8, "vocabulary": 8, "heads": 2}
+    parallel = saved | {"model": shape, "writers": "parallel"}
+    zero = "train.parallelism.zero_stage=1: changes nothing"
+    for checkpoint, tensor, note in (
+        (None, 1, [f"{zero} without checkpoint.writers=parallel"]),
+        (saved, 1, [f"{zero} without checkpoint.writers=parallel"]),
+        (parallel, 2, [f"{zero}, the model has one replica"]),
+        (parallel, 1, []),
+    ):
+        wanted = scenario(train__parallelism={"tensor": tensor, "zero_stage": 1}, checkpoint=checkpoint)
+        assert checks.idle(wanted) == note
 
 
 #: Eight ranks on two nodes: two replicas of 2 × 2 parts, or four of two.

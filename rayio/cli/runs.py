@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rayio.cli import completion
-from rayio.cli.arguments import Address, AsJson, Overrides, Root, RunPath, Source
+from rayio.cli.arguments import Address, AsJson, MaybeSource, Overrides, Root, RunPath, Source
 from rayio.cli.export import Grpc, Otlp, collector
 from rayio.cli.file_options import Force, check_replaced, local_file
 from rayio.cli.fitting import columns, fit
@@ -51,7 +51,7 @@ Page = Annotated[
 
 
 def run(
-    source: Source,
+    source: MaybeSource = None,
     overrides: Overrides = None,
     engine: Annotated[
         str,
@@ -72,6 +72,14 @@ def run(
             help="Steps to send with --otlp or --grpc during the run: all, or first, every:N.", show_default="all"
         ),
     ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            help="Go on with a run that broke off, from its newest complete checkpoint; without SCENARIO.",
+            metavar="RUN",
+            autocompletion=completion.runs,
+        ),
+    ] = None,
     report: Page = None,
     as_json: AsJson = False,
 ) -> None:
@@ -84,6 +92,21 @@ def run(
     from rayio import session
     from rayio.model.engine import engine_named
 
+    if resume is not None:
+        from rayio.session.dataset import resolve
+        from rayio.session.resume import resume as go_on
+
+        for option, value in (("--out", out), ("--root", root), ("--otlp", otlp), ("--grpc", grpc), ("--trace", trace)):
+            if value is not None:
+                raise typer.BadParameter(f"{option} {value} does not go with --resume: the run has its own")
+        with only_json(as_json):
+            own = None if source is None else resolve(source, overrides)
+            done = go_on(resume, own, address=address, reporter=Terminal())
+            page = _shown(done, report, as_json=as_json)
+        _conclude([done], [page], as_json=as_json)
+        return
+    if source is None:
+        raise typer.BadParameter("give a SCENARIO, or --resume RUN")
     if address is not None and engine != "ray":
         raise typer.BadParameter(f"--address {address} goes with --engine ray; {engine} uses no cluster")
     if engine not in ("ray", "local"):

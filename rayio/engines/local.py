@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from rayio.engines.in_process import InProcess
 from rayio.engines.recording import Recording, bounded, threads_note
 from rayio.model import sighting
-from rayio.model.attempts import Attempts, DeadError, Death, Saved
+from rayio.model.attempts import Attempts, DeadError, Death, Resumed, Saved
 from rayio.model.engine import Outcome, Site, Watch
 from rayio.model.kernel import WallKernel
 from rayio.model.ledger import Tally
@@ -37,11 +37,13 @@ def run(
     say: Callable[[str], None] = SILENT.say,
     queues: list[PrefetchQueue] | None = None,
     attempts: Attempts | None = None,
+    earlier: Resumed | None = None,
 ) -> list[str]:
     """Run a plan in this process on the wall clock; ``root`` is the base of the scenario's relative paths.
 
     ``watch`` is called about once a second. The scenario's ``costs`` are not added: this process has real overheads.
-    Notes go to ``say`` and are returned. ``queues`` receives the prefetch queues. ``attempts`` has the restarts.
+    Notes go to ``say`` and are returned. ``queues`` receives the prefetch queues. ``attempts`` has the restarts,
+    ``earlier`` is the part of a run that broke off before.
 
     Raises:
         RunError: silence beyond the deadline, or a failure that the run does not survive.
@@ -64,7 +66,7 @@ def run(
         wanted = max(1, plan.loader.num_workers) * plan.world_size + plan.num_writers
         threads = min(wanted, 4 * (os.cpu_count() or 1) + 32)
         kernel = WallKernel(threads=threads)
-        lives.start(kernel.now())
+        lives.start(kernel.now(), earlier)
         while (death := await attempt(kernel)) is not None:
             say(f"{death.name} died: emulated here by the end of all ranks (failures)")
             await asyncio.sleep(failures.detect if failures else 0.0)
@@ -181,11 +183,11 @@ class LocalEngine:
         plan, site, outcome = self.plan, self.site, self.outcome
         if not plan.modelled:
             outcome.meet([sighting.look(plan, site.root)], plan, site)
-        attempts = Attempts(plan, outcome.tallies, Saved(plan.world_size))
+        attempts = Attempts(plan, outcome.tallies, Saved(plan.world_size, recording.keeper.keep))
         try:
             outcome.notes += run(
                 plan, recording.recorder, site.root, outcome.tallies, look, site.run_id, site.reporter.say, queues,
-                attempts,
+                attempts, site.resumed,
             )  # fmt: skip
             outcome.notes += attempts.notes()
         finally:

@@ -12,6 +12,7 @@ import psutil
 from rayio.errors import ScenarioError, StorageError
 from rayio.model.engine import Outcome, Site
 from rayio.model.plan import IN_FLIGHT_SHARE, Plan
+from rayio.model.resuming import Keeper
 from rayio.signals import uninterrupted
 from rayio.trace.arrow import empty_table
 from rayio.trace.parts import Parts
@@ -28,16 +29,20 @@ class Recording:
         self.outcome = outcome
         self.progress = Progress()
         self.parts = Parts(site.directory)
+        self.keeper = Keeper(site.directory)
         to_ipc(empty_table())  # imports Arrow now: during the run that would stop every role's clock
 
     def look(self) -> Mapping[str, Any]:
         """Store new spans; return the sums so far."""
         with uninterrupted():
-            table = self.recorder.drain()
-            if table is not None:
-                self.progress.add(table)
-                with suppress(StorageError):  # unwritten spans are kept, and written or reported at the end
+            table, is_due = self.recorder.drain(), self.keeper.is_due
+            with suppress(StorageError):  # unwritten spans are kept, and written or reported at the end
+                if table is not None:
+                    self.progress.add(table)
                     self.parts.keep(table)
+                if is_due:  # spans first: a checkpoint that is named there has all spans before it
+                    self.parts.write()
+                    self.keeper.write()
         return self.progress.snapshot()
 
     def close(self) -> None:
@@ -50,6 +55,8 @@ class Recording:
         try:
             self.parts.keep(self.recorder.drain())
             self.parts.write(is_last=True)
+            if self.keeper.is_new:
+                self.keeper.write()
         except StorageError:
             self.outcome.unstored = self.parts.held()
             raise

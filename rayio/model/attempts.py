@@ -57,6 +57,21 @@ class Mark:
     tallies: tuple[Tally, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The earlier part of a run: the checkpoint to go on from (None: the start), and the number of the new attempt."""
+
+    mark: Mark | None
+    attempt: int
+    #: Begin and end of the earlier part, in ns of the run's clock.
+    began: int
+    ended: int
+    #: The last (epoch, step) that a rank began.
+    reached: tuple[int, int] = (-1, -1)
+    redone_steps: int = 0
+    restarts: tuple[Restart, ...] = ()
+
+
 class Saved:
     """The checkpoints of a run, as ranks report them; ``keep`` is called with each complete one."""
 
@@ -106,11 +121,38 @@ class Attempts:
             if event.kind in ENDING
         }
         self._missed: list[str] = []
-        self.plan = self._planned(plan.start, None)
+        self.plan = self._planned(None, plan.start.attempt)
 
-    def start(self, now: int) -> None:
-        """Set the time of the first attempt (ns), which is that of the run."""
+    def start(self, now: int, earlier: Resumed | None = None) -> None:
+        """Set the time of the first attempt (ns); ``earlier`` is the part of the run before it, which broke off."""
         self.origin = self.begin = now
+        if earlier is None:
+            return
+        self.origin = earlier.began
+        self.saved.newest = earlier.mark
+        self.tallies[:] = restored_tallies(self.first, earlier.mark)
+        for place, event in [*self._events.items()]:
+            is_past = self.origin + round((event.at or 0.0) * 1e9) < now
+            if event.at_step is not None:
+                is_past = divmod(event.at_step, self.first.steps[0]) <= earlier.reached
+            if is_past:
+                del self._events[place]
+        self.plan = self._planned(earlier.mark, earlier.attempt)
+        start = self.plan.start
+        self.restarts = [
+            *earlier.restarts,
+            Restart(
+                attempt=start.attempt,
+                cause="the run",
+                at=(earlier.ended - earlier.began) / 1e9,
+                detect_seconds=0.0,
+                restart_seconds=max(0.0, (now - earlier.ended) / 1e9),
+                is_from_checkpoint=earlier.mark is not None,
+                epoch=start.epoch,
+                step=start.step,
+                redone_steps=earlier.redone_steps,
+            ),
+        ]
 
     def next_death(self) -> Death | None:
         """Return the first failure with a time in the current attempt, if any.
@@ -189,7 +231,7 @@ class Attempts:
             )
         )
         self.begin = begin
-        self.plan = self._planned(start, mark)
+        self.plan = self._planned(mark, start.attempt)
         return self.plan
 
     def begun(self, now: int) -> None:
@@ -204,9 +246,9 @@ class Attempts:
         late = [f"failures: {event.name} did not die, because the run ended before" for event in self._events.values()]
         return [*self._missed, *late]
 
-    def _planned(self, start: Start, mark: Mark | None) -> Plan:
+    def _planned(self, mark: Mark | None, attempt: int) -> Plan:
         """Return the plan of an attempt, with the checkpoint that it restores and its deaths at a step."""
-        plan, doomed = continued(self.first, mark, start.attempt), list[Doom]()
+        plan, doomed = continued(self.first, mark, attempt), list[Doom]()
         for place, event in self._events.items():
             if event.at_step is not None:
                 rank = event.number * (plan.cluster.ranks_per_node if event.kind == "node" else 1)
@@ -226,4 +268,6 @@ def continued(plan: Plan, mark: Mark | None, attempt: int) -> Plan:
         return replace(plan, start=plan.start._replace(attempt=attempt))
     epoch, step = saved.schedule.step(mark.number)
     restored = Restored(epoch, step, saved.request_bytes)
-    return replace(plan, start=Start(epoch, step + 1, attempt), checkpointing=replace(saved, restored=restored))
+    is_last = step + 1 == plan.steps[epoch] and epoch + 1 < len(plan.steps)
+    start = Start(epoch + 1, 0, attempt) if is_last else Start(epoch, step + 1, attempt)
+    return replace(plan, start=start, checkpointing=replace(saved, restored=restored))

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
+from rayio.model.attempts import Resumed
 from rayio.model.ledger import Tally
 from rayio.model.plan import Plan
 from rayio.model.sighting import Sighting, each_once, warnings
@@ -39,6 +40,8 @@ class Site:
     address: str | None = None
     #: The live record before the run begins; None without a live view.
     live: Live | None = None
+    #: The earlier part of a run that broke off; None for a new run.
+    resumed: Resumed | None = None
 
 
 @dataclass

@@ -267,7 +267,9 @@ def _target(scenario: Scenario) -> float | None:
 
 def _spanless(directory: RunDirectory) -> Remark:
     result = directory.result
-    if result and result.trace and (recorded := result.trace.recorded):
+    if result is None:
+        return remark("broke_off_early")
+    if result.trace and (recorded := result.trace.recorded):
         return remark("spans_lost", recorded=recorded, run=directory.address)
     return remark("no_spans")
 

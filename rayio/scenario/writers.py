@@ -31,8 +31,8 @@ class Writers(Section):
     ((3, 3, 2, 2), (2,), 1)
     """
 
-    #: Whether ``train.parallelism`` matters to it.
-    follows_parallelism: ClassVar[bool] = False
+    #: Whether ``train.parallelism.zero_stage`` matters to it.
+    follows_zero: ClassVar[bool] = False
     kind: str
 
     def sizes(self, num_bytes: int, topology: Topology) -> tuple[int, ...]:
@@ -211,7 +211,6 @@ class PerNode(Writers):
 class PerGroup(BesideRanks):
     """A rank of every data-parallel group, of the first replica, saves the group's share of one state."""
 
-    follows_parallelism = True
     kind: Literal["per_group"] = "per_group"
 
     def sizes(self, num_bytes: int, topology: Topology) -> tuple[int, ...]:
@@ -238,7 +237,7 @@ class PerGroup(BesideRanks):
 class Parallel(BesideRanks):
     """Every rank saves its part of a transformer, as ``train.parallelism`` divides it, through its own writer."""
 
-    follows_parallelism = True
+    follows_zero = True
     kind: Literal["parallel"] = "parallel"
 
     def copies(self, topology: Topology) -> None:

@@ -17,8 +17,9 @@ from rayio import __version__, storage
 from rayio.analyze import gate
 from rayio.analyze.retries import retried
 from rayio.analyze.shape import RunShape
-from rayio.errors import RayioError, ScenarioError, StorageError
+from rayio.errors import RayioError, ScenarioError, StorageError, first_error
 from rayio.machine.speed import fixed_work
+from rayio.model.attempts import Resumed
 from rayio.model.engine import Site, engine_named
 from rayio.model.ledger import Tally
 from rayio.model.planning import plan_of
@@ -43,7 +44,7 @@ from rayio.signals import Interrupts, hold
 from rayio.storage.address import join
 from rayio.trace.clocks import Anchor
 from rayio.trace.parts import write_what_fits
-from rayio.trace.run_directory import LOG, RunDirectory
+from rayio.trace.run_directory import LOG, RESUME, RunDirectory
 from rayio.trace.slices import Slices
 from rayio.trace.span_files import together
 from rayio.units import format_seconds
@@ -148,6 +149,13 @@ def run(
     return session.run()
 
 
+def run_session(
+    scenario: Scenario, engine: str, address: str | None, base: str, out: str, reporter: Reporter, resumed: Resumed
+) -> Run:
+    """Go on with a run in its directory; see :func:`rayio.session.resume.resume`."""
+    return _Session(scenario, engine, address, base, out, reporter, lambda run: None, resumed).run()
+
+
 def _out(scenario: Scenario, base: str, out: str | Path | None) -> str:
     if out is not None:
         return join(base, str(out))
@@ -168,8 +176,9 @@ class _Session:
         out: str,
         reporter: Reporter,
         ended: Callable[[Run], None],
+        resumed: Resumed | None = None,
     ) -> None:
-        self.scenario, self.ended = scenario, ended
+        self.scenario, self.ended, self.resumed = scenario, ended, resumed
         self.engine_name = engine
         self.base = base
         self.reporter = reporter
@@ -195,6 +204,8 @@ class _Session:
         self.live_export: LiveExport | None = None
         #: Root of all ids (``rayio.trace.ids``), and the namespace of the run's actors.
         self.run_id = f"rayio-{self.directory.name}-{token_hex(4)}"
+        #: Spans that an earlier part of the run stored.
+        self.stored_before = 0 if resumed is None else self.directory.stored
         self.progress_writer: ProgressWriter | None = None
         if scenario.trace.live and not chosen.is_virtual:
             self.progress_writer = ProgressWriter(
@@ -202,7 +213,7 @@ class _Session:
                 planned_steps=self.planned_steps,
             )  # fmt: skip
         live = None if self.progress_writer is None else self.progress_writer.live
-        self.engine = chosen(self.plan, Site(self.run_id, base, self.directory, reporter, address, live))
+        self.engine = chosen(self.plan, Site(self.run_id, base, self.directory, reporter, address, live, resumed))
         anchor = Anchor.new()
         self.info: dict[str, Any] = {
             "run_id": self.run_id,
@@ -237,9 +248,9 @@ class _Session:
             if "fixed_work_seconds" in self.info:
                 self.info["fixed_work_seconds"].append(round(fixed_work(), 6))
             if error is not None and not has_begun:
-                _first_error(self.engine.close, self.directory.unmake)
+                first_error(self.engine.close, self.directory.unmake)
                 raise error
-            after = _first_error(self.engine.close, self._write_info)
+            after = first_error(self.engine.close, self._write_info)
             error = error or after
             self.reporter.done()
             self.notes += self.engine.outcome.notes
@@ -250,8 +261,11 @@ class _Session:
             return done
 
     def _prepare(self) -> None:
-        self.directory.make({})
-        self.directory.write_scenario(to_yaml(self.scenario))
+        if self.resumed is None:
+            self.directory.make({})
+            self.directory.write_scenario(to_yaml(self.scenario))
+        else:  # what the first part noted stays, such as when the run began
+            self.info = {**self.info, **self.directory.info}
         if self.progress_writer is not None:
             self.progress_writer.begin()
         self.engine.prepare()
@@ -322,6 +336,8 @@ class _Session:
             with suppress(StorageError):
                 self.directory.write_result(replace(result, trace=replace(result.trace, stored=self.directory.stored)))
         self.directory.keep_log()
+        if error is None and not engine_named(self.engine_name).is_virtual:
+            self.directory.store.remove(RESUME)
         done = Run(self.directory)
         if isinstance(error, KeyboardInterrupt):
             self.reporter.failed(f"run interrupted; its records until then are in {self.directory.address}")
@@ -347,10 +363,8 @@ class _Session:
         stored, trace = self.directory.stored, self.scenario.trace
         if self.engine.outcome.unstored is not None:
             self.notes.append("not all spans could be stored; the metrics include all recorded spans")
-        elif self.engine.outcome.recorded != stored:
-            self.notes.append(
-                f"metrics may be wrong: {self.engine.outcome.recorded} spans were recorded, {stored} are stored"
-            )
+        elif (recorded := self.stored_before + self.engine.outcome.recorded) != stored:
+            self.notes.append(f"metrics may be wrong: {recorded} spans were recorded, {stored} are stored")
         spans = self.directory.slices()
         if self.engine.outcome.unstored is not None:
             spans = Slices.of(together(self.directory.spans(), self.engine.outcome.unstored))
@@ -363,7 +377,7 @@ class _Session:
         counts = TraceCounts(
             level=trace.level,
             resolution=trace.resolution,
-            recorded=self.engine.outcome.recorded,
+            recorded=self.stored_before + self.engine.outcome.recorded,
             stored=stored,
             **exported,
         )
@@ -377,13 +391,3 @@ class _Session:
             self.reporter.say(note)
             self.notes.append(note)
         return self.live_export.counts()
-
-
-def _first_error(*calls: Callable[[], None]) -> BaseException | None:
-    errors: list[BaseException] = []
-    for call in calls:
-        try:
-            call()
-        except BaseException as error:
-            errors.append(error)
-    return errors[0] if errors else None

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 #: Spans buffered for one file.
 PART_ROWS = 1 << 18
-#: Seconds after which fewer spans are written too: a killed run loses no more.
-PART_SECONDS = 10.0
+#: Seconds after which fewer spans are written too: a killed run loses no more. The first pauses are shorter.
+FIRST_SECONDS, PART_SECONDS = 1.0, 10.0
 
 
 class Parts:
@@ -29,7 +29,7 @@ class Parts:
         self.stored = 0
         self._tables: list[pa.Table] = []
         self._buffered = self._files = 0
-        self._written_at = time.monotonic()
+        self._written_at, self._pause = time.monotonic(), FIRST_SECONDS
 
     def keep(self, table: pa.Table | None) -> None:
         """Add spans; write a file if there are enough."""
@@ -38,7 +38,7 @@ class Parts:
         self._tables.append(table)
         self._buffered += len(table)
         self.stored += len(table)
-        if self._buffered >= self.rows or time.monotonic() - self._written_at > PART_SECONDS:
+        if self._buffered >= self.rows or time.monotonic() - self._written_at > self._pause:
             self.write()
 
     def write(self, *, is_last: bool = False) -> None:
@@ -56,6 +56,7 @@ class Parts:
             else:
                 self.directory.write_spans(table, f"{self.stem}-{self._files:05d}")
             self._files += 1
+            self._pause = min(2 * self._pause, PART_SECONDS)
             self._tables, self._buffered = [], 0
 
     def held(self) -> pa.Table | None:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 #: Version of the layout of a run directory, in ``run.json``.
 VERSION = 1
-
 #: Spans that compaction sorts and writes together; their memory is needed three times.
 COMPACT_ROWS = 1 << 19
 
@@ -41,6 +40,7 @@ RESERVED, RESERVED_BYTES = ".reserved", 128 << 10
 
 #: File names in a run directory.
 INFO, RESULT, SCENARIO, SPANS, LOG = "run.json", "result.json", "scenario.yaml", "spans", "log.txt"
+RESUME = "resume.json"
 #: Keys of ``run.json`` that are lists of objects.
 LISTED = ("nodes", "actors", "restarts")
 

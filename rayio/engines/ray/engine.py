@@ -84,7 +84,7 @@ class RayEngine:
         vigil = Vigil(self.plan.cluster.stall_deadline, say, stalls_of(self.plan))
         group = self._group = ActorGroup(
             self.plan, self._connection, site.directory.address, site.root, site.run_id, vigil, site.live,
-            self.outcome.tallies,
+            self.outcome.tallies, site.resumed,
         )  # fmt: skip
         group.start(say)
         self.outcome.info |= {"actors": group.actors}

@@ -45,7 +45,8 @@ def attempt_line(restart: Restart) -> str:
     place = f"on from the checkpoint before epoch {restart.epoch}, step {restart.step}"
     if not restart.is_from_checkpoint:
         place = "again from the start"
-    return f"{restart.cause} died after {format_seconds(restart.at)}: {place}; {again}"
+    how = "broke off" if restart.cause == "the run" else "died"
+    return f"{restart.cause} {how} after {format_seconds(restart.at)}: {place}; {again}"
 
 
 def lines(result: RunResult) -> list[str]:

@@ -54,6 +54,7 @@ SENTENCES = {
     "change_breaks_off": "{change}: simulated, the run breaks off ({error})",
     "cannot_be_simulated": "The run cannot be simulated: {error}",
     "spans_lost": "{recorded} spans were recorded and {run}/spans holds none: nothing can be explained",
+    "broke_off_early": "the run broke off before any span was stored: nothing can be explained",
     "no_spans": "the run has no spans: nothing can be explained; run with trace.level=batch",
 }
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from rayio.engines.ray.actors.showing import Showing
-from rayio.errors import RayioError
+from rayio.errors import RayioError, StorageError
 from rayio.model.attempts import Mark, Saved
 from rayio.model.cpu_account import ProcessCpu, Stopwatch
 from rayio.model.ledger import Tally
 from rayio.model.pool import record_node
 from rayio.model.queue_levels import Levels
+from rayio.model.resuming import Keeper
+from rayio.records.failures import Restart
 from rayio.storage.stores.opening import Settings
 from rayio.trace.arrow import plain
 from rayio.trace.clocks import Anchor, Clocks, Offset
@@ -52,7 +55,8 @@ class Collector:
         #: By rank: number of changes of its queue's request for readers, and the latest.
         self._wishes: dict[int, tuple[int, int]] = {}
         #: The checkpoints of the run, as ranks report them.
-        self._saved = Saved(world_size)
+        self._keeper = Keeper(self.directory)
+        self._saved = Saved(world_size, self._keeper.keep)
         self._failure: RayioError | None = None
         #: True while a push is processed; true once this process was asked to end.
         self._is_busy = self._is_ending = False
@@ -120,6 +124,10 @@ class Collector:
         self._saved.forget_partial()
         return self._saved.newest
 
+    def remember(self, restarts: Sequence[Restart]) -> None:
+        """Record the restarts of all ranks, for a run that breaks off."""
+        self._keeper.remember(restarts)
+
     def last_heard(self, name: str) -> int:
         """Return the time of the last span that an actor sent, or of its start (ns); now if it never did."""
         return self._heard.get(name) or self.now()
@@ -173,6 +181,10 @@ class Collector:
         """
         if self._failure is not None:
             raise self._failure
+        if self._keeper.is_due:
+            with suppress(StorageError):  # spans first: a checkpoint that is named there has all spans before it
+                self._parts.write()
+                self._keeper.write()
         sums = {
             **self._sums.snapshot(), "restarts": list(self._restarts), "stored": self._parts.stored,
             "wishes": self._wishes,
@@ -186,6 +198,8 @@ class Collector:
         of emulated nodes on other hosts.
         """
         self._parts.write(is_last=True)
+        if self._keeper.is_new:
+            self._keeper.write()
         self.directory.close()
         recorded = sum(self._recorded.values()) + self._recorded_by_the_dead + self._recorder.recorded
         return {**self.progress(is_last=True), "recorded": recorded, "clocks": self._clocks.of_node}

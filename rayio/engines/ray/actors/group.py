@@ -28,7 +28,7 @@ from rayio.engines.ray.placement import SERVERS, ActorSpec, actors
 from rayio.engines.ray.rounds import Rounds, sightings
 from rayio.engines.ray.transport.remote import plain
 from rayio.errors import ClusterError, RayioError, RunError
-from rayio.model.attempts import Death
+from rayio.model.attempts import Death, Resumed
 from rayio.model.cpu_account import CpuAccount
 from rayio.model.ledger import Tally
 from rayio.model.plan import Plan
@@ -78,6 +78,7 @@ class ActorGroup:
         vigil: Vigil,
         live: Live | None = None,
         tallies: list[Tally] | None = None,
+        resumed: Resumed | None = None,
     ) -> None:
         self.plan = plan
         #: The live record before the run begins; None without a live view.
@@ -111,7 +112,7 @@ class ActorGroup:
         self.cpu = CpuAccount()
         #: Clocks of emulated nodes on other hosts than the driver's.
         self.clocks: dict[int, dict[str, Any]] = {}
-        self.survival = Survival(self, plan.tallies() if tallies is None else tallies)
+        self.survival = Survival(self, plan.tallies() if tallies is None else tallies, resumed)
 
     def start(self, say: Callable[[str], None]) -> None:
         """Create every actor and wait until all have started.

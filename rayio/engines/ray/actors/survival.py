@@ -13,7 +13,7 @@ from ray.exceptions import RayError
 from rayio.engines.ray.cluster.control import Control
 from rayio.engines.ray.placement import SERVERS, ActorSpec
 from rayio.errors import RunError
-from rayio.model.attempts import Attempts, Death, Saved
+from rayio.model.attempts import Attempts, Death, Resumed, Saved
 from rayio.model.ledger import Tally
 from rayio.model.plan import Plan
 from rayio.scenario.failures import REPLACED
@@ -47,9 +47,10 @@ class Group(Protocol):
 class Survival:
     """The failures of a run on Ray; ``tallies`` are the run's, which a restart sets back to the checkpoint."""
 
-    def __init__(self, group: Group, tallies: list[Tally]) -> None:
+    def __init__(self, group: Group, tallies: list[Tally], resumed: Resumed | None = None) -> None:
         self.group = group
         self.attempts = Attempts(group.plan, tallies, Saved(group.plan.world_size))
+        self.attempts.start(self.now(), resumed)
         group.plan = self.attempts.plan
         section = group.plan.failures
         #: Events on actors that Ray replaces, the earliest last.
@@ -73,8 +74,11 @@ class Survival:
         return self.group.anchor.here().ns + time.perf_counter_ns()
 
     def start(self) -> None:
-        """Begin the time of the run."""
-        self.attempts.start(self.now())
+        """Begin the time of the first attempt, once its actors are there."""
+        if self.attempts.restarts:
+            self.attempts.begun(self.now())
+        else:
+            self.attempts.start(self.now())
         self._next = self.attempts.next_death()
 
     def seconds_left(self, most: float) -> float:
@@ -117,7 +121,7 @@ class Survival:
         group, attempts, detected = self.group, self.attempts, self.now()
         attempts.check(death)
         say(f"{death.name} died; all ranks start again")
-        attempts.saved.newest = self._ask("newest_checkpoint")
+        attempts.saved.newest = self._ask("newest_checkpoint") or attempts.saved.newest
         ranks = [spec for spec in group.specs if spec.kind == "rank"]
         delivered = {tally.rank: tally.steps for tally in self._leave(ranks)}
         group.tallies.clear()
@@ -128,6 +132,7 @@ class Survival:
             group.handles[spec.name] = group.create(spec, f"{spec.name}.{group.plan.start.attempt}")
         group.await_ready(names, say)
         attempts.begun(self.now())
+        group.handles["collector"].remember.remote(attempts.restarts)
         self._struck, self._next = None, attempts.next_death()
 
     def tallies_of(self, members: Iterable[tuple[int, ...]]) -> Iterator[Tally]:

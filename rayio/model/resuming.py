@@ -1,0 +1,109 @@
+"""Going on with a run that broke off: ``resume.json`` in the run directory has its newest complete checkpoints."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rayio.errors import StorageError
+from rayio.files import parse_json
+from rayio.model.attempts import Mark
+from rayio.model.ledger import Tally
+from rayio.records.failures import Restart
+from rayio.records.record import DamagedRecordError
+from rayio.trace.run_directory import RESUME, RunDirectory
+
+VERSION = 1
+#: Complete checkpoints that the file names: if the files of one are gone, an older one serves.
+MOST_MARKS = 3
+#: Seconds between two writes at least.
+PAUSE_SECONDS = 2.0
+#: The numbers of a tally, in order.
+_NUMBERS = (
+    "rank", "steps", "samples", "nbytes", "digest", "evaluation_steps", "evaluation_samples", "attempt", "skipped",
+)  # fmt: skip
+
+
+class Keeper:
+    """A writer of ``resume.json``; it writes only complete checkpoints of which all spans are stored."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self.directory = directory
+        self._marks: list[Mark] = []
+        self._restarts: tuple[Restart, ...] = ()
+        self._is_new = False
+        self._written_at = -PAUSE_SECONDS
+
+    def keep(self, mark: Mark) -> None:
+        """Add a complete checkpoint."""
+        self._marks = [*self._marks[1 - MOST_MARKS :], mark]
+        self._is_new = True
+
+    def remember(self, restarts: Sequence[Restart]) -> None:
+        """Set the restarts so far."""
+        self._restarts = tuple(restarts)
+
+    @property
+    def is_new(self) -> bool:
+        """True if there is a checkpoint that is not written."""
+        return self._is_new
+
+    @property
+    def is_due(self) -> bool:
+        """True if there is a new checkpoint, and the last write is not recent."""
+        return self._is_new and time.monotonic() - self._written_at >= PAUSE_SECONDS
+
+    def write(self) -> None:
+        """Write the file; the spans must be stored.
+
+        Raises:
+            StorageError: no space, no permission.
+        """
+        marks = [
+            {"number": mark.number, "tallies": [{name: getattr(t, name) for name in _NUMBERS} for t in mark.tallies]}
+            for mark in self._marks
+        ]
+        content = {"version": VERSION, "checkpoints": marks, "restarts": [asdict(each) for each in self._restarts]}
+        self.directory.write(RESUME, json.dumps(content).encode())
+        self._is_new, self._written_at = False, time.monotonic()
+
+
+def read(directory: RunDirectory, world_size: int) -> tuple[list[Mark], tuple[Restart, ...]]:
+    """Return the complete checkpoints of a run, the newest first, and its restarts; nothing if it saved none.
+
+    Raises:
+        StorageError: the file is damaged.
+    """
+    if (content := directory.store.read(RESUME)) is None:
+        return [], ()
+    try:
+        entries = parse_json(content)
+        if entries["version"] != VERSION:
+            raise ValueError(f"version {entries['version']!r}")
+        marks = [_mark(entry, world_size) for entry in entries["checkpoints"]]
+        return marks[::-1], tuple(Restart.of_json(entry) for entry in entries["restarts"])
+    except (ValueError, KeyError, TypeError, DamagedRecordError) as error:
+        raise StorageError(f"{directory.store.full(RESUME)} is damaged ({error}): the run cannot be resumed") from None
+
+
+def _mark(entry: Any, world_size: int) -> Mark:
+    tallies = tuple(map(_tally, entry["tallies"]))
+    if [tally.rank for tally in tallies] != [*range(world_size)]:
+        raise ValueError("a checkpoint has other ranks")
+    return Mark(_whole(entry["number"]), tallies)
+
+
+def _tally(entry: Any) -> Tally:
+    rank, steps, samples, nbytes, digest, evaluations, of_them, attempt, skipped = (
+        _whole(entry[name]) for name in _NUMBERS
+    )
+    return Tally(rank, steps, samples, nbytes, digest, evaluations, of_them, attempt, skipped=skipped)
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no whole number")
+    return value

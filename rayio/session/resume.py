@@ -1,0 +1,128 @@
+"""``rayio run --resume RUN``: a run that broke off goes on in its run directory, from its newest checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+import numpy as np
+
+from rayio.analyze.timeline import integers, is_text
+from rayio.errors import DataError, ScenarioError, StorageError
+from rayio.model import manifest, resuming
+from rayio.model.attempts import Mark, Resumed, continued
+from rayio.model.engine import engine_named
+from rayio.model.plan import Plan
+from rayio.model.planning import plan_of
+from rayio.place import checkpoint_folder
+from rayio.predict.explain import scenario_of
+from rayio.reporter import SILENT, Reporter
+from rayio.scenario.model import Scenario
+from rayio.session.execute import run_session
+from rayio.session.result import Run
+from rayio.trace.run_directory import RESULT, RunDirectory
+
+#: Exit codes of runs that did all their steps.
+COMPLETE = (0, 3, 4)
+ENGINES = ("ray", "local")
+
+
+def resume(
+    path: str, scenario: Scenario | None = None, *, address: str | None = None, reporter: Reporter = SILENT
+) -> Run:
+    """Go on with a run that broke off, and return it; ``scenario`` must be its own, if given.
+
+    Raises:
+        StorageError: there is no such run, it is complete, or it cannot be read.
+        ScenarioError: it is no measured run, or ``scenario`` is another one.
+        RayioError: the run fails again.
+    """
+    directory = RunDirectory.open(path)
+    own, info = scenario_of(directory), directory.info
+    engine, base = str(info.get("engine")), str(info.get("root", "."))
+    if engine not in ENGINES:
+        raise ScenarioError(f"{path}: a run of engine {engine} cannot be resumed; simulate it again, it takes seconds")
+    result = directory.result
+    if result is not None and result.exit_code in COMPLETE:
+        raise StorageError(f"{path} is complete (exit code {result.exit_code}): nothing is left to resume")
+    if scenario is not None and (key := _difference(own, scenario)):
+        raise ScenarioError(
+            f"{path} has another scenario: {key} differs; resume it without a scenario, or start a new run"
+        )
+    plan = plan_of(own, modelled=engine_named(engine).is_virtual or own.dataset.is_modelled)
+    marks, restarts = resuming.read(directory, plan.world_size)
+    mark = _usable(plan, marks, base, own.loader.in_order, reporter)
+    earlier = replace(_earlier(directory, plan, mark), restarts=restarts)
+    start = continued(plan, mark, earlier.attempt).start
+    place = f"from the checkpoint before epoch {start.epoch}, step {start.step}" if mark else "from the start"
+    reporter.say(f"attempt {earlier.attempt} of {path}: on {place}")
+    directory.store.remove(RESULT)
+    return run_session(own, engine, address, base, directory.address, reporter, earlier)
+
+
+def _difference(own: Scenario, given: Scenario) -> str:
+    """Return the first key with different values, or nothing."""
+    pairs = zip(own.model_dump(mode="json").items(), given.model_dump(mode="json").items(), strict=True)
+    for (section, mine), (_, theirs) in pairs:
+        if mine != theirs:
+            keys = sorted({*mine, *theirs}) if isinstance(mine, dict) and isinstance(theirs, dict) else []
+            return next((f"{section}.{key}" for key in keys if mine.get(key) != theirs.get(key)), section)
+    return ""
+
+
+def _usable(plan: Plan, marks: Sequence[Mark], base: str, in_order: bool, reporter: Reporter) -> Mark | None:
+    """Return the newest checkpoint whose files are complete; None for the start, with the reason as a warning."""
+    saved = plan.checkpointing
+    if saved is None or not marks:
+        reporter.warn("the run had no complete checkpoint, so it begins again")
+        return None
+    if not in_order:
+        reporter.warn("loader.in_order=false: a checkpoint does not have the batches that came early; it begins again")
+        return None
+    if plan.modelled:
+        return marks[0]
+    store = plan.store(base, saved.path)
+    for mark in marks:
+        try:
+            there = manifest.read(store, checkpoint_folder(*saved.schedule.step(mark.number)))
+            if not (why := manifest.missing(store, there)):
+                return mark
+        except DataError as error:
+            why = str(error)
+        reporter.warn(f"checkpoint {mark.number} is passed over: {why}")
+    reporter.warn("no checkpoint of the run is complete any more, so it begins again")
+    return None
+
+
+def _earlier(directory: RunDirectory, plan: Plan, mark: Mark | None) -> Resumed:
+    """Return the earlier part of a run, from its spans."""
+    spans = directory.columns("name", "role", "attempt", "epoch", "step", "start_ns", "duration_ns", "rank")
+    start, attempts = integers(spans, "start_ns"), integers(spans, "attempt")
+    is_rank = is_text(spans, "role", "rank")
+    if not is_rank.any():
+        began = _started(directory)
+        return Resumed(mark, 1, began, began)
+    ends = (start + integers(spans, "duration_ns"))[is_rank]
+    attempt = int(attempts[is_rank].max())
+    waits = np.flatnonzero(is_text(spans, "name", "data_wait") & is_rank)
+    place = integers(spans, "epoch", waits) * (1 << 32) + integers(spans, "step", waits)
+    first = continued(plan, mark, attempt).start
+    thrown = int(((place >= first.epoch * (1 << 32) + first.step) & (attempts[waits] == attempt)).sum())
+    last = int(place.max(initial=-1))
+    return Resumed(
+        mark=mark,
+        attempt=attempt + 1,
+        began=int(start[is_rank].min()),
+        ended=int(ends.max()),
+        reached=(last >> 32, last & 0xFFFFFFFF) if last >= 0 else (-1, -1),
+        redone_steps=thrown,
+    )
+
+
+def _started(directory: RunDirectory) -> int:
+    """Return the start of a run without spans (ns), from run.json."""
+    try:
+        return round(datetime.fromisoformat(str(directory.info.get("started"))).timestamp() * 1e9)
+    except ValueError:
+        raise StorageError(f"{directory.address}: run.json has no time of the start; start the run again") from None

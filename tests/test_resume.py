@@ -1,0 +1,121 @@
+"""A run that broke off goes on in its run directory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import on_disk
+from test_failures import counted, lived
+
+import rayio
+from rayio.errors import RunError, ScenarioError, StorageError
+from rayio.scenario.write import to_yaml
+from rayio.session.resume import resume
+from scenarios import Outcome, scenario
+
+SAVED = {"every": {"steps": 4}, "path": "ck", "model": {"bytes": 1000}, "fsync": False}
+#: A rank dies in step 10, and the run with it.
+ENDING = {"events": [{"kind": "rank", "number": 1, "at_step": 10}], "policy": "fail", "detect": 0, "restart": 0}
+
+
+def broken_off(root: Path, **overrides: Any) -> str:
+    """Give the address of a run on the local engine that a dead rank ended."""
+    changed = {"dataset__path": "data", "train__compute": "2 ms", "checkpoint": SAVED, "failures": ENDING, **overrides}
+    wanted = on_disk(scenario(**changed), root)
+    with pytest.raises(RunError, match="rank 1 died"):
+        rayio.run(wanted, engine="local", out=root / "run", root=root)
+    return str(root / "run")
+
+
+def is_whole(run: rayio.Run) -> None:
+    """Hold a resumed run to the law: its samples are those of an undisturbed one."""
+    wanted = scenario(train__compute="2 ms", checkpoint=SAVED)
+    simulation, _ = lived(wanted)
+    measured = Outcome(wanted, simulation.plan, [], run.directory.spans())
+    for rank in (0, 1):
+        assert counted(measured, rank) == simulation.delivered(rank)
+    result = run.result
+    assert result.exit_code == 0
+    assert result.ledger is not None
+    assert (result.ledger.even, result.ledger.planned_steps, result.ledger.delivered_steps) == (True, 48, 48)
+    assert result.trace is not None
+    assert result.trace.recorded == result.trace.stored
+    assert not [note for note in result.notes if "wrong" in note]
+
+
+def test_a_run_that_broke_off_goes_on_from_its_newest_checkpoint(tmp_path: Path) -> None:
+    run = resume(broken_off(tmp_path))
+    is_whole(run)
+    assert run.result.failures is not None
+    (restart,) = run.result.failures.attempts
+    assert (restart.attempt, restart.epoch, restart.step, restart.is_from_checkpoint) == (1, 0, 8, True)
+    assert "the run broke off after" in run.summary()
+    with pytest.raises(StorageError, match=r"is complete \(exit code 0\): nothing is left to resume"):
+        resume(run.address)
+
+
+def test_a_checkpoint_whose_files_are_gone_is_passed_over(tmp_path: Path) -> None:
+    address = broken_off(tmp_path)
+    (tmp_path / "ck" / "epoch-0000-step-00000007" / "rayio-checkpoint.json").unlink()
+    run = resume(address)
+    is_whole(run)
+    assert run.result.failures is not None
+    assert [(one.epoch, one.step) for one in run.result.failures.attempts] == [(0, 4)]
+
+
+def test_without_a_checkpoint_it_begins_again(tmp_path: Path) -> None:
+    run = resume(broken_off(tmp_path, checkpoint=None))
+    is_whole(run)
+    assert run.result.failures is not None
+    assert not run.result.failures.attempts[0].is_from_checkpoint
+
+
+def test_what_cannot_be_resumed_is_refused_in_a_line(tmp_path: Path) -> None:
+    address = broken_off(tmp_path)
+    own = scenario(dataset__path="data", train__compute="3 ms", checkpoint=SAVED, failures=ENDING)
+    with pytest.raises(ScenarioError, match=r"has another scenario: train.compute differs"):
+        resume(address, own)
+    (Path(address) / "resume.json").write_text('{"version": 1, "checkpoints": [{}], "restarts": []}')
+    with pytest.raises(StorageError, match=r"resume\.json is damaged \('tallies'\): the run cannot be resumed"):
+        resume(address)
+    with pytest.raises(StorageError, match="is not a run directory"):
+        resume(str(tmp_path / "none"))
+    simulation = rayio.simulate(scenario(), out=tmp_path / "simulated")
+    with pytest.raises(ScenarioError, match="a run of engine virtual cannot be resumed"):
+        resume(simulation.address)
+
+
+def test_a_killed_driver_leaves_spans_and_a_checkpoint_to_go_on_from(tmp_path: Path) -> None:
+    changed = {"dataset__path": "data", "train__compute": "20 ms", "train__epochs": 24, "checkpoint": SAVED}
+    wanted = on_disk(scenario(**changed), tmp_path)
+    (tmp_path / "wanted.yaml").write_text(to_yaml(wanted))
+    command = [sys.executable, "-m", "rayio", "run", "wanted.yaml", "--engine", "local", "--out", "run"]
+    where = os.environ | {"PYTHONPATH": str(Path(rayio.__file__).parents[1])}
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log, env=where)
+    try:
+        while not (tmp_path / "run" / "resume.json").exists():
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            time.sleep(0.05)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    explained = rayio.explain(tmp_path / "run", simulate=False)
+    assert explained.verdict.steps > 0
+    assert "the run has no result: it failed, or is still running; only recorded spans are explained" in explained.notes
+    run = resume(str(tmp_path / "run"))
+    assert run.result.exit_code == 0
+    assert run.result.ledger is not None
+    assert (run.result.ledger.even, run.result.ledger.planned_steps) == (True, 2 * 12 * 24)
+    assert run.result.failures is not None
+    assert run.result.failures.attempts[0].is_from_checkpoint
+    simulation, _ = lived(wanted)
+    measured = Outcome(wanted, simulation.plan, [], run.directory.spans())
+    assert counted(measured, 0) == simulation.delivered(0)
