@@ -17,6 +17,7 @@ ANSWERS = {
     "better_or_noise": r"B is 10\.\d % ± \d\.\d % faster than A; more than noise \(6 pairs",
     "watch_lightning": r"24 steps; most time was lost in \w+",
     "watch_trainer": r"24 steps; most time was lost in \w+",
+    "checkpoint_interval": r"best by the sweep 3\d min, by Young and Daly 35 min: (0\.9\d|1\.0\d)$",
     "slowest_steps": r"(.*\n){7}.*\napart from compute, they spent most time in (data_wait|sync|checkpoint)",
 }
 

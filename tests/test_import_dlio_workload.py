@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 import rayio
 from rayio.cli import main
 from rayio.errors import ScenarioError
+from rayio.imports.dlio_source import to_text
 from rayio.scenario import derive
 from rayio.scenario.derive import compute_times
 from rayio.scenario.dlio_keys import ACTS, IDLE, KEYS, ONLY, REFUSED, table
 from rayio.scenario.evaluation import num_evaluations
 from rayio.scenario.foreign import converted
-from rayio.scenario.load import load
+from rayio.scenario.load import build, load
 from rayio.scenario.model import Scenario
 from rayio.units import format_bytes, format_rate
 
@@ -133,7 +134,7 @@ def test_the_keys_of_an_example_become_those_of_a_scenario(tmp_path: Path) -> No
         "name": "volumes",
         "seed": 123,
         "dataset": {
-            "format": "npz", "num_files": 48, "samples_per_file": 1, "files_per_folder": 48,
+            "format": "npz", "num_files": 48, "samples_per_file": 1,
             "sample_bytes": {"kind": "normal", "mean": 1500000, "stdev": 300000}, "path": "data/volumes/train",
         },
         "storage": {"model": "nvme"},
@@ -334,7 +335,12 @@ def test_any_mix_of_documented_keys_imports_or_is_refused_in_lines(
     path.write_text(yaml.safe_dump(nested))
     problems: tuple[str, ...] = ()
     try:
-        assert derive.steps_per_epoch(load(f"dlio:{path}")) > 0
+        scenario = load(f"dlio:{path}")
+        assert derive.steps_per_epoch(scenario) > 0
+        made = converted(f"dlio:{path}", [])
+        assert made is not None
+        again = build(yaml.safe_load(to_text(made, {})), str(path))
+        assert again == scenario, "the written file is the same scenario"
     except ScenarioError as refused:
         problems = refused.problems or ("",)
     assert all(str(path) in line and "\n" not in line for line in problems)
@@ -491,3 +497,10 @@ def test_commands_take_a_workload_where_they_take_a_scenario(
     assert "source: DLIO's workload.yaml ++workload.dataset.record_length_bytes=3000 ~workload" in shown
     scenario = load(source, {"++workload.reader.batch_size": 5, "~workload.metric": None, "cluster.nodes": 2})
     assert (scenario.loader.batch_size, dict(scenario.expect), scenario.cluster.nodes) == (5, {}, 2)
+
+
+def test_compressed_records_are_read_whole(tmp_path: Path) -> None:
+    source = written(tmp_path, RECORDS)
+    scenario = load(source, ["++workload.dataset.compression=gzip"])
+    assert (scenario.loader.file_access, scenario.dataset.format) == ("whole_file", "tfrecord")
+    assert load(source).loader.file_access == "streamed"

@@ -183,3 +183,12 @@ def test_facts_change_nothing_else(tmp_path: Path) -> None:
     (plain := tmp_path / "plain.yaml").write_text(KNOWN)
     with_facts = load(written(tmp_path / "facts.yaml", "fact: io_share, value: 7 %"))
     assert with_facts.model_copy(update={"published": ()}) == load(plain)
+
+
+def test_a_run_has_no_facts_so_it_equals_one_of_a_scenario_without(rayio: Rayio, tmp_path: Path) -> None:
+    (plain := tmp_path / "plain.yaml").write_text(KNOWN)
+    with_facts = written(tmp_path / "facts.yaml", "fact: io_share, value: 7 %")
+    for path in (plain, with_facts):
+        assert rayio("simulate", str(path), "--no-report", "--out", str(tmp_path / path.stem))[0] == 0
+    resolved = [(tmp_path / name / "scenario.yaml").read_text() for name in ("plain", "facts")]
+    assert resolved[0] == resolved[1]

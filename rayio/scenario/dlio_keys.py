@@ -38,7 +38,7 @@ def _refused(why: str) -> Key:
 _NOT_READ = "what becomes of a sample after it was read changes no request"
 _OWN_CODE = "rayio cannot load classes of DLIO"
 _LISTS = "not yet: a state by lists of sizes; give num_layers and the sizes of a transformer"
-_PHASES = "not yet: phases of checkpoints without training, and their reading"
+_PHASES = "not yet: their import; write checkpoint.phases in a scenario instead"
 _CREDENTIALS = "credentials belong in the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), never in a file"
 _TRACES = "every run records its spans (trace.level)"
 _KSM = "memory pages are not merged"
@@ -145,7 +145,7 @@ KEYS = {
     "checkpoint.time_between_checkpoints": _refused(_PHASES),
     "checkpoint.num_checkpoints_write": _refused(_PHASES),
     "checkpoint.num_checkpoints_read": _refused(_PHASES),
-    "checkpoint.recovery_rank_shift": _refused(_PHASES),
+    "checkpoint.recovery_rank_shift": _refused("not yet: ranks that restore what others saved"),
     "checkpoint.rank_sync": _only("only False: after a checkpoint, ranks meet at the end of their next step"),
     "checkpoint.randomize_tensor": _idle("the content of a state does not change its size"),
     "checkpoint.ksm": _idle(_KSM),
