@@ -19,7 +19,7 @@ except ImportError:
     Callback = object
 
 
-class Watching(Callback):
+class Watching(Callback):  # type: ignore[misc]
     """A callback for Lightning's Trainer: ``Trainer(callbacks=[Watching(loader, out="runs/mine")])``."""
 
     def __init__(self, loader: Any, out: str) -> None:
@@ -58,7 +58,7 @@ class Watching(Callback):
             self.watched.close(failed=True)
 
 
-class Slow(Dataset):
+class Slow(Dataset):  # type: ignore[misc]
     """Samples that take 5 ms to read."""
 
     def __len__(self) -> int:

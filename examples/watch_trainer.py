@@ -19,7 +19,7 @@ except ImportError:
     TrainerCallback = object
 
 
-class Watching(TrainerCallback):
+class Watching(TrainerCallback):  # type: ignore[misc]
     """A callback for the Trainer: ``Trainer(..., callbacks=[Watching(out="runs/mine")])``."""
 
     def __init__(self, out: str) -> None:
@@ -56,7 +56,7 @@ class Watching(TrainerCallback):
         self.watched.close()
 
 
-class Slow(Dataset):
+class Slow(Dataset):  # type: ignore[misc]
     """Samples that take 5 ms to read."""
 
     def __len__(self) -> int:

@@ -17,6 +17,7 @@ from rayio.analyze.timeline import timeline
 from rayio.records.hosts import Fetched
 from rayio.records.metric_names import HEADLINE, METRICS, SPLIT, lookup
 from rayio.records.run_result import RunResult
+from rayio.records.transfers import Transfers
 from rayio.scenario.load import load
 from rayio.scenario.meetings import Meetings
 from scenarios import scenario
@@ -84,6 +85,7 @@ def test_each_ranks_life_is_split_to_the_nanosecond(origin: int) -> None:
     assert {name: lives.split[name].tolist() for name in SPLIT} == {
         "startup": [100, 120],
         "restore": [0, 0],
+        "gap": [0, 0],
         "data_wait": [50, 45],
         "device_copy": [0, 0],
         "bubble": [0, 0],
@@ -194,6 +196,7 @@ def test_what_a_failure_cost_is_restart_and_each_step_counts_once() -> None:
     assert {name: int(ns[0]) for name, ns in lives.split.items()} == {
         "startup": 10,
         "restore": 0,
+        "gap": 0,
         "data_wait": 30,
         "device_copy": 0,
         "bubble": 0,
@@ -280,7 +283,13 @@ def test_every_metric_that_may_be_expected_has_a_number_in_a_full_result() -> No
         delivered_bytes=8, read_bytes=10, fetched_bytes=2, page_cache_share=0.8, source="device", how="counted",
         page_cache="drop", unevicted_bytes=0,
     )  # fmt: skip
-    result = replace(measured, au_dlio=0.0, au_dlio_stdev=0.0, loader_share=0.0, fetched=fetched)
+    moved = Transfers(
+        checkpoints=1, files=1, bytes=8, seconds=1.0, mib_per_second=1.0, slowest_rank=1.0,
+        mean_rank=1.0, fastest_rank=1.0,
+    )  # fmt: skip
+    result = replace(
+        measured, au_dlio=0.0, au_dlio_stdev=0.0, loader_share=0.0, fetched=fetched, saved=moved, restored=moved
+    )
     assert [name for name in METRICS if lookup(result, name) is None] == []
     assert RunResult.of_json(json.loads(json.dumps(result.as_json(), allow_nan=False))) == result
 

@@ -118,6 +118,8 @@ def test_a_number_that_a_run_does_not_have_is_unknown() -> None:
     ("fact: io_share", "value: is required and missing"),
     ("fact: files, value: 7 %", "value=7 %: must be a number, such as 473"),
     ("fact: read_bytes, value: 0 GB", "value=0 GB: must be greater than 0"),
+    ("fact: [], value: 7 %", "fact=[]: no fact is named so; there are io_share, "),
+    ("fact: io_share, value: 1e400 %", 'value=1e400 %: shares must be 0 or more and finite, such as "7 %"'),
     ("fact: io_share, value: 7 %, tolerance: 0", "tolerance=0: must be a share above 0 %, at most 100 %, such as 10 %"),
     ("fact: io_share, value: 7 %, tolerance: 0 %", "tolerance=0 %: must be a share above 0 %, at most 100 %"),
     ("fact: requests_of, value: 7 %", "size=null: requests_of needs size, such as 256 KiB"),
@@ -183,3 +185,12 @@ def test_facts_change_nothing_else(tmp_path: Path) -> None:
     (plain := tmp_path / "plain.yaml").write_text(KNOWN)
     with_facts = load(written(tmp_path / "facts.yaml", "fact: io_share, value: 7 %"))
     assert with_facts.model_copy(update={"published": ()}) == load(plain)
+
+
+def test_a_run_has_no_facts_so_it_equals_one_of_a_scenario_without(rayio: Rayio, tmp_path: Path) -> None:
+    (plain := tmp_path / "plain.yaml").write_text(KNOWN)
+    with_facts = written(tmp_path / "facts.yaml", "fact: io_share, value: 7 %")
+    for path in (plain, with_facts):
+        assert rayio("simulate", str(path), "--no-report", "--out", str(tmp_path / path.stem))[0] == 0
+    resolved = [(tmp_path / name / "scenario.yaml").read_text() for name in ("plain", "facts")]
+    assert resolved[0] == resolved[1]

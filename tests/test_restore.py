@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,14 +17,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rayio.engines.in_process import InProcess
 from rayio.errors import DataError, RayioError
+from rayio.model import roles
+from rayio.model.completing import Completion
+from rayio.model.kernel import WallKernel
 from rayio.model.manifest import NAME, Manifest, parse, search
+from rayio.model.planning import plan_of
+from rayio.model.wiring import Wiring
+from rayio.place import Where
 from rayio.reporter import Reporter
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
+from rayio.scenario.write import to_yaml
 from rayio.session.execute import run
 from rayio.session.result import Run
 from rayio.storage import open as open_store
+from rayio.trace.recorder import Recorder
 from scenarios import simulated
 
 FIRST, LAST = "epoch-0000-step-00000001", "epoch-0000-step-00000003"
@@ -265,3 +278,100 @@ def test_a_manifest_is_taken_away_before_a_file_of_its_checkpoint_is_replaced(ro
         run(wanted(), engine="local", root=root, out="again")
     assert not (folder / NAME).exists()
     assert (root / "kept" / FIRST / NAME).exists()
+
+
+def kept(root: Path) -> list[str]:
+    """Give the names of all that is in the folder of checkpoints, after a look that all of it is complete."""
+    store = open_store(root / "kept")
+    assert search(store).passed == {}
+    folders = sorted(store.entries())
+    assert folders == sorted(manifest.folder for manifest in search(store).complete)
+    return folders
+
+
+def test_the_newest_checkpoints_stay_and_older_ones_are_removed_once_a_newer_one_is_complete(tmp_path: Path) -> None:
+    run(wanted(every={"steps": 1}, keep=2), engine="local", root=tmp_path, out="run")
+    assert kept(tmp_path) == ["epoch-0000-step-00000002", LAST]
+    run(wanted(every={"steps": 2}), engine="local", root=tmp_path, out="all")
+    assert kept(tmp_path) == [FIRST, "epoch-0000-step-00000002", LAST]
+    # the next complete one is after step 3 again: it replaces the newest, and of the others one stays
+    run(wanted(every={"steps": 4}, keep=2), engine="local", root=tmp_path, out="again")
+    assert kept(tmp_path) == [FIRST, LAST], "of older ones, that which was written last stays"
+    run(wanted(every={"steps": 4}, keep=1, asynchronous=True), engine="local", root=tmp_path, out="last")
+    assert kept(tmp_path) == [LAST]
+
+
+def test_what_is_not_of_the_checkpoint_is_not_removed_with_it(root: Path) -> None:
+    (root / "kept" / FIRST / "rank-00007.bin").write_bytes((root / "kept" / FIRST / "shard-00000.bin").read_bytes())
+    run(wanted(keep=1, every={"steps": 4}), engine="local", root=root, out="again")
+    assert [path.name for path in (root / "kept" / FIRST).iterdir()] == ["rank-00007.bin"]
+
+
+def test_an_incomplete_checkpoint_removes_no_complete_one(root: Path) -> None:
+    (root / "kept" / LAST / "shard-00001.bin").unlink()
+    (root / "kept" / LAST / "shard-00001.bin").mkdir()
+    with pytest.raises(RayioError, match=r"shard-00001\.bin"):
+        run(wanted(keep=1, every={"steps": 4}), engine="local", root=root, out="again")
+    assert (root / "kept" / FIRST / NAME).exists()
+
+
+def test_kept_checkpoints_and_one_more_are_the_room_that_a_run_needs(tmp_path: Path) -> None:
+    heard = Heard()
+    run(wanted(every={"steps": 1}, keep=1), engine="local", root=tmp_path, out="run", reporter=heard)
+    (line,) = [said for said in heard.said if said.startswith("checkpoints ")]
+    assert "2 of 9.77 KiB, 19.5 KiB in all" in line
+
+
+def test_what_this_run_has_still_to_write_is_not_removed_meanwhile(root: Path) -> None:
+    """Of a run's places those it has not completed may hold files that a faster rank has just written."""
+    plan = plan_of(wanted(keep=1), modelled=False)
+    saved, kernel = plan.checkpointing, WallKernel()
+    assert saved is not None
+
+    async def first_is_complete() -> None:
+        recorder = Recorder()
+        env = Wiring(plan, kernel, recorder, root, InProcess(plan, kernel, recorder, []), num_ranks=2).writer(0)
+        completion = Completion(env, saved, "run", roles.complete)
+        await completion.report({FIRST: ["shard-00000.bin", "shard-00001.bin"]}, Where(0, 0, 1))
+
+    asyncio.run(first_is_complete())
+    assert {path.name for path in (root / "kept").iterdir()} == {FIRST, LAST}
+
+
+def stopped_amid_a_checkpoint(run: subprocess.Popen[bytes], kept: Path) -> bool:
+    """Stop a run, and let it go on again unless it has a complete checkpoint and a later one with unfinished files."""
+    run.send_signal(signal.SIGSTOP)
+    _, status = os.waitpid(run.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status), "the run was over before it could be killed"
+    there = search(open_store(kept))
+    if there.complete and any(file.parent.name in there.passed for file in kept.glob("*/*.partial")):
+        return True
+    run.send_signal(signal.SIGCONT)
+    return False
+
+
+def test_a_run_killed_while_it_writes_a_checkpoint_is_followed_by_one_that_restores_the_one_before(
+    tmp_path: Path,
+) -> None:
+    section: dict[str, Any] = {"model": {"bytes": "8 MB"}, "request_bytes": "4 kB", "keep": 2}
+    (tmp_path / "s.yaml").write_text(to_yaml(wanted(**section)))
+    command = [sys.executable, "-m", "rayio", "run", "s.yaml", "--engine", "local", "--root", str(tmp_path)]
+    nowhere = subprocess.DEVNULL
+    killed = subprocess.Popen(
+        [*command, "train.epochs=3000", "--out", "killed"], cwd=tmp_path, stdout=nowhere, stderr=nowhere
+    )
+    try:
+        while not stopped_amid_a_checkpoint(killed, tmp_path / "kept"):
+            pass
+    finally:
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+    there = search(open_store(tmp_path / "kept"))
+    done = subprocess.run(
+        [*command, "checkpoint.restore=newest", "--out", "again"], cwd=tmp_path, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"restoring {tmp_path}/kept/{there.complete[0].folder}" in done.stderr
+    assert "incomplete checkpoints were passed over: " in done.stderr
+    assert all(folder > there.complete[0].folder for folder in there.passed if folder in done.stderr)

@@ -20,6 +20,7 @@ from rayio.cli import _exit_code
 from rayio.data.formats import FORMATS, layout_of
 from rayio.data.generate import verify
 from rayio.errors import DataError
+from rayio.model.manifest import search
 from rayio.scenario.write import to_yaml
 from scenarios import scenario
 
@@ -307,3 +308,34 @@ def test_the_workers_of_a_dataloader_read_from_a_bucket_unless_they_are_forks(
     capsys.readouterr()
     assert command("run", small, *torch, "loader.multiprocessing_context=fork", "--out", home / "forked") == 2
     assert "was forked from one that has used s3:// already" in said(capsys).splitlines()[-1]
+
+
+def test_checkpoints_in_a_bucket_are_completed_restored_verified_and_removed(
+    small: Path, home: Path, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = (
+        "checkpoint.every={steps: 2}", "checkpoint.path=kept", "checkpoint.model.bytes=100 kB", "checkpoint.keep=2",
+        "checkpoint.writers=sharded", "checkpoint.request_bytes=64 kB", "train.epochs=1",
+    )  # fmt: skip
+    there = ("--root", place, "--engine", "local")
+    assert command("run", small, *saved, *there, "--out", home / "saved") == 0
+    bucket = storage.open(f"{place}/kept")
+    complete = search(bucket).complete
+    assert (len(complete), search(bucket).passed) == (2, {})
+    assert sorted(bucket.entries()) == sorted(manifest.folder for manifest in complete), "an older one is still there"
+    newest, older = complete
+    bucket.remove(f"{newest.folder}/shard-00001.bin")
+    never = ("checkpoint.every={epochs: 9}", "checkpoint.restore=newest")
+    assert command("run", small, *saved, *never, *there, "--out", home / "restored") == 0
+    assert f"{newest.folder} (shard-00001.bin is missing)" in capsys.readouterr().err
+    spans = rayio.Run.open(home / "restored").spans()
+    loads = spans[spans["name"] == "load"]
+    assert (
+        sorted(zip(loads["epoch"], loads["step"], loads["bytes"], loads["requests"], strict=True))
+        == [(older.epoch, older.step, 50_000, 1)] * 2
+    )
+    content = bytearray(bucket.read(f"{older.folder}/shard-00000.bin") or b"")
+    content[40_000] ^= 1
+    bucket.write(f"{older.folder}/shard-00000.bin", lambda file: file.write(content))
+    assert command("run", small, *saved, *never, *there, "--out", home / "damaged") == 2
+    assert f"{older.folder}/shard-00000.bin: byte 40000 is not what was written there" in capsys.readouterr().err

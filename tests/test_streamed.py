@@ -135,6 +135,14 @@ def test_a_stream_with_a_shuffle_buffer_makes_the_same_requests_in_both(
     assert requests(real.all_rows) == requests(simulated(wanted).all_rows)
 
 
+def test_samples_of_several_sizes_are_mixed_in_a_buffer_in_both(tmp_path: Path) -> None:
+    sizes = {"kind": "uniform", "low": 100, "high": 4000}
+    wanted = mixing(dataset={**DATASET, "format": "raw", "sizes": "per_sample", "sample_bytes": sizes})
+    real = run_locally(on_disk(wanted, tmp_path), tmp_path)
+    assert real.ledger.even
+    assert requests(real.all_rows) == requests(simulated(wanted).all_rows)
+
+
 def test_the_first_batch_fills_the_buffer_and_every_byte_is_still_read_once() -> None:
     alone = {"loader__num_workers": 1, "cluster__ranks_per_node": 1, "train__epochs": 1, "loader__shuffle_buffer": 20}
     wanted = mixing(**alone)

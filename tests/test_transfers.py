@@ -55,7 +55,7 @@ def test_rates_are_those_of_the_device(
         assert moved.mib_per_second == pytest.approx(whole / MIB, rel=1e-3)
         assert moved.mib_per_second == pytest.approx(moved.bytes / moved.seconds / MIB)
         low, mean, high = (
-            moved.rank_min_mib_per_second, moved.rank_mean_mib_per_second, moved.rank_max_mib_per_second,
+            moved.slowest_rank, moved.mean_rank, moved.fastest_rank,
         )  # fmt: skip
         assert low is not None
         assert mean is not None

@@ -73,15 +73,27 @@ def test_explain_names_the_planted_cause(tmp_path: Path, reading: int, cause: st
     assert explained.prediction.au == pytest.approx(1, abs=0.03)
 
 
+@pytest.mark.parametrize("nbytes", [0, 400_000])
+@pytest.mark.parametrize("calibrated", [1, 2])
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
-def test_a_calibrated_loop_is_predicted_by_theory(tmp_path: Path, workers: int) -> None:
+def test_a_calibrated_loop_is_predicted_by_theory(tmp_path: Path, workers: int, calibrated: int, nbytes: int) -> None:
     """A batch takes a worker 40 ms and the loop 10: AU is the workers over 4, at most 1."""
-    in_turn(tmp_path / "run", read=36, decode=4, compute=10, workers=2, steps=120)
+    in_turn(tmp_path / "run", read=36, decode=4, compute=10, workers=calibrated, steps=120, nbytes=nbytes)
     learned = rayio.calibrate(tmp_path / "run", busy_run=False, out=tmp_path / "learned.yaml")
     changed = {"loader.num_workers": workers}
     predicted = rayio.simulate(tmp_path / "learned.yaml", changed, out=tmp_path / "predicted").au
     assert predicted == pytest.approx(min(1, workers / 4), abs=0.03)
-    assert "its bytes are not known" in str(learned.scenario.storage.model)
+    assert ("its bytes are not known" in str(learned.scenario.storage.model)) == (not nbytes)
+    assert any("are served as quickly as these" in note for note in learned.notes)
+
+
+def test_runs_with_other_workers_show_the_limit_that_they_share(tmp_path: Path) -> None:
+    """Storage serves one batch at a time, in 20 ms: four workers get no more than one, for a loop that takes 10."""
+    for name, workers in (("one", 1), ("two", 2)):
+        in_turn(tmp_path / name, read=20, compute=10, workers=workers, steps=120, nbytes=400_000, is_shared=True)
+    rayio.calibrate(tmp_path / "two", tmp_path / "one", busy_run=False, out=tmp_path / "learned.yaml")
+    predicted = rayio.simulate(tmp_path / "learned.yaml", {"loader.num_workers": 4}, out=tmp_path / "predicted").au
+    assert predicted == pytest.approx(0.5, abs=0.03)
 
 
 def test_workers_that_read_bytes_teach_a_bandwidth_and_a_size(tmp_path: Path) -> None:

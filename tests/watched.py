@@ -54,11 +54,21 @@ class Loop:
 
 
 def in_turn(
-    out: Path, *, read: float, compute: float, workers: int = 1, prefetch: int = 2, steps: int = 60, decode: float = 0.0
+    out: Path,
+    *,
+    read: float,
+    compute: float,
+    workers: int = 1,
+    prefetch: int = 2,
+    steps: int = 60,
+    decode: float = 0.0,
+    nbytes: int = 0,
+    is_shared: bool = False,
 ) -> Loop:
     """Write the loop of one rank whose workers take ``read`` + ``decode`` ms a batch, by PyTorch's rules, no overhead.
 
-    Batch n is dealt to worker n mod W when the rank has batch n - W·P; the rank takes batches in order.
+    With ``is_shared`` one batch is read at a time. Batch n is dealt to worker n mod W when the rank has batch n - W·P;
+    the rank takes batches in order.
     """
     loop = Loop(out, num_workers=workers, prefetch_factor=prefetch, persistent_workers=True, batches=steps,
                 samples=4 * steps)  # fmt: skip
@@ -69,13 +79,14 @@ def in_turn(
     for step in range(steps):
         granted = had[step - workers * prefetch] if step >= workers * prefetch else 0.0
         begin = max(granted, ended[step - workers] if step >= workers else 0.0)
-        ended.append(begin + read + decode)
-        loads[step % workers].append((0, step // workers, begin, ended[-1], read))
+        served = max(begin, ended[-1] if is_shared and ended else 0.0)
+        ended.append(served + read + decode)
+        loads[step % workers].append((0, step // workers, begin, ended[-1], served - begin + read))
         arrived = max(now, ended[-1])
         had.append(arrived)
         rows.append((0, step, now, arrived, arrived + compute))
         now = arrived + compute
     loop.rank(0, rows)
     for number, each in enumerate(loads):
-        loop.worker(0, number, each)
+        loop.worker(0, number, each, nbytes=nbytes)
     return loop

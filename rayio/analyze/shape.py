@@ -44,7 +44,7 @@ class RunShape:
             world_size=derive.world_size(scenario),
             batch_size=scenario.loader.batch_size,
             warmup_steps=scenario.train.warmup_steps,
-            epochs=scenario.train.epochs,
+            epochs=derive.epochs(scenario),
             steps_per_epoch=derive.steps_per_epoch(scenario),
             steps_of=tuple(sampler.steps(0, rank) for rank in ranks) if differ else (),
             samples_of=tuple(sampler.samples(0, rank) for rank in ranks) if differ else (),

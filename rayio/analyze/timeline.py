@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: Phases on lane 0 of a rank: before its first step, and those of a step in their order.
 STEP_PHASES = ("data_wait", "device_copy", "bubble", "compute", "sync", "checkpoint", "evaluate")
-PHASES = ("startup", "restore", *STEP_PHASES)
+PHASES = ("startup", "restore", "gap", *STEP_PHASES)
 
 COLUMNS = ("name", "role", "lane", "rank", "attempt", "epoch", "step", "start_ns", "duration_ns", "link")
 

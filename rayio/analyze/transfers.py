@@ -46,9 +46,9 @@ def transfers(spans: pa.Table | Slices, names: tuple[str, ...]) -> Transfers | N
         bytes=total,
         seconds=float(seconds),
         mib_per_second=total / seconds / MIB if seconds else None,
-        rank_min_mib_per_second=float(rates.min()) if len(rates) else None,
-        rank_mean_mib_per_second=float(rates.mean()) if len(rates) else None,
-        rank_max_mib_per_second=float(rates.max()) if len(rates) else None,
+        slowest_rank=float(rates.min()) if len(rates) else None,
+        mean_rank=float(rates.mean()) if len(rates) else None,
+        fastest_rank=float(rates.max()) if len(rates) else None,
     )
 
 

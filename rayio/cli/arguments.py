@@ -13,7 +13,7 @@ from rayio.cli import completion
 Source = Annotated[
     str,
     typer.Argument(
-        help="Path of a scenario file, or the name of a packaged one.",
+        help="Path of a scenario file, the name of a packaged one, or dlio:FILE.",
         metavar="SCENARIO",
         autocompletion=completion.scenarios,
     ),

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import posixpath
 
-from rayio.imports.dlio_occasions import PHASES, checkpoint, evaluate
+from rayio.imports.dlio_occasions import checkpoint, evaluate, is_alone
 from rayio.imports.dlio_reading import CREDENTIALS, Reading
 from rayio.imports.dlio_scenario import name_of
 from rayio.imports.dlio_state import TRANSFORMER
 from rayio.imports.hydra import Composed
 from rayio.kinds import FORMATS
+from rayio.scenario.dataset import Dataset
 from rayio.scenario.dlio_keys import KEYS
 
 #: What DLIO's code makes of several samples in a file.
@@ -20,6 +21,8 @@ _STEPS = (
     "DLIO of June 2026 divides files by samples here, and may train no step; rayio trains files × samples / batch_size "
     "/ ranks steps, rounded down"
 )
+#: Files of one folder by default.
+_IN_ONE_FOLDER = Dataset.model_fields["files_per_folder"].default
 #: Formats of DLIO, each with rayio's of the same name.
 _FORMATS = (
     "tfrecord", "hdf5", "csv", "npz", "npy", "jpeg", "png", "indexed_binary", "mmap_indexed_binary", "synthetic",
@@ -44,7 +47,7 @@ def read_workload(composed: Composed, name: str) -> Reading:
     evaluate(reading)
     saved = checkpoint(reading)
     _measured(reading)
-    reading.fates((*TRANSFORMER, *PHASES, *CREDENTIALS, *saved))
+    reading.fates((*TRANSFORMER, *CREDENTIALS, *saved))
     return reading
 
 
@@ -59,7 +62,8 @@ def _dataset(reading: Reading) -> None:
         reading.differs("dataset.num_samples_per_file", _STEPS)
     _sample_bytes(reading)
     folders = reading.whole("dataset.num_subfolders_train", 0)
-    reading.put("dataset.files_per_folder", -(-files // max(folders, 1)), "dataset.num_subfolders_train")
+    if folders or files > _IN_ONE_FOLDER:
+        reading.put("dataset.files_per_folder", -(-files // max(folders, 1)), "dataset.num_subfolders_train")
     _chunks(reading, form)
     _compression(reading, form)
 
@@ -237,6 +241,10 @@ def _access(reading: Reading, loader: str, form: str) -> None:
     if reading.choice("reader.read_type", "on_demand", ("on_demand", "memory")) == "memory":
         reading.put("loader.file_access", "in_memory", "reader.read_type")
         reading.unused("reader.transfer_size", "files are read whole with read_type: memory")
+    elif form == "tfrecord" and "dataset.compression" in reading.out:
+        reading.put("loader.file_access", "whole_file", "dataset.compression")
+        reading.differs("dataset.compression", "compressed files are read whole, not streamed")
+        reading.unused("reader.transfer_size", "compressed files are read whole")
     elif loader == "tensorflow" and form == "tfrecord":
         reading.put("loader.file_access", "streamed", "reader.data_loader", "framework", "dataset.format")
         if size := reading.whole("reader.transfer_size", 0):
@@ -275,11 +283,8 @@ def _train(reading: Reading) -> None:
     if steps >= 1:
         steps = reading.whole("train.total_training_steps", 1, 1)
         reading.put("train.steps", int(steps), "train.total_training_steps")
-    if not reading.flag("workflow.train", default=True):
-        if reading.flag("workflow.checkpoint"):
-            reading.refuse("workflow.train", KEYS["checkpoint.num_checkpoints_write"].why)
-        else:
-            reading.differs("workflow.train", "a run always trains; rayio generate only makes the files")
+    if not reading.flag("workflow.train", default=True) and not is_alone(reading):
+        reading.differs("workflow.train", "a run always trains; rayio generate only makes the files")
 
 
 def _measured(reading: Reading) -> None:
@@ -287,7 +292,10 @@ def _measured(reading: Reading) -> None:
         share = reading.number("metric.au", 0.9)
         if share > 1:
             reading.refuse("metric.au", "must be a share, from 0 to 1")
-        reading.put("expect", {"au_dlio": f">= {100 * share:g}"}, "metric.au")
+        if is_alone(reading):
+            reading.unused("metric.au", "nothing is trained (workflow.train)")
+        else:
+            reading.put("expect", {"au_dlio": f">= {100 * share:g}"}, "metric.au")
     for section in ("metric", "output.metric"):
         for key, only in (("exclude_start_steps", 1), ("exclude_end_steps", 0)):
             name = f"{section}.{key}"

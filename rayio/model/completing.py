@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol
 
 from rayio.model.env import Env
 from rayio.model.kernel import Future
-from rayio.model.manifest import Manifest
+from rayio.model.manifest import Manifest, remove, search
 from rayio.model.saving import Checkpointing
 from rayio.place import Where, checkpoint_place
 
@@ -37,11 +37,13 @@ class Completion:
         self._begun: set[str] = set()
         self._complete: set[str] = set()
         self._last: Future | None = None
+        #: Complete checkpoints, the oldest first; None until the first one must be removed.
+        self._kept: list[Manifest] | None = None
         self._attempt = 0
 
     @cached_property
-    def _number(self) -> int:
-        return len(self.checkpointing.files)
+    def _files(self) -> Mapping[str, int]:
+        return self.checkpointing.files
 
     async def report(self, durable: Mapping[str, Sequence[str]], at: Where) -> list[str]:
         """Add durable files, by folder, and complete the checkpoints that now have all; return complete ones."""
@@ -56,11 +58,28 @@ class Completion:
                 continue
             there = self._durable.setdefault(folder, set())
             there.update(names)
-            if len(there) == self._number:
+            if len(there) == len(self._files):
                 self._begun.add(folder)
                 del self._durable[folder]
                 await self._finish(folder, at)
         return [folder for folder in durable if folder in self._complete]
+
+    async def _retire(self, newest: Manifest) -> None:
+        """Remove the oldest complete checkpoints beyond those to be kept; the newest one stays."""
+        store, keep = self.env.store, self.checkpointing.keep
+        if store is None or keep is None:
+            return
+        if self._kept is None:
+            there = (await self.env.kernel.threaded(partial(search, store))).complete
+            self._kept = [manifest for manifest in reversed(there) if manifest.folder != newest.folder]
+        self._kept = [*(manifest for manifest in self._kept if manifest.folder != newest.folder), newest]
+        older = self._kept[: max(0, len(self._kept) - keep)]
+        for manifest in older:
+            # ranks may be writing after later steps than the newest checkpoint's, in place of an earlier run's
+            place = manifest.epoch, manifest.step
+            if place < (newest.epoch, newest.step) or not self.checkpointing.may_write(*place):
+                self._kept.remove(manifest)
+                await self.env.kernel.threaded(partial(remove, store, manifest))
 
     async def _finish(self, folder: str, at: Where) -> None:
         """Write a manifest, after earlier ones."""
@@ -72,8 +91,9 @@ class Completion:
             place = checkpoint_place(folder)
             assert place is not None
             now = 0 if env.store is None else env.kernel.now()  # a model's manifest has the same size at any time
-            manifest = self.checkpointing.manifest(place, self.run, at.attempt, now)
+            manifest = self.checkpointing.manifest(place, self.run, at.attempt, now, self._files)
             await self._write(env, manifest, Where(0, *place, at.attempt), fsync=self.checkpointing.fsync)
             self._complete.add(folder)
+            await self._retire(manifest)
         finally:
             mine.set_result(None)

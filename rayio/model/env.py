@@ -251,6 +251,17 @@ class Env(CheckpointEnv):
         self.span(name, since, self.kernel.now(), at, lane, delivery.nbytes, 0, link)
         return delivery
 
+    async def meet(self, at: Where) -> None:
+        """Wait for the other ranks, without compute before it: ``sync``."""
+        if self.barrier is None:
+            return
+        start = self.kernel.now()
+        self.doing = ("sync", start, at, None)
+        await self.barrier.announce(at, start)
+        self.doing = None
+        if (end := self.kernel.now()) > start:
+            self.span("sync", start, end, Where(at.rank, attempt=at.attempt))
+
     async def pause(self, name: str, seconds: float, at: Where, *, nbytes: int = 0) -> None:
         """Spend ``seconds`` of a step on something else than its compute; the excess is overhead."""
         start = self.kernel.now()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -186,6 +187,20 @@ def search(store: Store) -> Search:
     while complete and (why := missing(store, complete[0])):
         passed[complete.pop(0).folder] = why
     return Search(complete, passed)
+
+
+def remove(store: Store, manifest: Manifest) -> None:
+    """Remove a complete checkpoint: its manifest first, so that it is never half a checkpoint, then its files.
+
+    Raises:
+        StorageError: the system refuses.
+    """
+    store.remove(f"{manifest.folder}/{NAME}")
+    for name in manifest.files:
+        store.remove(f"{manifest.folder}/{name}")
+    if store.is_local:
+        with suppress(OSError):  # it has other files
+            store.local(manifest.folder).rmdir()
 
 
 def check(manifest: Manifest, identity: Identity, files: Mapping[str, int]) -> None:

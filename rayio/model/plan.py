@@ -165,9 +165,7 @@ class Plan:
 
     def writers_of(self, ranks: Iterable[int]) -> Iterable[int]:
         """Return the numbers of the writers of some ranks' shards, and of the one that completes checkpoints."""
-        if (saved := self.checkpointing) is None:
-            return ()
-        return saved.writers_of(ranks)
+        return () if self.checkpointing is None else self.checkpointing.writers_of(ranks)
 
     @property
     def has_barrier(self) -> bool:
@@ -176,7 +174,8 @@ class Plan:
 
     def meets(self, rank: int, epoch: int, step: int, group: int = ALL) -> bool:
         """Return True if a rank meets a group at a step."""
-        return step < self._sampler.steps(epoch, rank) and self.meetings.group(rank, step) == group
+        has_step = step < self.meetings.steps or step < self._sampler.steps(epoch, rank)
+        return has_step and self.meetings.group(rank, step) == group
 
     @property
     def layout(self) -> Layout:

@@ -56,7 +56,7 @@ def plan_of(
         training_phase=Phase(
             path=scenario.dataset.path,
             sampler=Sampler.from_scenario(scenario),
-            epochs=train.epochs,
+            epochs=derive.epochs(scenario),
             compute=replaced.compute or derive.compute_times(scenario),
             seed=scenario.seed,
             pace=derive.pace(scenario) if replaced.compute is None else USUAL,
@@ -105,7 +105,7 @@ def _loader(scenario: Scenario, modelled: bool, times: Times) -> LoaderSpec:
 
 def _evaluation(scenario: Scenario) -> EvaluationPhase | None:
     phase, wanted = evaluation.phase_of(scenario), scenario.train.evaluate
-    if phase is None or wanted is None:
+    if phase is None or wanted is None or derive.phases(scenario) is not None:
         return None
     return EvaluationPhase(
         path=phase.dataset.path,
@@ -129,11 +129,14 @@ def _checkpointing(scenario: Scenario) -> Checkpointing | None:
         writers=saved.writers,
         topology=scenario.topology,
         sizes=derive.checkpoint_shards(scenario),
-        schedule=Schedule(derive.checkpoint_period(scenario), derive.steps_per_epoch(scenario)),
+        schedule=Schedule(max(1, derive.checkpoint_period(scenario)), derive.steps_per_epoch(scenario)),
+        phases=saved.phases,
+        keep=saved.keep,
         request_bytes=saved.request_bytes,
         fsync=saved.fsync,
         snapshot_rate=saved.snapshot_bandwidth if saved.asynchronous else None,
         identity=_identity(scenario),
+        epochs=derive.epochs(scenario),
         restored=None if saved.restore == NOTHING else Restored(0, 0, saved.request_bytes),
     )
 

@@ -23,6 +23,7 @@ from rayio.model.manifest import NAME, Manifest, Restored
 from rayio.model.queue import Delivery, Lease
 from rayio.model.training import Training
 from rayio.place import BEGINNING, Start, Where
+from rayio.scenario.checkpoint import Phases
 from rayio.scenario.device_copy import DeviceCopy
 from rayio.storage.base import Served
 
@@ -60,6 +61,8 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
     env.span("startup", env.born, env.kernel.now(), at)
     if training.restored is not None:
         await restore(env, training, tally, training.restored, attempt)
+    if training.phases is not None:
+        await save_and_restore(env, training, tally, training.phases, attempt)
     for epoch in range(start.epoch, training.epochs):
         first = start.first_step(epoch)
         pause = training.next_pause(epoch, first)
@@ -105,6 +108,25 @@ async def save(env: Env, training: Training, shards: Sequence[Shard], at: Where)
     else:
         seconds = sum(shard.num_bytes for shard in shards) / training.snapshot_rate
         await env.checkpoint_behind(shards, seconds, at)
+
+
+async def save_and_restore(env: Env, training: Training, tally: Tally, phases: Phases, attempt: int) -> None:
+    """Save a number of checkpoints one after another, pause, and read them back; ranks begin each together."""
+    rank = training.rank
+    at = Where(rank, 0, 0, attempt)
+    for number in range(phases.writes):
+        at = Where(rank, 0, number, attempt)
+        await env.meet(at)
+        if shards := training.shards_of(0, number):
+            await save(env, training, shards, at)
+        env.raise_failure()
+    await env.checkpoints_durable(at)
+    await env.reported(at)
+    if phases.gap:
+        await env.sleep("gap", phases.gap, Where(rank, attempt=attempt))
+    for number in range(phases.reads):
+        await env.meet(Where(rank, 0, phases.writes + number, attempt))
+        await restore(env, training, tally, training.written(0, number), attempt)
 
 
 async def restore(env: Env, training: Training, tally: Tally, restored: Restored, attempt: int) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rayio.model.env import COMPLETER, Shard
 from rayio.model.manifest import Identity, Manifest, Restored
 from rayio.model.schedule import Schedule
 from rayio.place import Where, checkpoint_folder
+from rayio.scenario.checkpoint import Phases
 from rayio.scenario.state import State
 from rayio.scenario.topology import Topology
 from rayio.scenario.writers import Writers
@@ -31,6 +32,12 @@ class Checkpointing:
     #: Bytes per second of the copy that is written in the background; None: training waits for the write.
     snapshot_rate: float | None
     identity: Identity
+    #: Epochs of the run.
+    epochs: int
+    #: Checkpoints alone, without training; None: training.
+    phases: Phases | None = None
+    #: Complete checkpoints that stay; None: all.
+    keep: int | None = None
     #: The checkpoint that the run begins with, on modelled storage a placeholder; None without one.
     restored: Restored | None = None
     #: True if the run may replace checkpoints: then their manifests are removed first.
@@ -43,6 +50,15 @@ class Checkpointing:
             return ()
         numbers = self.writers.of_rank(at.rank, self.topology)
         return tuple(shard for number_due in due for number in numbers for shard in self._shards(number_due, number))
+
+    def may_write(self, epoch: int, step: int) -> bool:
+        """Return True if a checkpoint after this step is due in the run."""
+        return epoch < self.epochs and bool(self.schedule.due(epoch, step, self.schedule.steps_per_epoch))
+
+    def shards_of(self, rank: int, place: tuple[int, int]) -> Sequence[Shard]:
+        """Return the shards that a rank saves of the checkpoint after a step, given as (epoch, step)."""
+        numbers, folder = self.writers.of_rank(rank, self.topology), checkpoint_folder(*place)
+        return tuple(shard for number in numbers for shard in self._shards_in(folder, number))
 
     def _shards(self, due: int, writer: int) -> Iterator[Shard]:
         return self._shards_in(checkpoint_folder(*self.schedule.step(due)), writer)
@@ -76,10 +92,10 @@ class Checkpointing:
         shards = (shard for number in numbers for shard in self._shards_in(restored.folder, number))
         return tuple(shard._replace(period=restored.request_bytes) for shard in shards)
 
-    def manifest(self, place: tuple[int, int], run: str, attempt: int, now: int) -> Manifest:
+    def manifest(self, place: tuple[int, int], run: str, attempt: int, now: int, files: Mapping[str, int]) -> Manifest:
         """Return the manifest of the checkpoint after a step, given as (epoch, step), at the time ``now`` (ns)."""
         of = self.identity
         return Manifest(
             run=run, attempt=attempt, epoch=place[0], step=place[1], saved_ns=now, scenario=of.scenario,
-            model=of.model, layout=of.layout, request_bytes=self.request_bytes, files=self.files,
+            model=of.model, layout=of.layout, request_bytes=self.request_bytes, files=files,
         )  # fmt: skip

@@ -56,21 +56,24 @@ def each_once(sightings: Iterable[Sighting]) -> list[Sighting]:
 
 def warnings(plan: Plan, root: str | Path, hosts: Sequence[Host]) -> list[str]:
     """Return warnings, a line each, that a run would measure memory, not storage."""
-    page_cache = plan.stores.page_cache
-    where = addresses(plan, root)["dataset.path"]
+    page_cache, saved = plan.stores.page_cache, plan.checkpointing
+    key, what, nbytes = "dataset.path", "the dataset", plan.dataset_bytes
+    if saved is not None and saved.phases is not None:
+        key, what, nbytes = "checkpoint.path", "all checkpoints", float(sum(saved.sizes) * saved.phases.writes)
+    where = addresses(plan, root)[key]
     if not is_path(where) or not hosts:
         return []
-    types = {mount.type for host in hosts for mount in host.mounts if mount.key == "dataset.path"}
+    types = {mount.type for host in hosts for mount in host.mounts if mount.key == key}
     if in_memory := {type_ for type_ in types if source_of(type_) == "memory"}:
         problem = f"{where} is on {', '.join(sorted(in_memory))}, which is memory: the run measures memory, not storage"
         dropped = ", and storage.page_cache=drop has no effect there" * (page_cache == "drop")
-        return [f"{problem}{dropped}; use a dataset.path on the storage to measure"]
-    nbytes, memory = plan.dataset_bytes, sum(host.cache_bytes for host in hosts)
+        return [f"{problem}{dropped}; use a {key} on the storage to measure"]
+    memory = sum(host.cache_bytes for host in hosts)
     if page_cache != "use" or nbytes >= memory:
         return []
     of = "" if len(hosts) == 1 else f" of {len(hosts)} hosts"
     return [
-        f"the dataset ({format_bytes(nbytes)}) fits in memory{of} ({format_bytes(memory)}), so this run measures the "
-        "page cache, not storage; use storage.page_cache=drop, or at least "
+        f"{what} ({format_bytes(nbytes)}) fit{'s' * (key == 'dataset.path')} in memory{of} ({format_bytes(memory)}), "
+        "so this run measures the page cache, not storage; use storage.page_cache=drop, or at least "
         f"{format_bytes(ENOUGH * memory)} of data ({ENOUGH} × memory)"
     ]

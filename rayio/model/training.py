@@ -13,6 +13,7 @@ from rayio.model.manifest import Restored
 from rayio.model.saving import Checkpointing
 from rayio.model.schedule import Schedule
 from rayio.place import Where
+from rayio.scenario.checkpoint import Phases
 from rayio.scenario.device_copy import DeviceCopy
 from rayio.scenario.meetings import Meetings
 from rayio.scenario.pace import USUAL, Pace
@@ -136,6 +137,20 @@ class Training:
     def restored(self) -> Restored | None:
         """The checkpoint that the run begins with."""
         return None if self.checkpointing is None else self.checkpointing.restored
+
+    @property
+    def phases(self) -> Phases | None:
+        """Checkpoints alone, without training; None: training."""
+        return None if self.checkpointing is None else self.checkpointing.phases
+
+    def shards_of(self, epoch: int, step: int) -> Sequence[Shard]:
+        """Return the shards that this rank saves of the checkpoint after a step."""
+        return () if self.checkpointing is None else self.checkpointing.shards_of(self.rank, (epoch, step))
+
+    def written(self, epoch: int, step: int) -> Restored:
+        """Return a checkpoint that this run has written."""
+        assert self.checkpointing is not None
+        return Restored(epoch, step, self.checkpointing.request_bytes)
 
     def restored_shards(self, restored: Restored) -> Sequence[Shard]:
         """Return the shards of a checkpoint that this rank reads: those that it would save."""

@@ -38,6 +38,7 @@ from rayio.records.calibrated import (
     Usage,
 )
 from rayio.records.doubts import Doubt
+from rayio.records.origin import WATCHED, kind_of
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario.costs import MOST_FACTOR, CpuCosts, taken
 from rayio.scenario.model import Scenario, StorageParameters
@@ -191,11 +192,14 @@ def learn(
         read_of_all = _one_after_another([_waiting(read, scenario, cpu), *others])
         fit = storage.fit(read_of_all, warm, scenario.loader.io_depth, _whole(info, "cpus") or 1)
         has_bytes = bool(read.nbytes.any())
-        is_saturated = fit.is_saturated and has_bytes
+        is_watched = kind_of(info.get("engine")) == WATCHED
+        is_saturated = has_bytes and (fit.shows_limit if is_watched else fit.is_saturated)
         fitted = fit.parameters if is_saturated else _carries(fit.parameters, run)
         guessed = "" if is_saturated else "; its bandwidth is a guess"
         if is_cached and cpu.is_work:  # no device was asked, so none had a limit; processors have
             fitted, guessed = fitted.model_copy(update={"bandwidth": UNLIMITED}), "; its bytes came from memory"
+        if is_watched and not is_saturated:
+            fitted, guessed = fitted.model_copy(update={"bandwidth": UNLIMITED}), "; it showed no limit"
         if not has_bytes:  # a rate of bytes that nobody knows is none
             without = {"bandwidth": UNLIMITED, "connection_bandwidth": UNLIMITED}
             fitted, guessed = fitted.model_copy(update=without), "; its bytes are not known, so no bandwidth is"
@@ -210,7 +214,7 @@ def learn(
         if (decode := decoding.learned(decoded)) is not None:
             loading["decode"] = decode
             notes.append(_decoding_note(scenario))
-        notes.append(StorageFitted(is_saturated, fit.is_free, is_cached, is_cached and cpu.is_work))
+        notes.append(StorageFitted(is_saturated, fit.is_free, is_cached, is_cached and cpu.is_work, is_watched))
     cores = cores_of_run(scenario, info)
     is_busy = cpu.is_work and seen[0].utilisation(step_seconds(run, warm), cores, scenario) >= BUSY
     learned = costs_of_run(run, warm, storing.get("model") or plan.storage, notes, is_busy=is_busy)

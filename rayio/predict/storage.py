@@ -27,6 +27,8 @@ ROW = 32
 TRIED = 48
 #: A shared bandwidth has to remove this part of the error.
 EXPLAINS = 0.1
+#: Of reads that are explained to this share without a limit, nobody knows whether they share one.
+UNEXPLAINED = 0.05
 #: A read that left the queue within this share of its duration was not delayed by others.
 FREE = 0.8
 #: The least share of the reads, and number of them, to fit a connection alone.
@@ -44,11 +46,20 @@ ALIKE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Fitted parameters; ``is_saturated`` if reads had to wait for others, ``is_free`` if enough of them had not to."""
+    """Fitted parameters; ``is_saturated`` if reads had to wait for others, ``is_free`` if enough of them had not to.
+
+    ``left`` is the share of the reads' time that storage without a shared limit does not explain.
+    """
 
     parameters: StorageParameters
     is_saturated: bool
     is_free: bool
+    left: float = 0.0
+
+    @property
+    def shows_limit(self) -> bool:
+        """True if the reads cannot be explained without a limit that they share."""
+        return self.is_saturated and self.left > UNEXPLAINED
 
 
 def fit(read: Reads, warm: int, io_depth: int, processors: int) -> Fit:
@@ -93,6 +104,7 @@ def fit(read: Reads, warm: int, io_depth: int, processors: int) -> Fit:
         ),
         is_saturated,
         _are_enough(turns[is_warm] <= FREE * taken[is_warm]),
+        plain / float(taken[is_warm].mean()),
     )
 
 

@@ -51,13 +51,14 @@ class DecodeFitted(Note):
 class StorageFitted(Note):
     """Storage was fitted; whether reads saturated it, whether some were alone, and whether memory served them.
 
-    With ``is_unlimited`` its bandwidth is left without a limit.
+    With ``is_unlimited`` its bandwidth is left without a limit; with ``is_watched`` a loop of another program read it.
     """
 
     is_saturated: bool
     is_free: bool
     is_cached: bool
     is_unlimited: bool
+    is_watched: bool = False
 
 
 @dataclass(frozen=True, slots=True)

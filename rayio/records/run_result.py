@@ -33,6 +33,7 @@ class Seconds(Record):
 
     startup: Number = value("until the first batch is requested", "s", default=None)
     restore: Number = value("reading back a checkpoint", "s", default=None)
+    gap: Number = value("the pause of checkpoint.phases", "s", default=None)
     data_wait: Number = value("exposed data loading: waiting for batches", "s", default=None)
     device_copy: Number = value("batches on their way to accelerators", "s", default=None)
     bubble: Number = value("pipeline stages without a microbatch", "s", default=None)
@@ -50,6 +51,7 @@ class Shares(Record):
 
     startup: Number = value("until the first batch is requested", "fraction", default=None)
     restore: Number = value("reading back a checkpoint", "fraction", default=None)
+    gap: Number = value("the pause of checkpoint.phases", "fraction", default=None)
     data_wait: Number = value("exposed data loading: waiting for batches", "fraction", default=None)
     device_copy: Number = value("batches on their way to accelerators", "fraction", default=None)
     bubble: Number = value("pipeline stages without a microbatch", "fraction", default=None)
@@ -113,6 +115,7 @@ class Rank(Record):
     wall: Number = value("wall time", "s")
     startup: Number = value("until the first batch is requested", "s", default=None)
     restore: Number = value("reading back a checkpoint", "s", default=None)
+    gap: Number = value("the pause of checkpoint.phases", "s", default=None)
     data_wait: Number = value("exposed data loading: waiting for batches", "s", default=None)
     device_copy: Number = value("batches on their way to accelerators", "s", default=None)
     bubble: Number = value("pipeline stages without a microbatch", "s", default=None)

@@ -21,9 +21,9 @@ class Transfers(Record):
         "s",
     )
     mib_per_second: float | None = value("by wall clock: bytes over seconds", "MiB/s")
-    rank_min_mib_per_second: float | None = value(
+    slowest_rank: float | None = value(
         "the slowest rank: its bytes over the time of its files, from the first request to the last", "MiB/s"
     )
-    rank_mean_mib_per_second: float | None = value("mean over ranks with files", "MiB/s")
-    rank_max_mib_per_second: float | None = value("the fastest rank", "MiB/s")
+    mean_rank: float | None = value("mean over ranks with files", "MiB/s")
+    fastest_rank: float | None = value("the fastest rank", "MiB/s")
     fetched: Fetched | None = value("sources of the bytes read back from real storage", can_be_absent=True)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from rayio.place import checkpoint_place
+from rayio.place import MAX_STEPS, checkpoint_place
 from rayio.scenario.address import Path
 from rayio.scenario.state import AnyState
 from rayio.scenario.topology import Topology
 from rayio.scenario.writers import MAX_FILES, AnyWriters, RankZero
 from rayio.schema.every import Every
-from rayio.schema.fields import Bytes, Flag, Rate, Reads, RefusedError, Section
+from rayio.schema.fields import Bytes, Flag, Rate, Reads, RefusedError, Seconds, Section, none_is_null, whole
 from rayio.units import BYTES, RATE
 
 #: The most requests of writing one state: each is planned before it is made.
@@ -35,10 +35,22 @@ def _restored(value: Any) -> str:
 _FOLDERS = {"type": "string", "pattern": "^epoch-[0-9]{4,}-step-[0-9]{8,}$"}
 
 
+class Phases(Section):
+    """The phases of a checkpoint benchmark. All ranks begin each checkpoint together if ``train.sync`` meets."""
+
+    writes: Annotated[int, whole(1, MAX_STEPS)] = Field(description="Checkpoints that are written, one after another.")
+    reads: Annotated[int, whole(0, MAX_STEPS)] = Field(
+        0, description="Checkpoints that are read back, from the first one on; at most writes."
+    )
+    gap: Seconds = Field(0.0, description="Pause between the last write and the first read.")
+
+
 class Checkpoint(Section):
     """The state that is saved, when, and by which writers."""
 
-    every: Every = Field(description="When a checkpoint is due.")
+    every: Annotated[Every | None, BeforeValidator(none_is_null)] = Field(
+        None, description="When a checkpoint is due; none only with checkpoint.phases."
+    )
     path: Path = Field(description="Folder of the checkpoints.")
     model: AnyState = Field(
         description="The state that a checkpoint holds: its bytes, a list of files, or the shape of a transformer."
@@ -63,9 +75,31 @@ class Checkpoint(Section):
         "checkpoint.path, or a folder in it. Training then begins at its first step.",
     )
 
+    keep: Annotated[int | None, whole(1, or_none=True)] = Field(
+        None,
+        description="Complete checkpoints that stay in checkpoint.path, of all runs: older ones are removed once a "
+        "newer one is complete; none keeps all.",
+    )
+    phases: Annotated[Phases | None, BeforeValidator(none_is_null)] = Field(
+        None,
+        description="Checkpoints alone, without training: ranks write some, pause, and read them back; none is "
+        "training. The dataset is not read.",
+    )
+
     def contradictions(self) -> Iterator[str]:
-        """Refuse a state that cannot be."""
+        """Refuse a state that cannot be, and checkpoints that are never due."""
         yield from self.model.contradictions()
+        if self.every is None and self.phases is None:
+            yield "checkpoint.every: is required and missing; give it, or checkpoint.phases"
+        if self.phases is not None and self.phases.reads > self.phases.writes:
+            yield f"checkpoint.phases.reads={self.phases.reads}: more than the {self.phases.writes} of writes"
+        if self.phases is not None and self.keep is not None:
+            yield f"checkpoint.keep={self.keep}: checkpoint.phases reads what it writes; leave one of the two out"
+        if self.phases is not None and self.restore != NOTHING:
+            yield (
+                f"checkpoint.restore={self.restore}: checkpoint.phases reads the checkpoints that it writes; leave one "
+                "of the two out"
+            )
 
     def refusals(self, topology: Topology) -> Iterator[str]:
         """Refuse what these ranks cannot save: their parts, files of too many requests, too many files."""

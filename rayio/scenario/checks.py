@@ -159,7 +159,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     yield from derive.pace(scenario).contradictions(cluster.nodes, ranks, who)
     if train.device_copy is not None and train.device_copy.overlap:
         yield from _not_copied_ahead(scenario)
-    if train.parallelism.microbatches > loader.batch_size:
+    if train.parallelism.bubble and train.parallelism.microbatches > loader.batch_size:
         yield (
             f"train.parallelism.microbatches={train.parallelism.microbatches}: loader.batch_size={loader.batch_size} "
             "has fewer samples; use at most as many microbatches"
@@ -230,6 +230,8 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
                 "give a folder"
             )
         yield from scenario.checkpoint.refusals(scenario.topology)
+        if scenario.checkpoint.phases is not None and scenario.train.evaluate is not None:
+            yield "train.evaluate: checkpoint.phases is a run without training; leave one of the two out"
     yield from failure_checks.refusals(scenario)
     charges = scenario.charges
     if charges.cpu.step > charges.step:
@@ -275,11 +277,11 @@ def idle(scenario: Scenario) -> list[str]:
         notes.append(f"checkpoint.every: no checkpoint falls due, the first would be after {first} of {steps} steps")
     if zero := train.parallelism.zero_stage:
         setting = f"train.parallelism.zero_stage={zero}: changes nothing"
-        if scenario.topology.data_parallel == 1:
-            notes.append(f"{setting}, the model has one replica")
-        elif scenario.checkpoint is None or not scenario.checkpoint.writers.follows_zero:
+        if scenario.checkpoint is None or not scenario.checkpoint.writers.follows_zero:
             notes.append(f"{setting} without checkpoint.writers=parallel")
-    if train.warmup_steps >= steps:
+        elif scenario.topology.data_parallel == 1 and (zero < 3 or train.parallelism.pipeline == 1):
+            notes.append(f"{setting}, the model has one replica")
+    if train.warmup_steps >= steps and derive.phases(scenario) is None:
         notes.append(f"train.warmup_steps={train.warmup_steps}: the run has {steps} steps, so nothing is measured")
     if train.steps is not None and train.steps > derive.uncapped_steps(scenario)[1]:
         notes.append(

@@ -15,6 +15,7 @@ from rayio.schema.distribution import Distribution
 from rayio.schema.every import Every
 
 if TYPE_CHECKING:
+    from rayio.scenario.checkpoint import Phases
     from rayio.scenario.model import Scenario
 
 #: A sample begins with its id and a digest of 8 bytes each (see ``rayio.data.formats.sample``).
@@ -115,14 +116,24 @@ def steps_per_epoch(scenario: Scenario) -> int:
 
 def total_steps(scenario: Scenario) -> int:
     """Return the steps of the whole run, of the rank that has the most."""
-    return scenario.train.epochs * steps_per_epoch(scenario)
+    return epochs(scenario) * steps_per_epoch(scenario)
+
+
+def epochs(scenario: Scenario) -> int:
+    """Return the passes over the dataset; none without training (``checkpoint.phases``)."""
+    return 0 if phases(scenario) is not None else scenario.train.epochs
+
+
+def phases(scenario: Scenario) -> Phases | None:
+    """Return the phases of a run that saves and restores checkpoints without training."""
+    return None if scenario.checkpoint is None else scenario.checkpoint.phases
 
 
 def total_rank_steps(scenario: Scenario) -> int:
     """Return the steps of the whole run, summed over all ranks."""
     fewest, most = rank_steps(scenario)
     extra = (most - fewest) * larger_shares(scenario)
-    return scenario.train.epochs * (fewest * world_size(scenario) + extra)
+    return epochs(scenario) * (fewest * world_size(scenario) + extra)
 
 
 def samples_per_step(scenario: Scenario) -> int:
@@ -274,8 +285,9 @@ def checkpoint_bytes(scenario: Scenario) -> int:
 
 
 def checkpoint_period(scenario: Scenario) -> int:
-    """Return the steps from one checkpoint to the next, counted over epochs; 0 without checkpoints."""
-    return 0 if scenario.checkpoint is None else period(scenario, scenario.checkpoint.every)
+    """Return the steps from one checkpoint to the next, counted over epochs; 0 without checkpoints in training."""
+    saved = scenario.checkpoint
+    return 0 if saved is None or saved.every is None or saved.phases is not None else period(scenario, saved.every)
 
 
 def period(scenario: Scenario, every: Every) -> int:
@@ -285,13 +297,17 @@ def period(scenario: Scenario, every: Every) -> int:
 
 def checkpoint_steps(scenario: Scenario) -> Iterator[tuple[int, int]]:
     """Return each (epoch, step), from 0, with a checkpoint after it."""
-    if often := checkpoint_period(scenario):
+    if (chosen := phases(scenario)) is not None:
+        yield from ((0, number) for number in range(chosen.writes))
+    elif often := checkpoint_period(scenario):
         for number in range(often, total_steps(scenario) + 1, often):
             yield divmod(number - 1, steps_per_epoch(scenario))
 
 
 def num_checkpoints(scenario: Scenario) -> int:
     """Return the number of checkpoints of the whole run."""
+    if (chosen := phases(scenario)) is not None:
+        return chosen.writes
     often = checkpoint_period(scenario)
     return total_steps(scenario) // often if often else 0
 
@@ -311,6 +327,9 @@ def meeting_period(scenario: Scenario) -> int:
 
 def meetings(scenario: Scenario) -> Meetings:
     """Return which ranks wait for each other, and after which steps."""
+    if (alone := phases(scenario)) is not None:  # before each checkpoint
+        every = min(1, meeting_period(scenario))
+        return Meetings(ranks=world_size(scenario), epochs=1, steps=alone.writes + alone.reads, every=every)
     fewest, most = rank_steps(scenario)
     return Meetings(
         ranks=world_size(scenario),

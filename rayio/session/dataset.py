@@ -10,7 +10,7 @@ from typing import Any
 from rayio.errors import ScenarioError
 from rayio.model.plan import Plan
 from rayio.reporter import SILENT, Reporter
-from rayio.scenario import checks, evaluation
+from rayio.scenario import checks, derive, evaluation
 from rayio.scenario.external import check_unchanged
 from rayio.scenario.layers import layers_of
 from rayio.scenario.load import load
@@ -29,13 +29,18 @@ def resolve(
     overrides: Sequence[str] | Mapping[str, Any] | None = None,
     root: str | Path | None = None,
 ) -> Scenario:
-    """Return a scenario, given by path, by packaged name or as an object; ``root`` is that of relative paths."""
+    """Return a scenario, given by path, by packaged name or as an object; ``root`` is that of relative paths.
+
+    Its published facts are left out: no run depends on them.
+    """
     if isinstance(source, Scenario):
         if overrides:
             raise ScenarioError("overrides apply to a scenario's file or name, not to a Scenario object")
         checks.check(source)
-        return source
-    return load(source, overrides or (), root or "")
+        scenario = source
+    else:
+        scenario = load(source, overrides or (), root or "")
+    return scenario.model_copy(update={"published": ()}) if scenario.published else scenario
 
 
 def base_folder(scenario: Scenario, root: str | Path | None) -> str:
@@ -198,7 +203,10 @@ def prepare_files(scenario: Scenario, plan: Plan, base: str, reporter: Reporter)
         checkpoints.look()
         checkpoints.check_space()
         plan, notes = checkpoints.begin(plan, reporter)
-    prepare_dataset(scenario, base, None, reporter)
+    if derive.phases(scenario) is None:
+        prepare_dataset(scenario, base, None, reporter)
+    else:
+        check_page_cache(scenario, base)
     if checkpoints is not None:
         checkpoints.prepare(reporter)
     return plan, notes

@@ -129,6 +129,8 @@ class Checkpoints:
             StorageError: too little space.
         """
         each, number = sum(self.files.values()), derive.num_checkpoints(self.scenario)
+        kept = self.scenario.checkpoint.keep if self.scenario.checkpoint is not None else None
+        number = number if kept is None else min(number, kept + 1)  # an older one stays until a newer one is complete
         total, free = each * number, self.store.free_bytes()
         # a replaced file stays until its replacement is complete
         needed = max(0, total - self.replaced) + (each if self.replaced and number else 0)

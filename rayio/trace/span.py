@@ -56,6 +56,7 @@ SPANS: dict[str, SpanName] = {
         {"rank": 0}, "from the start of a rank until it restores a checkpoint, or asks for its first batch"
     ),
     "restore": SpanName({"rank": 0}, "reading back the checkpoint that the run begins with"),
+    "gap": SpanName({"rank": 0}, "the pause between writing and reading checkpoints (checkpoint.phases.gap)"),
     "data_wait": SpanName({"rank": 0}, "exposed data loading time: asked for a batch, not yet there"),
     "device_copy": SpanName({"rank": 0}, "a batch on its way to the accelerator, as far as no compute hides it"),
     "copy_ahead": SpanName({"rank": 3}, "with train.device_copy.overlap: the next batch copied during compute, whole"),

@@ -30,11 +30,12 @@ from rayio.scenario.expect import Condition
 from rayio.units import UNKNOWN, format_bytes, format_number, format_seconds, format_share
 
 #: Phases that most runs do not have.
-RARE = ("restore", "device_copy", "bubble", "evaluate", "restart")
+RARE = ("restore", "gap", "device_copy", "bubble", "evaluate", "restart")
 
 _WHAT = {
     "startup": "until the first batch was asked for",
-    "restore": "reading back a checkpoint",
+    "restore": "reading back checkpoints",
+    "gap": "the pause of checkpoint.phases",
     "data_wait": "exposed data loading: waiting for a batch",
     "device_copy": "batches on their way to accelerators",
     "bubble": "pipeline stages without a microbatch",
@@ -193,10 +194,7 @@ def transfer_rows(result: RunResult) -> Iterator[tuple[str, str, str]]:
     for name, moved in (("saving", result.saved), ("restoring", result.restored)):
         if moved is None or moved.mib_per_second is None:
             continue
-        low, mean, high = (
-            format_number(rate)
-            for rate in (moved.rank_min_mib_per_second, moved.rank_mean_mib_per_second, moved.rank_max_mib_per_second)
-        )
+        low, mean, high = (format_number(rate) for rate in (moved.slowest_rank, moved.mean_rank, moved.fastest_rank))
         number = f"{moved.checkpoints} checkpoint{'s' * (moved.checkpoints != 1)} of {format_bytes(moved.bytes)} in all"
         remark = f"by wall clock; a rank {mean}, min {low}, max {high}; {number}"
         if (fetched := moved.fetched) is not None and fetched.page_cache_share is not None:

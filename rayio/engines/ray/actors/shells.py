@@ -367,7 +367,7 @@ class TrainerRank(Host):
         await self.wiring.rank(rank, self, self.tallies[rank])
         if self._barrier is not None:  # past the last step: releases callers of a restarted barrier
             self._barrier.line.handle.announce.remote(
-                [(Where(rank, len(self.plan.steps), 0, self.plan.start.attempt), 0)]
+                [(Where(rank, len(self.plan.steps) + 1, 0, self.plan.start.attempt), 0)]
             )
 
 
