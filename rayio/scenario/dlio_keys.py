@@ -145,7 +145,9 @@ KEYS = {
     "checkpoint.time_between_checkpoints": _refused(_PHASES),
     "checkpoint.num_checkpoints_write": _refused(_PHASES),
     "checkpoint.num_checkpoints_read": _refused(_PHASES),
-    "checkpoint.recovery_rank_shift": _refused("not yet: ranks that restore what others saved"),
+    "checkpoint.recovery_rank_shift": _refused(
+        "not yet: its import; write checkpoint.phases.shift in a scenario instead"
+    ),
     "checkpoint.rank_sync": _only("only False: after a checkpoint, ranks meet at the end of their next step"),
     "checkpoint.randomize_tensor": _idle("the content of a state does not change its size"),
     "checkpoint.ksm": _idle(_KSM),
