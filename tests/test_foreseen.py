@@ -30,6 +30,7 @@ EVEN = {"first_byte": "1 ms", "connection_bandwidth": "1 MB/s", "bandwidth": "1 
 OPENS = {"first_byte": 0, "connection_bandwidth": "1 GB/s", "bandwidth": "1 GB/s", "open": "1 ms"}
 NOTHING = {"first_byte": 0, "connection_bandwidth": "1 PB/s", "bandwidth": "1 PB/s"}
 
+COPY: dict[str, Any] = {"bandwidth": "2 MB/s"}
 TIMES: list[Any] = [0, "1 ms", {"kind": "uniform", "low": "100 us", "high": "9 ms"}]
 
 
@@ -70,7 +71,10 @@ def foreseen_scenarios(draw: st.DrawFn) -> Scenario:
         train={
             "epochs": draw(st.integers(1, 2)),
             "compute": draw(st.sampled_from(TIMES)),
-            "sync": draw(st.sampled_from(["none", "barrier"])),
+            "sync": draw(st.sampled_from(["none", "barrier", {"kind": "barrier", "every": 3}])),
+            "accumulate": draw(st.integers(1, 2)),
+            "device_copy": draw(st.sampled_from(["none", COPY, COPY | {"overlap": True}])),
+            "stragglers": draw(st.sampled_from(["none", {"probability": 0.3, "factor": 3}])),
         },
         storage__model=draw(st.sampled_from([SLOW, EVEN, OPENS, NOTHING])),
         trace__level=draw(st.sampled_from(["batch", "step", "none"])),

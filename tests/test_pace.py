@@ -13,7 +13,7 @@ from rayio.errors import ScenarioError
 from rayio.place import Start
 from rayio.report.explain import explain
 from rayio.scenario import checks, derive
-from rayio.scenario.load import build
+from rayio.scenario.load import build, load
 from rayio.scenario.write import to_yaml
 from rayio.session import simulate
 from scenarios import Outcome, run_locally, scenario, simulated
@@ -105,6 +105,18 @@ def test_everything_is_written_back_and_read_again() -> None:
     assert build(yaml.safe_load(to_yaml(wanted))) == wanted
     table = scenario(train__compute={"by_batch_size": {2: "10 ms", 8: {"kind": "normal", "mean": 1, "stdev": 0.1}}})
     assert build(yaml.safe_load(to_yaml(table))) == table
+
+
+def test_a_table_replaces_a_distribution_and_a_distribution_a_table(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(
+        "name: s\ndataset: {path: model://d, num_files: 64, sample_bytes: 1 KiB}\nloader: {batch_size: 3}\n"
+        "train: {compute: {kind: normal, mean: 1 s, stdev: 1 ms}}\n"
+    )
+    (tmp_path / "t.yaml").write_text("extends: s.yaml\ntrain: {compute: {by_batch_size: {2: 10 ms, 4: 20 ms}}}\n")
+    assert derive.compute_seconds(load(tmp_path / "t.yaml")) == pytest.approx(0.015)
+    assert derive.compute_seconds(load(tmp_path / "t.yaml", ["train.compute.by_batch_size.4=40 ms"])) == 0.025
+    assert derive.compute_seconds(load(tmp_path / "t.yaml", ["train.compute={kind: exponential, mean: 1 s}"])) == 1
+    assert derive.compute_seconds(load(tmp_path / "s.yaml", ["train.compute.mean=2 s"])) == 2
 
 
 @pytest.mark.parametrize(("batch", "milliseconds"), [(2, 20), (4, 40), (6, 46), (8, 52), (12, 64), (16, 76)])

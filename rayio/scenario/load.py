@@ -40,6 +40,8 @@ __all__ = ["build", "load", "packaged"]
 ALTERNATIVES: frozenset[KeyPath] = frozenset({("checkpoint", "every"), ("train", "evaluate", "every")})
 
 
+#: The kind of compute times that is written without its name.
+TABLE = "by_batch_size"
 #: The distribution whose values are in a file.
 MEASURED = "empirical"
 
@@ -166,11 +168,18 @@ def merge(base: Any, over: Any, path: KeyPath = ()) -> Any:
     merged = dict(base)
     if len(path) == 1 and (choices := choices_of(path[0])):
         merged = without_options_of_others(choices, merged, over)
-    elif "kind" in over and over["kind"] != base.get("kind"):
+    elif _kind(over, base) != _kind(base):
         return over
     for key, value in over.items():
         merged[key] = merge(base[key], value, (*path, key)) if key in base else value
     return merged
+
+
+def _kind(written: Mapping[str, Any], otherwise: Mapping[str, Any] | None = None) -> Any:
+    """Return the kind of a mapping; without one, that of ``otherwise``."""
+    if TABLE in written:
+        return TABLE
+    return written["kind"] if "kind" in written else None if otherwise is None else _kind(otherwise)
 
 
 def without_options_of_others(
