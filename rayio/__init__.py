@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rayio.session import Run, generate, run, simulate
     from rayio.session.compared import compare
     from rayio.session.questions import calibrate, explain
+    from rayio.study.facts.checking import check_published
     from rayio.study.sizing.advise import advise
     from rayio.study.sizing.capacity import capacity
     from rayio.study.sizing.mlperf import datasize
@@ -32,6 +33,7 @@ __all__ = [
     "advise",
     "calibrate",
     "capacity",
+    "check_published",
     "compare",
     "datasize",
     "errors",
@@ -51,6 +53,7 @@ _ELSEWHERE = {
     "advise": "rayio.study.sizing.advise",
     "calibrate": "rayio.session.questions",
     "capacity": "rayio.study.sizing.capacity",
+    "check_published": "rayio.study.facts.checking",
     "datasize": "rayio.study.sizing.mlperf",
     "explain": "rayio.session.questions",
     "compare": "rayio.session.compared",

@@ -93,6 +93,7 @@ def test_at_every_due_step_the_whole_state_is_saved_and_at_no_other(wanted: Scen
     assert wanted.checkpoint is not None
     found = saved(of)
     due = {(at.epoch, at.step) for at in found}
+    assert wanted.checkpoint.every is not None
     every, steps = wanted.checkpoint.every, derive.steps_per_epoch(wanted)
     passed = [(epoch, step) for epoch in range(wanted.train.epochs) for step in range(steps)]
     period = every.steps or (every.epochs or 0) * steps

@@ -155,7 +155,8 @@ def test_an_editor_knows_the_kinds() -> None:
         ({"kind": "jpeg"}, "decompress, image, numbers or json"),
         (
             {"passes": 2},
-            "kind is missing; it must be constant, normal, lognormal, uniform, exponential, ramp, checksum, decompress",
+            "kind is missing; it must be constant, normal, lognormal, uniform, exponential, ramp, gamma, poisson, "
+            "empirical, checksum, decompress",
         ),
     ],
 )

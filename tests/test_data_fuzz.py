@@ -166,7 +166,7 @@ def flipped_in_a_sample(case: str, data: st.DataObject) -> None:
     samples = data.draw(batches(case))
     chosen = next(sample for sample in samples if sample // layout.samples_per_file == 1)
     if case.startswith("hdf5") and "gzip" in case:  # its bytes are nowhere as they are: the beginning of its last chunk
-        place = last_request(case, chosen) + data.draw(st.integers(0, 40))
+        place = last_request(case, chosen) + data.draw(st.integers(8, 40))  # behind what zlib does not look at
         assert outcome(case, {1: flip(content, [(place, data.draw(st.integers(1, 255)))])}, samples)
         return
     wanted = _bytes_of(case, chosen)

@@ -428,9 +428,7 @@ def test_a_compressed_file_of_something_else_is_refused(damage: str, tmp_path: P
     options = {"chunks": (1, 40), "compression": "gzip"} | others[damage]
     with h5py.File(path, "w") as file:
         file.create_dataset("x", data=np.zeros((3, 40), np.uint8), **options)
-    with pytest.raises(
-        DataError, match=r"000000000.hdf5: sample 0 \(row 0\): expected (x compressed with gzip|chunks of)"
-    ):
+    with pytest.raises(DataError, match=r"000000000.hdf5: sample 0 \(row 0\): expected the description of an hdf5"):
         FORM.read(
             counted_opener(PosixStore(tmp_path), Traffic()), layout, layout.whole_file(0), np.empty(120, np.uint8)
         )

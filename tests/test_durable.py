@@ -42,8 +42,10 @@ def test_fsync_is_called_for_every_file_and_folder_if_the_scenario_says_so(
     written = outcome.rows("write")
     below = [path for path in forced if path.startswith(str(tmp_path / "ck"))]
     assert written
-    assert len(below) == (2 * len(written) if fsync else 0)  # the file, then its folder
-    assert sum(row["requests"] for row in outcome.rows("fsync")) == len(below)
+    manifests = len(outcome.rows("manifest"))
+    assert manifests
+    assert len(below) == (2 * (len(written) + manifests) if fsync else 0)  # the file, then its folder
+    assert sum(row["requests"] for row in outcome.rows("fsync")) == (2 * len(written) if fsync else 0)
 
 
 def test_explain_shows_fsync_requests_without_a_span_for_each(tmp_path: Path) -> None:

@@ -68,15 +68,15 @@ def test_published_files_import_simulate_and_come_to_their_documented_numbers(
         pytest.skip("DLIO's own files are not here")
     text = path.read_text()
     overrides: list[str] = []
-    if "num_checkpoints_read" in text or "layer_parameters" in text:
+    if "layer_parameters" in text:
         with pytest.raises(ScenarioError) as refused:
             load(f"dlio:{path}")
-        lines = "\n".join(refused.value.problems)
-        keys = (
-            "num_checkpoints_write|num_checkpoints_read|time_between_checkpoints|layer_parameters|optimization_groups"
-        )
-        for key in re.findall(rf"^ +({keys}):", text, re.MULTILINE):
-            assert re.search(rf"\.{key}=.*: not yet: ", lines)
+        assert [line.partition("model.")[2].partition("=")[0] for line in refused.value.problems] == [
+            "optimization_groups", "layer_parameters",
+        ]  # fmt: skip
+        return
+    if "num_checkpoints_read" in text:
+        comes_to_checkpoints(path, yaml.safe_load(text), tmp_path)
         return
     if "secret_access_key" in text:
         with pytest.raises(ScenarioError, match=r"access_key_id=\*\*\*: credentials belong in the environment") as told:
@@ -91,6 +91,24 @@ def test_published_files_import_simulate_and_come_to_their_documented_numbers(
     out = tmp_path / "scenario.yaml"
     main_exits(0, "import", "dlio", str(path), *overrides, "cluster.ranks_per_node=2", "--out", str(out))
     assert without_source(load(out)) == without_source(scenario)
+
+
+def comes_to_checkpoints(path: Path, theirs: dict[str, Any], folder: Path) -> None:
+    """Check the numbers of a file that writes and reads checkpoints without training."""
+    overrides = ["++workload.workflow.train=False"] if theirs["workflow"]["train"] else []
+    if overrides:
+        with pytest.raises(ScenarioError, match="DLIO's PyTorch loader reads no tfrecord, its default format"):
+            load(f"dlio:{path}")
+    scenario = load(f"dlio:{path}", overrides)
+    saved, split = theirs["checkpoint"], theirs["model"]["parallelism"]
+    assert scenario.checkpoint is not None
+    assert scenario.checkpoint.phases is not None
+    assert scenario.checkpoint.phases.writes == derive.num_checkpoints(scenario) == saved["num_checkpoints_write"]
+    assert scenario.checkpoint.phases.reads == saved["num_checkpoints_read"]
+    assert derive.world_size(scenario) == split["tensor"] * split["pipeline"]
+    short = [*overrides, "checkpoint.phases={writes: 2, reads: 1}", "checkpoint.request_bytes=1 GB"]
+    done = rayio.simulate(f"dlio:{path}", short, out=folder / "run").spans()
+    assert [(done.name == name).sum() / derive.world_size(scenario) for name in ("checkpoint", "restore")] == [2, 1]
 
 
 def without_source(scenario: Scenario) -> Scenario:
@@ -212,7 +230,8 @@ ACTING: dict[str, Any] = {
     "checkpoint.fsync": True, "storage.storage_type": "direct_fs", "storage.storage_root": "/mnt",
     "storage.storage_options.endpoint_url": "http://localhost:9000", "storage.storage_options.region": "eu-west-1",
     "storage.storage_options.s3_force_path_style": True, "storage.storage_options.s3_max_attempts": 3,
-    "metric.au": 0.7, "model.num_layers": 5, "model.model_datatype": "fp32", "model.optimizer_datatype": "fp16",
+    "metric.au": 0.7, "checkpoint.num_checkpoints_write": 4, "checkpoint.num_checkpoints_read": 2,
+    "model.num_layers": 5, "model.model_datatype": "fp32", "model.optimizer_datatype": "fp16",
     "model.parallelism.tensor": 2, "model.parallelism.pipeline": 2, "model.parallelism.zero_stage": 3,
     "model.transformer.vocab_size": 9, "model.transformer.hidden_size": 64, "model.transformer.ffn_hidden_size": 9,
     "model.transformer.num_attention_heads": 16, "model.transformer.num_kv_heads": 4,
@@ -234,6 +253,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "reader.batch_size_eval": TRIED, "reader.sample_shuffle": {"framework": "pytorch", "dataset.format": "npz"},
     "evaluation.eval_after_epoch": TRIED | {"train.epochs": 2},
     "checkpoint.checkpoint_after_epoch": SAVED | {"train.epochs": 3},
+    "checkpoint.num_checkpoints": SAVED | {"workflow.train": False, "checkpoint.num_checkpoints_write": 3},
     "reader.computation_threads": {"reader.preprocess_time": 1}, "model.num_layers": SHAPED,
     "model.transformer.": SHAPED, "model.parallelism.": SHAPED, "model.model_datatype": SHAPED,
     "model.optimizer_datatype": SHAPED, "model.type": SAVED | {"model.model_size": 3},
@@ -243,7 +263,8 @@ SINGLE: dict[str, tuple[Any, Any]] = {
     "dataset.hdf5.num_dset_per_record": (1, 3), "reader.computation_threads": (1, 2),
     "checkpoint.mode": ("default", "subset"), "checkpoint.rank_sync": (False, True),
     "output.metric.exclude_start_steps": (1, 2), "metric.exclude_end_steps": (0, 1),
-    "model.parallelism.data": (-1, 4), "output.metric.exclude_end_steps": (0, 1), "metric.exclude_start_steps": (1, 0),
+    "model.parallelism.data": (-1, 4), "checkpoint.recovery_rank_shift": (False, True),
+    "output.metric.exclude_end_steps": (0, 1), "metric.exclude_start_steps": (1, 0),
 }  # fmt: skip
 #: Keys whose value is refused, or is a line, in place of a key of the scenario.
 REFUSED_VALUE, ONLY_LINE = ("model.type", "reader.data_loader", "framework"), ("workflow.train",)
@@ -386,6 +407,33 @@ train: {{computation_time: 1}}
     assert derive.world_size(alone) == tensor * pipeline, "one replica is assumed"
 
 
+ALONE = """
+framework: pytorch
+model: {name: alone, model_size_bytes: 3000000}
+workflow: {train: False, checkpoint: True}
+checkpoint: {checkpoint_folder: saved, num_checkpoints_write: 3, num_checkpoints_read: 2, time_between_checkpoints: 5}
+"""
+
+
+def test_checkpoints_without_training_are_written_and_read(tmp_path: Path) -> None:
+    source = written(tmp_path, ALONE)
+    run = rayio.run(source, ["cluster.ranks_per_node=2"], engine="local", root=tmp_path, out=tmp_path / "run")
+    spans = run.spans()
+    assert [(spans.name == name).sum() for name in ("checkpoint", "restore")] == [3, 2], "of rank 0 alone"
+    assert spans[spans.name == "write"].bytes.sum() == 3 * 3000000
+    assert not (spans.name == "read").any()
+    assert sum(file.stat().st_size for file in (tmp_path / "saved").rglob("*.bin")) == 3 * 3000000
+    for key, value, line in [
+        ("num_checkpoints_read", 4, "num_checkpoints_read=4: must be a whole number, at most num_checkpoints_write"),
+        ("num_checkpoints_write", 0, "num_checkpoints_write must be a whole number of at least 1"),
+        ("recovery_rank_shift", True, "recovery_rank_shift=true: only False"),
+        ("mode", "subset", "mode=subset: only default"),
+    ]:
+        with pytest.raises(ScenarioError) as refused:
+            load(source, {f"++workload.checkpoint.{key}": value})
+        assert any(line in problem for problem in refused.value.problems)
+
+
 def test_times_have_the_means_of_their_distributions(tmp_path: Path) -> None:
     """The means of numpy's distributions of these parameters, which DLIO draws from."""
     means = {
@@ -417,8 +465,7 @@ def test_the_page_shows_what_a_published_file_comes_to(path: Path | None) -> Non
         pytest.skip("DLIO's own files are not here")
     text = path.read_text()
     if path.stem not in rows:
-        with pytest.raises(ScenarioError):
-            load(f"dlio:{path}")
+        assert "num_checkpoints_read" in text or "layer_parameters" in text, "it has no training to show"
         return
     theirs = dlio_arithmetic(text, 1)
     scenario = load(f"dlio:{path}", WITHOUT_CREDENTIALS if "secret_access_key" in text else ())

@@ -10,6 +10,8 @@ import pytest
 from rayio.analyze import gate
 from rayio.errors import RayioError
 from rayio.model.manifest import search
+from rayio.report.explain import explain
+from rayio.report.text.explanation import text
 from rayio.scenario import derive
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
@@ -115,3 +117,10 @@ def test_the_scenario_says_how_many_there_are() -> None:
     assert derive.num_checkpoints(wanted) == 10
     assert derive.total_steps(wanted) == 0
     assert build(wanted.model_dump(mode="json", exclude_none=True)) == wanted
+
+
+def test_explain_says_nothing_about_stages_where_there_are_no_steps(tmp_path: Path) -> None:
+    explained = explain(run(phases(2, 2), engine="virtual", root=tmp_path, out="run").path)
+    assert explained.capacity is not None
+    assert explained.capacity.stages == ()
+    assert "what each stage can do" not in text(explained)

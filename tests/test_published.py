@@ -118,6 +118,8 @@ def test_a_number_that_a_run_does_not_have_is_unknown() -> None:
     ("fact: io_share", "value: is required and missing"),
     ("fact: files, value: 7 %", "value=7 %: must be a number, such as 473"),
     ("fact: read_bytes, value: 0 GB", "value=0 GB: must be greater than 0"),
+    ("fact: [], value: 7 %", "fact=[]: no fact is named so; there are io_share, "),
+    ("fact: io_share, value: 1e400 %", 'value=1e400 %: shares must be 0 or more and finite, such as "7 %"'),
     ("fact: io_share, value: 7 %, tolerance: 0", "tolerance=0: must be a share above 0 %, at most 100 %, such as 10 %"),
     ("fact: io_share, value: 7 %, tolerance: 0 %", "tolerance=0 %: must be a share above 0 %, at most 100 %"),
     ("fact: requests_of, value: 7 %", "size=null: requests_of needs size, such as 256 KiB"),

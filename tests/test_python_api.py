@@ -26,7 +26,7 @@ import sys
 import rayio
 names = dir(rayio)
 public = {"run", "simulate", "generate", "explain", "calibrate", "compare"}
-public |= {"sweep", "capacity", "advise", "datasize", "Run", "Sweep", "errors", "__version__"}
+public |= {"sweep", "capacity", "advise", "check_published", "datasize", "Run", "Sweep", "errors", "__version__"}
 public |= {"watch", "step", "reading", "pause"}
 assert public == {*names}, names
 heavy = {"ray", "torch", "numpy", "pydantic", "pandas", "pyarrow"} & {*sys.modules}

@@ -111,7 +111,10 @@ def complaint_about(text: str) -> str:
             "dataset.path=ftp://x",
             "dataset.path=ftp://x: unknown scheme ftp://; give a path or model://<name>, s3://...",
         ),
-        ("dataset.compression=gzip", "dataset.compression=gzip: only tfrecord or parquet has compression, not npz"),
+        (
+            "dataset.compression=gzip",
+            "dataset.compression=gzip: only hdf5, tfrecord or parquet has compression, not npz",
+        ),
         ("checkpoint.snapshot_bandwidth=0", "checkpoint.snapshot_bandwidth=0: must be greater than 0"),
         ("storage.model=3", "storage.model=3: must be the name of a preset"),
         ("storage.model={scope: node}", "storage.model.first_byte: is required and missing"),

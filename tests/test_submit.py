@@ -117,6 +117,16 @@ def test_a_scenario_runs_where_there_is_ray_and_no_rayio(head: Head, tmp_path: P
         assert said in err
 
 
+@pytest.mark.parametrize("name", ["imagenet-small", "l2hmc-small", "unet3d-h100-small"])
+def test_a_published_workload_runs_small_as_a_job(head: Head, tmp_path: Path, name: str) -> None:
+    code, out, err = head.rayio("submit", name, "--address", head.address, "--out", str(tmp_path / "runs" / "one"))
+    assert code == 0, err
+    assert f"{name}, measured on the ray engine" in out
+    done = Run.open(tmp_path / "runs" / "one")
+    assert done.result.ledger is not None
+    assert done.result.ledger.even
+
+
 def test_each_way_in_which_a_token_is_wrong_is_one_line(head: Head, tmp_path: Path) -> None:
     """Of the cluster's control process, which a run on the cluster addresses itself."""
     address = Path(head.folder, "ray_current_cluster").read_text()

@@ -67,7 +67,8 @@ def in_turn(
 ) -> Loop:
     """Write the loop of one rank whose workers take ``read`` + ``decode`` ms a batch, by PyTorch's rules, no overhead.
 
-    With ``is_shared`` one batch is read at a time. Batch n is dealt to worker n mod W when the rank has batch n - W·P; the rank takes batches in order.
+    With ``is_shared`` one batch is read at a time. Batch n is dealt to worker n mod W when the rank has batch n - W·P;
+    the rank takes batches in order.
     """
     loop = Loop(out, num_workers=workers, prefetch_factor=prefetch, persistent_workers=True, batches=steps,
                 samples=4 * steps)  # fmt: skip

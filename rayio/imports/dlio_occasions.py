@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from rayio.imports.dlio_reading import Reading
 from rayio.imports.dlio_state import TRANSFORMER, is_transformer, put_transformer
-from rayio.scenario.dlio_keys import IDLE, KEYS
+from rayio.scenario.dlio_keys import KEYS
 
-#: Keys of phases of checkpoints, with DLIO's defaults, which mean nothing.
-PHASES: dict[str, Any] = {
-    "checkpoint.time_between_checkpoints": -1, "checkpoint.num_checkpoints_write": -1,
-    "checkpoint.num_checkpoints_read": -1, "checkpoint.recovery_rank_shift": False,
-}  # fmt: skip
+#: Numbers of checkpoints without training.
+_WRITES, _READS = "checkpoint.num_checkpoints_write", "checkpoint.num_checkpoints_read"
+_SHIFT = "checkpoint.recovery_rank_shift"
+_EVERY = (
+    "checkpoint.checkpoint_after_epoch", "checkpoint.epochs_between_checkpoints",
+    "checkpoint.steps_between_checkpoints",
+)  # fmt: skip
+
+
+def is_alone(reading: Reading) -> bool:
+    """Return True if a workload only writes and reads checkpoints, without training."""
+    return reading.flag("workflow.checkpoint") and not reading.flag("workflow.train", default=True)
 
 
 def evaluate(reading: Reading) -> None:
@@ -24,7 +30,7 @@ def evaluate(reading: Reading) -> None:
     batch = reading.whole("reader.batch_size_eval", 1, 1)
     after, between = _occasions(reading, "evaluation.eval_after_epoch", "evaluation.epochs_between_evals")
     path = reading.out.pop("dataset.eval.path")
-    if not reading.flag("workflow.evaluation") or not files:
+    if is_alone(reading) or not reading.flag("workflow.evaluation") or not files:
         why = (
             "there are no files for it (num_files_eval)" if not files else "nothing is evaluated (workflow.evaluation)"
         )
@@ -75,52 +81,32 @@ def checkpoint(reading: Reading) -> tuple[str, ...]:
     """Map the checkpoint; return the keys that are dealt with."""
     keys = tuple(name for name in reading.given if name.startswith("checkpoint."))
     path = reading.out.pop("checkpoint.path")
-    after, between = _occasions(reading, "checkpoint.checkpoint_after_epoch", "checkpoint.epochs_between_checkpoints")
     steps = reading.number("checkpoint.steps_between_checkpoints", -1.0, -1e9)
+    after, between = _occasions(reading, *_EVERY[:2])
     writers = reading.choice("checkpoint.type", "rank_zero", ("rank_zero", "all_ranks"))
     fsync = reading.flag("checkpoint.fsync")
     sizes = ("model.model_size_bytes", "model.model_size", "checkpoint.model_size")
     size_name = next((name for name in sizes if name in reading.given), sizes[0])
     size = reading.whole(size_name, 10240)
-    of_state = (*TRANSFORMER, "model.type", *sizes)
     if not reading.flag("workflow.checkpoint"):
-        for name in (*keys, *of_state):
+        for name in (*keys, *TRANSFORMER, "model.type", *sizes):
             reading.unused(name, "nothing is saved (workflow.checkpoint)")
         return keys
     if reading.choice("checkpoint.mode", "default", ("default", "subset")) != "default":
         reading.refuse("checkpoint.mode", KEYS["checkpoint.mode"].why)
-    if reading.flag("checkpoint.rank_sync"):
-        reading.refuse("checkpoint.rank_sync", KEYS["checkpoint.rank_sync"].why)
-    has_layers = is_transformer(reading)
-    for name, default in PHASES.items():
-        if name in reading.given and reading.given[name] != default:
+    for name in ("checkpoint.rank_sync", _SHIFT):
+        if reading.flag(name):
             reading.refuse(name, KEYS[name].why)
-    for name in keys:
-        if KEYS[name].fate == IDLE:
-            reading.unused(name)
-    every: Mapping[str, int] | None
-    names = ("checkpoint.checkpoint_after_epoch", "checkpoint.epochs_between_checkpoints")
-    if steps >= 0:
-        for name in names:
-            reading.unused(name, "steps_between_checkpoints is given, and wins as in DLIO")
-        often = reading.whole("checkpoint.steps_between_checkpoints", 0)
-        every = {"steps": often} if often else None
-        if not often:
-            reading.unused("checkpoint.steps_between_checkpoints", "no step is number 0, so nothing is saved")
-        elif reading.whole("train.epochs", 1, 1) > 1:
-            reading.differs("checkpoint.steps_between_checkpoints")
+    has_layers = is_transformer(reading)
+    names: tuple[str, ...] = (_WRITES, _READS)
+    if is_alone(reading):
+        when, due = "checkpoint.phases", _phases(reading)
     else:
-        every = _every(
-            reading,
-            after,
-            between,
-            "checkpoint.checkpoint_after_epoch",
-            "checkpoint.epochs_between_checkpoints",
-            "saves",
-        )
-    if every is None or (not size and not has_layers) or reading.refused:
-        return tuple(name for name in keys if KEYS[name].fate == IDLE)
-    reading.put("checkpoint.every", every, *(("checkpoint.steps_between_checkpoints",) if steps >= 0 else names))
+        when = "checkpoint.every"
+        due, names = _every_checkpoint(reading, after, between, steps)
+    if due is None or (not size and not has_layers) or reading.refused:
+        return ()
+    reading.put(when, due, *names)
     reading.out["checkpoint.path"] = path
     if has_layers:
         put_transformer(reading)
@@ -132,4 +118,38 @@ def checkpoint(reading: Reading) -> tuple[str, ...]:
     reading.put("checkpoint.fsync", fsync, "checkpoint.fsync")
     if "checkpoint.fsync" in reading.given and fsync:
         reading.differs("checkpoint.fsync")
-    return tuple(name for name in keys if KEYS[name].fate == IDLE)
+    return ()
+
+
+def _every_checkpoint(
+    reading: Reading, after: int, between: int, steps: float
+) -> tuple[Mapping[str, int] | None, tuple[str, ...]]:
+    """Return the period of checkpoints while training, None without any, and the keys that it is from."""
+    for name in (_WRITES, _READS):
+        reading.unused(name, "only without training (workflow.train: False)")
+    if steps < 0:
+        return _every(reading, after, between, *_EVERY[:2], "saves"), _EVERY[:2]
+    for name in _EVERY[:2]:
+        reading.unused(name, "steps_between_checkpoints is given, and wins as in DLIO")
+    often = reading.whole(_EVERY[2], 0)
+    if not often:
+        reading.unused(_EVERY[2], "no step is number 0, so nothing is saved")
+    elif reading.whole("train.epochs", 1, 1) > 1:
+        reading.differs(_EVERY[2])
+    return {"steps": often} if often else None, _EVERY[2:]
+
+
+def _phases(reading: Reading) -> Mapping[str, int] | None:
+    """Return the numbers of checkpoints that are written and read without training."""
+    for name in _EVERY:
+        reading.unused(name, "without training there are no epochs (workflow.train: False)")
+    writes, reads = (reading.number(name, -1.0, -1) for name in (_WRITES, _READS))
+    name = _WRITES if _WRITES in reading.given else "workflow.train"
+    if writes < 1 or writes != int(writes):
+        reading.refuse(name, "without training num_checkpoints_write must be a whole number of at least 1")
+        return None
+    if reads > writes or reads != int(reads):
+        reading.refuse(_READS, "must be a whole number, at most num_checkpoints_write")
+        return None
+    reading.out["loader.scaling"] = ("weak", "not in such files: any number of ranks has samples, which are not read")
+    return {"writes": int(writes), "reads": max(int(reads), 0)}

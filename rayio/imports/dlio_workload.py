@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 
-from rayio.imports.dlio_occasions import PHASES, checkpoint, evaluate
+from rayio.imports.dlio_occasions import checkpoint, evaluate, is_alone
 from rayio.imports.dlio_reading import CREDENTIALS, Reading
 from rayio.imports.dlio_scenario import name_of
 from rayio.imports.dlio_state import TRANSFORMER
@@ -47,7 +47,7 @@ def read_workload(composed: Composed, name: str) -> Reading:
     evaluate(reading)
     saved = checkpoint(reading)
     _measured(reading)
-    reading.fates((*TRANSFORMER, *PHASES, *CREDENTIALS, *saved))
+    reading.fates((*TRANSFORMER, *CREDENTIALS, *saved))
     return reading
 
 
@@ -283,11 +283,8 @@ def _train(reading: Reading) -> None:
     if steps >= 1:
         steps = reading.whole("train.total_training_steps", 1, 1)
         reading.put("train.steps", int(steps), "train.total_training_steps")
-    if not reading.flag("workflow.train", default=True):
-        if reading.flag("workflow.checkpoint"):
-            reading.refuse("workflow.train", KEYS["checkpoint.num_checkpoints_write"].why)
-        else:
-            reading.differs("workflow.train", "a run always trains; rayio generate only makes the files")
+    if not reading.flag("workflow.train", default=True) and not is_alone(reading):
+        reading.differs("workflow.train", "a run always trains; rayio generate only makes the files")
 
 
 def _measured(reading: Reading) -> None:
@@ -295,7 +292,10 @@ def _measured(reading: Reading) -> None:
         share = reading.number("metric.au", 0.9)
         if share > 1:
             reading.refuse("metric.au", "must be a share, from 0 to 1")
-        reading.put("expect", {"au_dlio": f">= {100 * share:g}"}, "metric.au")
+        if is_alone(reading):
+            reading.unused("metric.au", "nothing is trained (workflow.train)")
+        else:
+            reading.put("expect", {"au_dlio": f">= {100 * share:g}"}, "metric.au")
     for section in ("metric", "output.metric"):
         for key, only in (("exclude_start_steps", 1), ("exclude_end_steps", 0)):
             name = f"{section}.{key}"

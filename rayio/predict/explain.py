@@ -197,7 +197,9 @@ def _capacity(run: Subject) -> Capacity:
     seen, scenario, worked = run.seen, run.scenario, run.worked
     batch_bytes = seen.trained.mean_bytes
     capacity = replace(seen.capacities.result(), batch_bytes=batch_bytes)
-    if seen.timed.number and (model := modelled(scenario, run.directory.info)) is not None:
+    if not seen.timed.number:  # without steps there is no time to be busy in
+        return replace(capacity, stages=())
+    if (model := modelled(scenario, run.directory.info)) is not None:
         parsing = worked.costs.cpu.parsing(scenario.loader.batch_size, batch_bytes or 0.0) if worked else 0.0
         limit = supply(scenario, model, capacity.demand, seen.trained, seen.beside.result(), run.missed)
         capacity = without_queueing(capacity, limit, parsing)

@@ -38,7 +38,6 @@ def _refused(why: str) -> Key:
 _NOT_READ = "what becomes of a sample after it was read changes no request"
 _OWN_CODE = "rayio cannot load classes of DLIO"
 _LISTS = "not yet: a state by lists of sizes; give num_layers and the sizes of a transformer"
-_PHASES = "not yet: their import; write checkpoint.phases in a scenario instead"
 _CREDENTIALS = "credentials belong in the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), never in a file"
 _TRACES = "every run records its spans (trace.level)"
 _KSM = "memory pages are not merged"
@@ -65,7 +64,7 @@ KEYS = {
     "model.layer_parameters": _refused(_LISTS),
     "framework": Key("loader.file_access", "tensorflow streams TFRecord files; pytorch reads samples by index"),
     "workflow.generate_data": _idle("rayio run generates files that are missing, rayio generate only them"),
-    "workflow.train": Key("the command rayio run", "a run always trains"),
+    "workflow.train": Key("the command rayio run", "without it, and with checkpoints: checkpoint.phases"),
     "workflow.evaluation": Key("train.evaluate"),
     "workflow.checkpoint": Key("checkpoint"),
     "workflow.profiling": _idle(_TRACES),
@@ -142,10 +141,10 @@ KEYS = {
     "checkpoint.type": Key("checkpoint.writers"),
     "checkpoint.mode": _only("only default: a subset of the ranks is not yet possible"),
     "checkpoint.fsync": Key("checkpoint.fsync", "it acts; in DLIO it does nothing"),
-    "checkpoint.time_between_checkpoints": _refused(_PHASES),
-    "checkpoint.num_checkpoints_write": _refused(_PHASES),
-    "checkpoint.num_checkpoints_read": _refused(_PHASES),
-    "checkpoint.recovery_rank_shift": _refused("not yet: ranks that restore what others saved"),
+    "checkpoint.time_between_checkpoints": _idle("checkpoints without training follow each other at once"),
+    "checkpoint.num_checkpoints_write": Key("checkpoint.phases.writes", "without training"),
+    "checkpoint.num_checkpoints_read": Key("checkpoint.phases.reads", "without training"),
+    "checkpoint.recovery_rank_shift": _only("only False: each rank reads what it wrote"),
     "checkpoint.rank_sync": _only("only False: after a checkpoint, ranks meet at the end of their next step"),
     "checkpoint.randomize_tensor": _idle("the content of a state does not change its size"),
     "checkpoint.ksm": _idle(_KSM),

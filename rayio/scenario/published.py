@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
@@ -47,7 +46,7 @@ def _number(text: Any, dimension: Dimension) -> tuple[str, float, str]:
 
 
 def _fact_name(value: Any) -> str:
-    if value not in FACTS:
+    if not isinstance(value, str) or value not in FACTS:
         near = get_close_matches(str(value), FACTS, n=3)
         raise RefusedError(f"no fact is named so; did you mean {', '.join(near)}?" if near else
                            f"no fact is named so; there are {', '.join(FACTS)}")  # fmt: skip
@@ -154,7 +153,7 @@ class Fact(Section):
     @property
     def overrides(self) -> list[str]:
         """The overrides of ``against``."""
-        return shlex.split(self.against)
+        return self.against.split()
 
 
 def _fact(value: Any) -> Fact:

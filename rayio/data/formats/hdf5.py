@@ -184,6 +184,7 @@ class Hdf5(Kind):
             with (
                 opened(opener, place) as file,
                 _one_line(place, shape, stream := Stream(file)),
+                _as_written(file, layout, place, shape[1]),
                 opened_by_hdf5(stream) as h5,
             ):
                 others = []
@@ -251,6 +252,14 @@ class Hdf5(Kind):
             if stream.missing:
                 raise place.error(stream.missing)
             wrong_label(labels, place, y.get_offset())
+
+
+@contextmanager
+def _as_written(file: BinaryIO, layout: Layout, place: Place, nbytes: int) -> Iterator[None]:
+    """Refuse another description of a file with compressed chunks."""
+    if (filtered := Filtered.of(layout)) is not None:
+        filtered.check_head(file, layout, place, nbytes)
+    yield
 
 
 @contextmanager

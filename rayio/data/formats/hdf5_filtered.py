@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from rayio.data.formats.chunks import Hdf5Options, Reads, chunk_shape
 from rayio.data.formats.hdf5_description import description_of_filtered
-from rayio.data.formats.reads import HEAD, NOT_KEPT
-from rayio.data.formats.sample import HEADER, LABEL, STRIPE_BYTES, STRIPE_COST, fill
+from rayio.data.formats.reads import HEAD, NOT_KEPT, window
+from rayio.data.formats.sample import HEADER, LABEL, STRIPE_BYTES, STRIPE_COST, Place, fill
 from rayio.data.layout import Batch, Layout
 from rayio.storage.stores.counted import WINDOW_BYTES
 
@@ -95,6 +95,22 @@ class Filtered(NamedTuple):
                     is_first = False
         file.write(labels)
         file.write(whole.samples.astype("<i8").data)
+
+    def check_head(self, file: BinaryIO, layout: Layout, place: Place, nbytes: int) -> None:
+        """Compare a file's description with that of its layout: HDF5 may crash on another one with filters.
+
+        Raises:
+            DataError: it is another one.
+        """
+        rows, columns = (int(edge[0]) for edge in chunk_shape(layout, np.array([nbytes])))
+        slot = int(self.slots(np.array([rows]), np.array([columns]), np.array([nbytes]))[0])
+        wanted, _, _ = description_of_filtered((layout.samples_per_file, nbytes), (rows, columns), slot, self.level)
+        _, content = window(file, 0, len(wanted))
+        if content[: len(wanted)] != wanted:
+            raise place.error(
+                "expected the description of an hdf5 file of these options, found another one: the file is truncated, "
+                "corrupted, or written by another release of HDF5; delete it and generate it again"
+            )
 
     def reads(self, form: Any, layout: Layout, batch: Batch) -> ChunkReads:
         """Return the reads of a batch that is not empty."""

@@ -39,7 +39,7 @@ def attempt_line(restart: Restart) -> str:
 
     >>> attempt_line(Restart(attempt=1, cause="rank 3", at=40.0, detect_seconds=10, restart_seconds=30,
     ...     is_from_checkpoint=True, epoch=0, step=120, redone_steps=16))
-    'rank 3 died after 40.0 s: on from the checkpoint before epoch 0, step 120; 16 steps were done again'
+    'rank 3 died after 40 s: on from the checkpoint before epoch 0, step 120; 16 steps were done again'
     """
     again = f"{restart.redone_steps:,} step{'s' * (restart.redone_steps != 1)} were done again"
     place = f"on from the checkpoint before epoch {restart.epoch}, step {restart.step}"
