@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import rayio
 from rayio.errors import ScenarioError
 from rayio.model.planning import plan_of
 from rayio.scenario import checks, derive
@@ -146,3 +147,20 @@ def test_gradients_are_reduced_among_replicas() -> None:
     for divided, milliseconds in (({}, 17.5), ({"tensor": 2}, 15), ({"tensor": 4}, 10), ({"tensor": 8}, 0)):
         wanted = scenario(**EIGHT, train__parallelism=divided, train__sync=gradients)
         assert derive.allreduce_seconds(wanted) == pytest.approx(milliseconds / 1e3)
+
+
+def test_a_sample_that_all_ranks_of_a_replica_read_counts_once_in_samples_a_second(tmp_path: Path) -> None:
+    """Two replicas of two ranks: 24 steps of 2 replicas × 4 samples of 10 ms are 800 samples/s; each is read twice."""
+    keys = {
+        "cluster__ranks_per_node": 4, "dataset__num_files": 192, "loader__batch_size": 4, "train__epochs": 1,
+        "train__compute": "10 ms", "train__parallelism": {"tensor": 2}, "storage__model": "memory",
+    }  # fmt: skip
+    run = rayio.simulate(scenario(**keys), out=tmp_path / "run")
+    result = run.result
+    assert result.ledger is not None
+    assert result.ledger.delivered_samples == 2 * 192
+    assert result.samples_per_second == pytest.approx(800, rel=0.05)
+    assert result.samples_per_second_dlio == pytest.approx(800, rel=0.05)
+    simulated = run.explain().simulated
+    assert simulated is not None
+    assert simulated.samples_per_second == pytest.approx(800, rel=0.05)

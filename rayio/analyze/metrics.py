@@ -157,7 +157,8 @@ def _rates(run: RunInSlices, window: Window | None, shape: RunShape) -> tuple[Nu
     """Return samples and MiB per second of the batches that arrived in the window, by its length.
 
     Samples are counted exactly, in the last batch of an epoch too. Bytes follow the batch, whenever it was read: a
-    batch that was prefetched before the window and consumed in it counts.
+    batch that was prefetched before the window and consumed in it counts. A sample that all ranks of a replica read
+    counts once, its bytes as often as they are read.
     """
     if window is None:
         return None, None
@@ -174,7 +175,7 @@ def _rates(run: RunInSlices, window: Window | None, shape: RunShape) -> tuple[Nu
         consumed += int(shape.samples(run.lives.rank[steps.life[inside]], steps.step[inside]).sum())
         is_wanted = np.isin(reads.batch, np.concatenate([others, steps.batch[inside]]))
         nbytes, number = nbytes + int(reads.nbytes[is_wanted].sum()), number + len(reads.batch)
-    return consumed / window.seconds, nbytes / 2**20 / window.seconds if number else None
+    return consumed / shape.ranks_of_sample / window.seconds, nbytes / 2**20 / window.seconds if number else None
 
 
 def shares(total: Ints) -> Callable[[Ints], float | None]:
@@ -195,7 +196,7 @@ def _dlio(
     """Return DLIO's AU in percent and samples/s: each the mean and (population) deviation over epochs."""
     of_ranks = shape.steps(np.arange(shape.world_size))
     by_epoch = dlio(steps, batch_size=shape.batch_size, steps_of=of_ranks[lives.rank], planned=int(of_ranks.sum()))
-    au, rate = by_epoch.au_percent, by_epoch.samples_per_second
+    au, rate = by_epoch.au_percent, by_epoch.samples_per_second / shape.ranks_of_sample
     if not len(au):
         remarks.append(remark("no_au_dlio"))
         return None, None, None, None

@@ -34,6 +34,8 @@ class RunShape:
     meetings: Meetings | None = None
     #: Batches that readers may be ahead of their rank; 0 where it reads by itself.
     prefetched: int = 0
+    #: Ranks that read the same samples: those of one replica of a divided model.
+    ranks_of_sample: int = 1
 
     @classmethod
     def of(cls, scenario: Scenario) -> RunShape:
@@ -51,6 +53,7 @@ class RunShape:
             meets=scenario.train.sync.meets,
             meetings=derive.meetings(scenario),
             prefetched=derive.window_steps(scenario),
+            ranks_of_sample=derive.ranks_of_sample(scenario),
         )
 
     def steps(self, rank: Ints) -> Ints:

@@ -31,7 +31,7 @@ def measure_lives(spans: pa.Table | Slices, shape: RunShape, steps_of_rank: list
     if missing := shape.world_size - len(lives):
         remarks.append(remark("ranks_ended_early", missing=missing, ranks=shape.world_size))
     known: dict[str, float | None] = {
-        "samples_per_second": samples / wall if wall else None,
+        "samples_per_second": samples / shape.ranks_of_sample / wall if wall else None,
         "wall_seconds": wall,
         "steps": sum(steps_of_rank),
     }

@@ -73,7 +73,7 @@ class Counterfactuals:
         verdict, scenario = self.baseline.judged.verdict, self.replayed.scenario
         return Simulated(
             au=verdict.au,
-            samples_per_second=self.baseline.judged.samples_per_second,
+            samples_per_second=_once(self.baseline.judged.samples_per_second, scenario),
             steps=verdict.steps,
             is_whole_run=derive.total_steps(scenario) == derive.total_steps(self.base.scenario),
             changes=tuple(trial.row for trial in self.tried),
@@ -139,12 +139,17 @@ def _tried(change: Change, base: Base, replayed: Replay, before: Outcome) -> Tri
         au=after.au,
         gain=gain,
         causal_share=gain / loss if gain is not None and loss else None,
-        samples_per_second=rate,
+        samples_per_second=_once(rate, changed.scenario),
         time_saved=after.saves(before),
         then=after.next,
         is_short=True if after.doubt is not None else None,
     )
     return Tried(change, row, drops_barrier, after.doubt)
+
+
+def _once(rate: float | None, scenario: Scenario) -> float | None:
+    """Return a rate that counts a sample once, however many ranks of a replica read it."""
+    return None if rate is None else rate / derive.ranks_of_sample(scenario)
 
 
 def concluded(judged: Judged, replays: Counterfactuals) -> Verdict:

@@ -39,6 +39,11 @@ def num_shares(scenario: Scenario) -> int:
     return scenario.topology.data_parallel
 
 
+def ranks_of_sample(scenario: Scenario) -> int:
+    """Return the ranks that read each sample: those of a replica of the model."""
+    return world_size(scenario) // num_shares(scenario)
+
+
 def is_replicated(scenario: Scenario) -> bool:
     """Return True if every rank reads the whole dataset."""
     is_shared: bool = PARTITIONS[scenario.loader.partition].shared
