@@ -177,6 +177,7 @@ def test_failures_of_nodes_are_exponential_and_n_nodes_fail_n_times_as_often() -
     assert (np.bincount(which) > 900).all()
 
 
+@pytest.mark.slow
 def test_the_best_interval_is_that_of_young_and_daly() -> None:
     """Young (1974), Daly (2006): with checkpoints of C seconds and M seconds between failures, sqrt(2 C M)."""
     cost, mtbf, step = 30.0, 3600.0, 60.0

@@ -104,6 +104,8 @@ def test_a_killed_driver_leaves_spans_and_a_checkpoint_to_go_on_from(tmp_path: P
         while not (tmp_path / "run" / "resume.json").exists():
             assert process.poll() is None, (tmp_path / "log").read_text()
             time.sleep(0.05)
+        with pytest.raises(StorageError, match=rf"is still running \(pid {process.pid}\)"):
+            resume(str(tmp_path / "run"))
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()

@@ -221,6 +221,7 @@ class _Session:
             "python": platform.python_version(),
             "platform": platform.platform(),
             "host": platform.node(),
+            "pid": os.getpid(),
             "cpus": os.cpu_count(),
             "engine": engine,
             "root": base,
@@ -265,7 +266,7 @@ class _Session:
             self.directory.make({})
             self.directory.write_scenario(to_yaml(self.scenario))
         else:  # what the first part noted stays, such as when the run began
-            self.info = {**self.info, **self.directory.info}
+            self.info |= self.directory.info | {"host": platform.node(), "pid": os.getpid()}
         if self.progress_writer is not None:
             self.progress_writer.begin()
         self.engine.prepare()

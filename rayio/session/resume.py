@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import numpy as np
+import psutil
 
 from rayio.analyze.timeline import integers, is_text
 from rayio.errors import DataError, ScenarioError, StorageError
@@ -46,6 +51,8 @@ def resume(
     result = directory.result
     if result is not None and result.exit_code in COMPLETE:
         raise StorageError(f"{path} is complete (exit code {result.exit_code}): nothing is left to resume")
+    if (pid := _alive(info)) is not None:
+        raise StorageError(f"{path} is still running (pid {pid}): wait for it, or end it")
     if scenario is not None and (key := _difference(own, scenario)):
         raise ScenarioError(
             f"{path} has another scenario: {key} differs; resume it without a scenario, or start a new run"
@@ -59,6 +66,19 @@ def resume(
     reporter.say(f"attempt {earlier.attempt} of {path}: on {place}")
     directory.store.remove(RESULT)
     return run_session(own, engine, address, base, directory.address, reporter, earlier)
+
+
+def _alive(info: Mapping[str, Any]) -> int | None:
+    """Return the process of a run's driver if it is alive on this host, and not this one."""
+    pid, started = info.get("pid"), str(info.get("started"))
+    if info.get("host") != platform.node() or type(pid) is not int or pid == os.getpid():
+        return None
+    with suppress(psutil.Error, ValueError):
+        process = psutil.Process(pid)
+        is_older = process.create_time() <= datetime.fromisoformat(started).timestamp() + 1
+        if is_older and process.status() != psutil.STATUS_ZOMBIE:
+            return pid
+    return None
 
 
 def _difference(own: Scenario, given: Scenario) -> str:
