@@ -210,6 +210,7 @@ LAYERS: Registry[Any] = Registry(
         "stripes": "rayio.storage.layers.stripes:Stripes",
         "faults": "rayio.storage.layers.faults:Faults",
         "cache": "rayio.storage.layers.cache:NodeCaches",
+        "listing": "rayio.storage.layers.listing:Listing",
         "network": "rayio.storage.layers.network:NetworkSpec",
         "collective": "rayio.storage.layers.collective:Collective",
     },

@@ -51,6 +51,23 @@ def test_a_copy_that_is_longer_than_the_compute_shows_the_rest() -> None:
     assert steps_of(run, 0) == [12_500_000] * 9
 
 
+@pytest.mark.parametrize(
+    ("keys", "milliseconds"),
+    [
+        ({}, 10), ({"train__device_copy": IN_LINE}, 12), ({"train__device_copy": AHEAD}, 10),
+        ({"train__device_copy": AHEAD | {"bandwidth": "100 kB/s"}}, 20),
+        ({"train__parallelism": {"pipeline": 2, "microbatches": 2}}, 15),
+    ],
+)  # fmt: skip
+def test_what_a_rank_needs_to_never_wait_follows_from_its_whole_step(
+    tmp_path: Path, keys: dict[str, Any], milliseconds: float
+) -> None:
+    wanted = scenario(**TWO | {"dataset__num_files": 240}, **keys)
+    assert checks.table(wanted)["read_demand"] == pytest.approx(2000 / milliseconds * 1e3)
+    capacity = explain(simulate(wanted, root=tmp_path).path).capacity
+    assert capacity.demand == pytest.approx(2 / milliseconds * 1e3, rel=0.02)
+
+
 def test_a_batch_that_comes_late_is_copied_when_it_is_there() -> None:
     slow = {"first_byte": "40 ms", "connection_bandwidth": "1 GB/s", "bandwidth": "1 TB/s"}
     keys = TWO | {"storage__model": slow, "loader__num_workers": 1}

@@ -134,7 +134,10 @@ def step_time(ranks: int, steps: int) -> float:
     return float(ends[0, steps - 1] - ends[0, 0]) / 1e9 / (steps - 1)
 
 
-@pytest.mark.parametrize(("ranks", "steps"), [(8, 1500), (64, 120), pytest.param(512, 60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("ranks", "steps"),
+    [(8, 1500), (64, 120), *(pytest.param(*size, marks=pytest.mark.slow) for size in ((512, 250), (4096, 60)))],
+)
 def test_a_step_with_a_barrier_takes_the_expected_maximum(ranks: int, steps: int) -> None:
     theory = expected_maximum(SHAPES["gamma by mean"][1], ranks, 30)
     assert step_time(ranks, steps) == pytest.approx(theory, rel=0.02)

@@ -12,7 +12,7 @@ from rayio.errors import RayioError
 from rayio.model.manifest import search
 from rayio.report.explain import explain
 from rayio.report.text.explanation import text
-from rayio.scenario import derive
+from rayio.scenario import checks, derive
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
 from rayio.session.execute import run
@@ -114,6 +114,9 @@ def test_an_evaluation_without_training_is_refused() -> None:
 
 def test_the_scenario_says_how_many_there_are() -> None:
     wanted = phases(10, 10)
+    assert not [note for note in checks.idle(wanted) if "checkpoint" in note or "warmup" in note]
+    given = phases(10, 10, checkpoint={"every": {"steps": 2}})
+    assert "checkpoint.every: no effect, because checkpoint.phases has no training" in checks.idle(given)
     assert derive.num_checkpoints(wanted) == 10
     assert derive.total_steps(wanted) == 0
     assert build(wanted.model_dump(mode="json", exclude_none=True)) == wanted
@@ -124,3 +127,19 @@ def test_explain_says_nothing_about_stages_where_there_are_no_steps(tmp_path: Pa
     assert explained.capacity is not None
     assert explained.capacity.stages == ()
     assert "what each stage can do" not in text(explained)
+
+
+@pytest.mark.parametrize("shift", [0, 1, 2, 3])
+def test_ranks_read_what_others_saved(shift: int, tmp_path: Path) -> None:
+    changed: dict[str, Any] = {"phases": {"writes": 1, "reads": 1, "shift": shift}, "model": {"bytes": "3001 B"}}
+    wanted = phases(1, 1, path="data", checkpoint=changed, cluster={"ranks_per_node": 3}, trace__level="io")
+    spans = run(wanted, engine="local", root=tmp_path, out="run").spans()
+    read = spans[(spans.name == "io.read") & (spans.role == "checkpoint_writer")]
+    asked = {(row["rank"], int(row["index"]), row["file"].rpartition("/")[2]) for _, row in read.iterrows()}
+    assert asked == {(rank, rank, f"shard-{(rank + shift) % 3:05d}.bin") for rank in range(3)}
+    assert spans[spans.name == "verify"]["bytes"].sum() == 3001
+
+
+def test_ranks_that_save_nothing_cannot_be_shifted_to() -> None:
+    with pytest.raises(RayioError, match=r"checkpoint\.phases\.shift=1: with these checkpoint\.writers not every rank"):
+        phases(1, 1, checkpoint={"phases": {"writes": 1, "reads": 1, "shift": 1}, "writers": "rank_zero"})

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -418,3 +421,24 @@ def test_numbers_of_a_batch_are_spread_by_no_clock(tmp_path: Path) -> None:
     spans = rayio.Run.open(tmp_path / "run").spans()
     starts = spans[spans["name"] == "data_wait"].groupby("rank")["start_ns"].min()
     assert np.ptp(starts.to_numpy()) == 0
+
+
+def test_files_changed_anywhere_end_in_one_line_or_in_a_run(tmp_path: Path) -> None:
+    loop = in_turn(tmp_path / "run", read=40, compute=30, workers=2, steps=12, nbytes=1000)
+    files = [*loop.folder.iterdir(), tmp_path / "run" / "run.json"]
+    whole = {path: path.read_bytes() for path in files}
+    draw = random.Random(3)
+    for number in range(80):
+        shutil.rmtree(tmp_path / "run")
+        loop.folder.mkdir(parents=True)
+        changed = draw.choice(files)
+        for path, content in whole.items():
+            altered = bytearray(content)
+            if path == changed:
+                altered = altered[: draw.randrange(len(content))] if number % 4 == 0 else altered
+                for _ in range(1 + number % 3):
+                    if altered:
+                        altered[draw.randrange(len(altered))] = draw.choice(b'9-"{}\x00\x7f\xff,')
+            path.write_bytes(altered)
+        with contextlib.suppress(RayioError):
+            rayio.explain(tmp_path / "run", simulate=False)

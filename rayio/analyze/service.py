@@ -11,6 +11,7 @@ import numpy as np
 
 from rayio.analyze.delays import columns_of, delays
 from rayio.analyze.part import COLUMNS, KINDS, Part
+from rayio.analyze.rounds import PREPARING
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import Lives, StepsInSlices, integers, is_text, texts
 from rayio.analyze.window import Noted, Window, find_window
@@ -66,8 +67,9 @@ class Capacities:
         steps, window = self.steps, self.window
         computed = number = arrived = 0
         for some in steps.by_slice():
-            whole = some.parts["compute"][window.whole(some)]
-            computed, number = computed + int(whole.sum()), number + len(whole)
+            whole = window.whole(some)
+            computed += sum(int(some.parts[name][whole].sum()) for name in ("compute", *PREPARING))
+            number += int(np.count_nonzero(whole))
             arrived += int(window.holds(some.arrived).sum())
         demand = len(self.lives.rank) / (computed / number / 1e9) if computed else None
         delaying = [cause for cause in self._service if cause not in _ROWS]

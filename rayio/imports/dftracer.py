@@ -190,7 +190,8 @@ def _loads(
     loop = loops[0]
     is_inline = all(process is ranks[0] for process in workers)
     batches = {id(process): _batches(process, batch) for process in workers}
-    if not any(batches.values()):
+    workers = [process for process in workers if batches[id(process)]]
+    if not workers:
         return [], facts, "samples have no step; give --batch-size"
     rows = _in_turn(loop, [process for process in workers if process is not ranks[0]] or [*workers], batches, origin)
     places = zip(loop.epoch.tolist(), loop.step.tolist(), strict=True)

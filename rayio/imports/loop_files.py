@@ -12,6 +12,7 @@ import numpy as np
 from rayio.errors import StorageError
 from rayio.files import NotAFileError, parse_json, read_regular
 from rayio.imports.loops import Loads, Pause, RankLoop, no_times
+from rayio.place import MAX_STEPS
 from rayio.trace.loop_files import (
     CHECKPOINT,
     END,
@@ -30,6 +31,10 @@ _WANTED: dict[str, type] = {
     "rank": int, "world_size": int, "job": str, "host": str, "boot_id": str, "pid": int, "cpus": int, "started": str,
     "anchor_ns": int, "begin_ns": int, "is_synchronized": bool, "has_accelerator": bool, "loader": dict,
 }  # fmt: skip
+
+#: What a loader tells in whole numbers, and the largest numbers in a header; others are at most those of steps.
+_NUMBERS = ("batch_size", "num_workers", "prefetch_factor", "samples", "batches")
+_MOST = {"anchor_ns": 1 << 61, "begin_ns": 1 << 61, "pid": (1 << 31) - 1, "samples": 1 << 61, "batches": 1 << 61}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,10 @@ def _header(path: Path) -> dict[str, Any] | None:
     for name, kind in _WANTED.items():
         if type(header.get(name)) is not kind:
             raise StorageError(f"{path}: {name}={header.get(name)!r}: the file is damaged")
+    for name, number in (header | header["loader"]).items():
+        most = _MOST.get(name, MAX_STEPS)
+        if (name in _NUMBERS and type(number) is not int) or (type(number) is int and abs(number) > most):
+            raise StorageError(f"{path}: {name}={number!r}: the file is damaged")
     return header
 
 

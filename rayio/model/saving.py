@@ -87,10 +87,18 @@ class Checkpointing:
         return {part.name: part.num_bytes for part in parts}
 
     def restored_shards(self, restored: Restored, rank: int) -> Sequence[Shard]:
-        """Return the shards of a checkpoint that a rank reads: those that it would save."""
-        numbers = self.writers.of_rank(rank, self.topology)
-        shards = (shard for number in numbers for shard in self._shards_in(restored.folder, number))
-        return tuple(shard._replace(period=restored.request_bytes) for shard in shards)
+        """Return the shards of a checkpoint that a rank reads: those that it, or ``phases.shift`` ranks on, would save.
+
+        Its own writers read them.
+        """
+        shift = 0 if self.phases is None else self.phases.shift
+        theirs = self.writers.of_rank((rank + shift) % self.topology.ranks, self.topology)
+        mine = self.writers.of_rank(rank, self.topology)
+        return tuple(
+            shard._replace(period=restored.request_bytes, writer=reader)
+            for number, reader in zip(theirs, mine, strict=True)
+            for shard in self._shards_in(restored.folder, number)
+        )
 
     def manifest(self, place: tuple[int, int], run: str, attempt: int, now: int, files: Mapping[str, int]) -> Manifest:
         """Return the manifest of the checkpoint after a step, given as (epoch, step), at the time ``now`` (ns)."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from rayio.place import MAX_STEPS, checkpoint_place
+from rayio.place import MAX_RANKS, MAX_STEPS, checkpoint_place
 from rayio.scenario.address import Path
 from rayio.scenario.state import AnyState
 from rayio.scenario.topology import Topology
@@ -43,6 +43,11 @@ class Phases(Section):
         0, description="Checkpoints that are read back, from the first one on; at most writes."
     )
     gap: Seconds = Field(0.0, description="Pause between the last write and the first read.")
+    shift: Annotated[int, whole(0, MAX_RANKS)] = Field(
+        0,
+        description="Rank r reads back what rank r + shift saved. With cluster.ranks_per_node, no node reads what its "
+        "page cache has of its writing.",
+    )
 
 
 class Checkpoint(Section):
@@ -106,6 +111,13 @@ class Checkpoint(Section):
         if refused := [*self.writers.refusals(self.model, topology)]:
             yield from refused
             return
+        if self.phases is not None and self.phases.shift % topology.ranks:
+            numbers = {len(self.writers.of_rank(rank, topology)) for rank in range(topology.ranks)}
+            if len(numbers) > 1:
+                yield (
+                    f"checkpoint.phases.shift={self.phases.shift}: with these checkpoint.writers not every rank saves "
+                    "a part; leave it out, or use checkpoint.writers=sharded"
+                )
         largest = max(self.writers.loads(self.model, topology), default=0)
         if (requests := -(-largest // self.request_bytes)) > MAX_REQUESTS:
             yield (
@@ -119,6 +131,8 @@ class Checkpoint(Section):
     def idle(self) -> Iterator[str]:
         """Name a copy bandwidth without an asynchronous checkpoint, and what of a state has no use."""
         yield from self.model.idle()
+        if self.every is not None and self.phases is not None:
+            yield "checkpoint.every: no effect, because checkpoint.phases has no training"
         if self.snapshot_bandwidth != type(self).model_fields["snapshot_bandwidth"].default and not self.asynchronous:
             rate = RATE.exact(self.snapshot_bandwidth)
             yield f"checkpoint.snapshot_bandwidth={rate}: nothing is copied without checkpoint.asynchronous=true"

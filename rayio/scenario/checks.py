@@ -240,7 +240,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
             f"{format_seconds(charges.step)} that is work, so it is that at most"
         )
     for name, value in table(scenario).items():
-        is_instant = name.endswith("read_demand") and derive.compute_seconds(scenario) == 0
+        is_instant = name.endswith("read_demand") and derive.own_seconds(scenario) == 0
         if not is_instant and not math.isfinite(value):
             yield f"{name} is {value}: a size, a rate or a time is too large or too small for a number"
 

@@ -197,6 +197,18 @@ def compute_seconds(scenario: Scenario) -> float:
     return compute_times(scenario).expected
 
 
+def own_seconds(scenario: Scenario) -> float:
+    """Return the expected time of a step that waits for no batch and no rank, in seconds.
+
+    It is the compute with its bubble, and the copy to the accelerator; of a copy that overlaps, the longer of both.
+    """
+    train, seconds = scenario.train, compute_seconds(scenario) * (1 + scenario.train.parallelism.bubble)
+    if (copy := train.device_copy) is None:
+        return seconds
+    copied = batch_bytes(scenario) / copy.bandwidth
+    return max(seconds, copied) if copy.overlap else seconds + copied
+
+
 def pace(scenario: Scenario) -> Pace:
     """Return what changes compute times from step to step and from rank to rank."""
     train = scenario.train
@@ -205,8 +217,8 @@ def pace(scenario: Scenario) -> Pace:
 
 def read_demand(scenario: Scenario) -> float:
     """Return the bytes/s that one rank needs to never wait; infinite if compute takes no time."""
-    compute = compute_seconds(scenario)
-    return batch_bytes(scenario) / compute if compute > 0 else math.inf
+    seconds = own_seconds(scenario)
+    return batch_bytes(scenario) / seconds if seconds > 0 else math.inf
 
 
 def total_read_demand(scenario: Scenario) -> float:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rayio.errors import StorageError
 from rayio.files import NotAFileError, read_regular
+from rayio.place import MAX_EPOCHS, MAX_STEPS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 #: The folder of these files in a run directory, and the engine that ``run.json`` names.
 FOLDER, ENGINE = "watch", "watch"
+
+#: The largest time (ns): half a century.
+MOST_NS = 1.6e18
 
 #: Kinds of rows in a file of steps: a step (requested, arrived, done), pauses of the loop (begin, end, 0), and the end
 #: of the rank (time, 1 if the loop failed, 0).
@@ -79,7 +83,8 @@ def read_steps(path: Path) -> NDArray[np.void]:
         StorageError: the file cannot be read, or has a row that no rank writes.
     """
     rows = _rows(path, *_STEP)
-    strange = (rows["kind"] < STEP) | (rows["kind"] > END) | (rows["epoch"] < 0) | (rows["step"] < 0)
+    strange = (rows["kind"] < STEP) | (rows["kind"] > END) | (rows["step"] < 0) | (rows["step"] >= MAX_STEPS)
+    strange |= _are_outside(rows, "first", "second", "third")
     is_step = rows["kind"] == STEP
     strange |= is_step & ((rows["second"] < rows["first"]) | (rows["third"] < rows["second"]))
     if strange.any():
@@ -94,10 +99,21 @@ def read_loads(path: Path) -> NDArray[np.void]:
         StorageError: the file cannot be read, or has a row that no worker writes.
     """
     rows = _rows(path, *_LOAD)
-    strange = (rows["epoch"] < 0) | (rows["number"] < 0) | (rows["end"] < rows["begin"]) | (rows["samples"] < 0)
+    strange = (rows["number"] < 0) | (rows["end"] < rows["begin"]) | (rows["samples"] < 0) | (rows["pid"] < 0)
+    strange |= (rows["number"] >= MAX_STEPS) | _are_outside(rows, "begin", "end", "bytes")
     if strange.any():
         raise StorageError(f"{path}: row {int(strange.argmax())} is no row of a batch: the file is damaged; remove it")
     return rows
+
+
+def _are_outside(rows: NDArray[np.void], *times: str) -> NDArray[np.bool_]:
+    """Return which rows have an epoch or a time that no run has."""
+    import numpy as np
+
+    outside: NDArray[np.bool_] = (rows["epoch"] < 0) | (rows["epoch"] >= MAX_EPOCHS)
+    for name in times:
+        outside |= np.abs(rows[name].astype(np.float64)) > MOST_NS
+    return outside
 
 
 def _rows(path: Path, whole: tuple[str, ...], long: tuple[str, ...]) -> NDArray[Any]:
