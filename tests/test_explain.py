@@ -555,7 +555,7 @@ def directory(root: Path, wanted: Scenario, run: Outcome | None, result: RunResu
 def test_an_empty_run_is_said_to_be_one(tmp_path: Path) -> None:
     found = explain(directory(tmp_path, planted(), None))
     assert found["sentence"] == "No verdict: no completed step is recorded."
-    assert "the run has no spans: nothing can be explained; run with trace.level=batch" in found["notes"]
+    assert "the run broke off before any span was stored: nothing can be explained" in found["notes"]
     assert any("the run has no result: it failed, or is still running" in note for note in found["notes"])
     assert "No verdict" in text(found)
 
