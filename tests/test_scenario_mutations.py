@@ -286,7 +286,9 @@ def test_a_mutated_scenario_is_a_scenario_or_one_line(mutant: Callable[[random.R
 @pytest.mark.hypothesis
 def test_a_mutant_that_loads_is_written_and_read_back_the_same() -> None:
     again = 0
-    for seed in range(2 * MUTANTS):
+    for seed in range(10 * MUTANTS):
+        if again > MUTANTS // 10:
+            return
         Path("x.yaml").write_bytes(of_the_tree(random.Random(f"again-{seed}")))
         try:
             scenario = load("x.yaml")
@@ -295,7 +297,7 @@ def test_a_mutant_that_loads_is_written_and_read_back_the_same() -> None:
         Path("y.yaml").write_text(to_yaml(scenario), encoding="utf-8")
         assert load("y.yaml") == scenario, seed
         again += 1
-    assert again > MUTANTS // 10
+    pytest.fail(f"only {again} mutants are scenarios")
 
 
 @pytest.mark.parametrize(
