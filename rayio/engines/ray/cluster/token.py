@@ -53,6 +53,8 @@ def use_that_of(address: str, gcs: str) -> None:
     mode = os.environ.get(MODE, "").lower()
     wanted = _is_refused(gcs, WITHOUT)
     if wanted is None:  # no answer, or another version of Ray: its own connection tells more
+        if mode == WITH and not has_token():  # but would try for 40 s before it missed the token
+            raise ClusterError(_no_token())
         return
     if wanted is False:
         if mode == WITH:
