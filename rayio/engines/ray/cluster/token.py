@@ -51,10 +51,10 @@ def use_that_of(address: str, gcs: str) -> None:
     """
     forget()
     mode = os.environ.get(MODE, "").lower()
+    if mode == WITH and not has_token():  # Ray would ask for 40 s before it missed the token
+        raise ClusterError(_no_token())
     wanted = _is_refused(gcs, WITHOUT)
     if wanted is None:  # no answer, or another version of Ray: its own connection tells more
-        if mode == WITH and not has_token():  # but would try for 40 s before it missed the token
-            raise ClusterError(_no_token())
         return
     if wanted is False:
         if mode == WITH:
@@ -65,7 +65,7 @@ def use_that_of(address: str, gcs: str) -> None:
         _choose(WITHOUT)
         return
     if mode == WITHOUT or not has_token():
-        raise ClusterError(_no_token() if mode == WITH else _none_sent(address))
+        raise ClusterError(_none_sent(address))
     _choose(WITH)
     if _is_refused(gcs, WITH):
         raise ClusterError(_not_accepted(address, source()))
