@@ -38,7 +38,7 @@ from real_loop import seconds_of_epochs
 from side import memory_and_ray, print_head, print_row
 
 import rayio
-from rayio.errors import RayioError
+from rayio.errors import RayioError, RunError
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
 from rayio.session.busy_runs import calibrated
@@ -164,7 +164,7 @@ def predicted(taught: Scenario, wanted: dict[str, Any], root: str) -> tuple[floa
     done = rayio.simulate(changed, root=root)
     seconds, between = statistics.median(seconds_of_epochs(done)), done.result.between
     if between is None:
-        raise SystemExit(f"no interval: {done.result.notes}")
+        raise RunError(f"no interval: {', '.join(doubt.sentence for doubt in done.result.doubts or ())}")
     return seconds, seconds * between.time_low, seconds * between.time_high
 
 
