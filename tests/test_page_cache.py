@@ -169,9 +169,16 @@ def test_a_file_system_that_counts_nothing_is_watched(tmp_path: Path) -> None:
         with opener("file") as opened:
             return sum(len(opened.read(100_000)) for _ in range(63))
 
-    served: Served[int | None] = asyncio.run(real.read(NOTHING, parts))
-    assert moved(served) == (6 << 20, 6 << 20, 0)
-    assert moved(asyncio.run(real.read(NOTHING, parts))) == (6 << 20, 0, 0)
+    def fetched() -> int:
+        served: Served[int | None] = asyncio.run(real.read(NOTHING, parts))
+        requested, from_device, unevicted = moved(served)
+        assert (requested, unevicted) == (6 << 20, 0)
+        assert from_device is not None
+        return from_device
+
+    few = 1 << 20  # a machine short of memory drops pages, and fetches them again
+    assert 6 << 20 <= fetched() < (6 << 20) + few
+    assert fetched() < few
     forget(file)
     with file.open("rb") as opened:
         opened.read(1 << 20)
@@ -179,7 +186,7 @@ def test_a_file_system_that_counts_nothing_is_watched(tmp_path: Path) -> None:
         there = pages.resident(opened.fileno())  # pages on their way count for the read that asked for them
     assert there is not None
     assert 0 < there < 6 << 20
-    assert moved(asyncio.run(real.read(NOTHING, parts))) == (6 << 20, (6 << 20) - there, 0)
+    assert 0 <= fetched() - ((6 << 20) - there) < few
 
 
 def test_what_a_server_sends_is_not_known_by_a_thread(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ FULL = 0.6
 #: Costs that a busy run shows without waits for processors: by its shortest steps, and by its CPU times.
 KNOWN_WHERE_BUSY = ("step", "barrier", "put")
 #: The least error of the contention of one run alone, which always comes back.
-ALONE = 0.12
+ALONE = 0.22
 #: Rounds of fitting contention, and its bounds.
 ROUNDS, LEAST, MOST = 3, 0.2, 4.0
 
