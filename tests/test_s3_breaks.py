@@ -21,10 +21,9 @@ from rayio.errors import DataError, RayioError, StorageError
 from rayio.scenario.s3 import S3Options
 from rayio.storage.stores import retrying
 from rayio.storage.stores.counted import Traffic
-from rayio.storage.stores.opening import Settings, Store
+from rayio.storage.stores.opening import PART_BYTES, Settings, Store
 from rayio.storage.stores.s3 import bounds, bucket
 from rayio.storage.stores.s3 import store as s3_store
-from rayio.storage.stores.s3.putting import PART_BYTES
 
 #: Seconds in which anything ends that ends at all, on a machine that is busy with other work.
 PATIENCE = 60

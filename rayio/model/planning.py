@@ -197,5 +197,6 @@ def storage_of(scenario: Scenario) -> StorageParameters:
         opens_per_second=preset.opens_per_second and preset.opens_per_second / parts,
         scope=preset.scope,
         gap=preset.gap,
+        upload_parts=preset.upload_parts,
         servers=scenario.storage.servers,
     )

@@ -68,11 +68,10 @@ class Checkpointing:
             yield Shard(f"{folder}/{part.name}", part.num_bytes, self.request_bytes, self.fsync, writer)
 
     @property
-    def largest(self) -> tuple[int, int, int]:
-        """Bytes, requests and files of the writer with the most bytes."""
+    def largest(self) -> list[int]:
+        """Bytes of each file of the writer with the most bytes."""
         writer = max(range(len(self.sizes)), key=self.sizes.__getitem__)
-        files = self.writers.files(writer, self.state, self.topology)
-        return self.sizes[writer], sum(-(-part.num_bytes // self.request_bytes) for part in files), len(files)
+        return [part.num_bytes for part in self.writers.files(writer, self.state, self.topology)]
 
     def writers_of(self, ranks: Iterable[int]) -> Sequence[int]:
         """Return the numbers of the writers of some ranks' shards, and of the one that completes checkpoints."""
