@@ -360,6 +360,9 @@ def test_pauses_of_a_loop_have_their_names(tmp_path: Path) -> None:
     spans = rayio.Run.open(tmp_path / "run").spans()
     assert [*spans[spans["name"] == "checkpoint"]["step"]] == [1, 3]
     assert (spans["name"] == "evaluate").sum() == 1
+    evaluation = rayio.Run.open(tmp_path / "run").result.evaluation
+    assert evaluation is not None
+    assert (evaluation.rounds, evaluation.au, evaluation.data_wait_share) == (1, None, None), "nobody saw its steps"
 
 
 def test_rows_are_on_disk_before_the_loop_ends(tmp_path: Path) -> None:
