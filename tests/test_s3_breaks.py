@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import signal
@@ -191,8 +192,10 @@ HANGS: dict[str, tuple[str, Fault, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-@pytest.mark.parametrize("hang", HANGS)
+@pytest.mark.parametrize(
+    ("hang", "number"),
+    [*zip(HANGS, itertools.cycle([signal.SIGINT, signal.SIGTERM]), strict=False), ("reading", signal.SIGINT)],
+)
 def test_a_signal_ends_a_command_whatever_the_store_does(
     hang: str, number: signal.Signals, server: Server, tmp_path: Path
 ) -> None:

@@ -153,11 +153,7 @@ class TfRecord(Kind):
                                 f"expected a record of {len(record)} bytes at byte {starts[row]}, "
                                 f"found {max(have, 0)}: the file is truncated"
                             )
-                        sample = out[offsets[row] : offsets[row + 1]]
-                        label = _unpack(record, sample, place)
-                        ids[row] = check(sample.data, layout.seed, place)
-                        if label != place.sample:
-                            raise place.error(f"expected label {place.sample}, found {label}")
+                        ids[row] = _verified(record, out[offsets[row] : offsets[row + 1]], layout.seed, place)
         return ids
 
 
@@ -202,12 +198,17 @@ def _read_zipped(opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.u
                 f"expected a record of {stops[row] - starts[row]} bytes at byte {starts[row]} of the gzip stream, "
                 f"found {len(record)}: the file is truncated"
             )
-        sample = out[offsets[row] : offsets[row + 1]]
-        label = _unpack(record, sample, place)
-        ids[row] = check(sample.data, layout.seed, place)
-        if label != place.sample:
-            raise place.error(f"expected label {place.sample}, found {label}")
+        ids[row] = _verified(record, out[offsets[row] : offsets[row + 1]], layout.seed, place)
     return ids
+
+
+def _verified(record: NDArray[np.uint8], sample: NDArray[np.uint8], seed: int, place: Place) -> int:
+    """Unpack a record into ``sample`` and return its id, after a check of sample and label."""
+    label = _unpack(record, sample, place)
+    number = check(sample.data, seed, place)
+    if label != place.sample:
+        raise place.error(f"expected label {place.sample}, found {label}")
+    return number
 
 
 def masked_crc(data: NDArray[np.generic]) -> int:
