@@ -156,7 +156,7 @@ def test_one_shared_file_gives_what_its_servers_give(count: int, within: float, 
         "first_byte": "1 us", "connection_bandwidth": "10 GB/s", "bandwidth": "1 TB/s", "scope": "cluster",
         "servers": {"number": 16, "bandwidth": "500 MB/s", "stripe_count": count, "stripe_size": "1 MB"},
     }  # fmt: skip
-    wanted = scenario(1, 4096, {"model": model}, train={"epochs": 4, "compute": "1 us"})
+    wanted = scenario(1, 4096, {"model": model}, train={"epochs": 6, "compute": "1 us"})
     assert rate(wanted, tmp_path / "run") == pytest.approx(count * 500, rel=within)
 
 
