@@ -183,6 +183,8 @@ class Served(NamedTuple, Generic[T]):
     skipped: int = 0
     #: CPU time of threads that made requests ahead of the reader's.
     cpu_seconds: float = 0.0
+    #: Time of a write besides requests: making the file's content from the state (ns).
+    made_ns: int = 0
 
 
 class Clock(Protocol):
