@@ -22,7 +22,7 @@ from rayio.scenario import derive
 from rayio.scenario.decode import Work
 from rayio.scenario.model import NO_TIME, Scenario
 from rayio.scenario.train import Train
-from rayio.session.execute import run
+from rayio.session.resume import run
 from rayio.storage.address import join
 
 #: Seconds that a busy run trains for, and the fewest and most steps of its ranks.

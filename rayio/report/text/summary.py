@@ -184,7 +184,10 @@ def _headline(result: RunResult) -> list[str]:
             format_share(evaluated.au_max),
             seconds(evaluated.mean_seconds),
         )
-        remark = f"AU of evaluation, min {low}, max {high} over ranks; {evaluated.rounds} of {each} each"
+        shares = f"AU of evaluation, min {low}, max {high} over ranks"
+        if evaluated.au is None:
+            shares = "AU of evaluation: its steps were not recorded"
+        remark = f"{shares}; {evaluated.rounds} of {each} each"
         rows.append(("evaluation", format_share(evaluated.au), remark))
     return [f"  {name:<12}{value:>16}  {remark}".rstrip() for name, value, remark in rows]
 

@@ -313,7 +313,7 @@ class ThrottledStorage:
 
 def _naming(places: Places | None) -> Callable[[int], str]:
     """Return a function from a request to its file, computed on first use; empty if the format has no places."""
-    known: list[tuple[list[str], NDArray[np.int64]]] = []
+    known: list[tuple[Sequence[str], NDArray[np.int64]]] = []
 
     def file_of(request: int) -> str:
         if places is None:
