@@ -16,7 +16,7 @@ import trustme
 from ray.exceptions import ActorDiedError
 
 from rayio.engines.ray import rounds as asking
-from rayio.engines.ray.actors import deaths
+from rayio.engines.ray.actors import deaths, showing
 from rayio.engines.ray.actors.deaths import Deaths
 from rayio.engines.ray.cluster import connect
 from rayio.engines.ray.cluster.control import GCS, LAST_SECONDS, Control, raylet
@@ -102,6 +102,12 @@ def test_processes_on_ipv6_are_heard_with_brackets_and_without() -> None:
         assert Control(f"[::1]:{port}", "").address
         with pytest.raises(ClusterError, match=r"^cannot reach a Ray cluster at \[::1\]:1: Connection refused; is"):
             connect._knock("[::1]:1")
+
+
+def test_metrics_of_a_node_on_ipv6_have_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = {"NodeID": "a", "NodeManagerAddress": "fd00::2", "MetricsExportPort": 8080}
+    monkeypatch.setattr(showing, "ray", SimpleNamespace(nodes=lambda: [node]))
+    assert showing.metrics_address("a") == "http://[fd00::2]:8080/metrics"
 
 
 def test_processes_with_tls_are_heard_and_stopped_ones_are_not(tmp_path: Path) -> None:

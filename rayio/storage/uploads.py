@@ -33,7 +33,7 @@ class Upload(NamedTuple):
     def alone(self, latencies: NDArray[np.float64], connection_bandwidth: float) -> float:
         """Return the seconds of the requests on an idle system; ``latencies`` has the time to the first byte of each.
 
-        >>> upload_of(40 << 20, 1 << 20, 4).alone(np.full(7, 0.1), 1e12)
+        >>> upload_of(40 << 20, 1 << 20, 4).alone(np.full(7, 0.1), np.inf)
         0.4
         """
         each = latencies + self.sizes / connection_bandwidth

@@ -11,3 +11,12 @@ def host_port(address: str) -> tuple[str, str]:
     """
     host, colon, port = address.rpartition(":")
     return (host.strip("[]"), port) if colon else ("", "")
+
+
+def joined(host: str, port: int) -> str:
+    """Return the address of a host and a port.
+
+    >>> joined("10.0.0.1", 6379), joined("fd00::2", 6379)
+    ('10.0.0.1:6379', '[fd00::2]:6379')
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

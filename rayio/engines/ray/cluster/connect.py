@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rayio import __version__
 from rayio.engines.ray.cluster import token
-from rayio.engines.ray.cluster.address import host_port
+from rayio.engines.ray.cluster.address import host_port, joined
 from rayio.engines.ray.cluster.control import GCS, LAST_SECONDS, Control, raylet
 from rayio.engines.ray.cluster.local_ray import (
     SHUTDOWN_SECONDS,
@@ -135,7 +135,7 @@ def _control(gcs: str, own_node: str) -> Control:
     for node in ray.nodes():
         if node["Alive"]:
             name = raylet(node["NodeManagerHostname"], node["NodeID"])
-            addresses[name] = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
+            addresses[name] = joined(node["NodeManagerAddress"], node["NodeManagerPort"])
             own = name if node["NodeID"] == own_node else own
     pulse = Pulse(addresses)
     pulse.start()
