@@ -91,6 +91,13 @@ def test_the_same_size_two_sizes_and_almost_the_same_size_leave_nothing_open() -
     assert widths[2] > 1.5 * widths[0]
 
 
+@pytest.mark.parametrize(("stdev", "is_one"), [("10 kB", True), ("300 kB", False)])
+def test_sizes_that_vary_within_a_run_tell_bytes_apart(stdev: str, is_one: bool) -> None:
+    varied = {"dataset__sample_bytes": {"kind": "normal", "mean": "600 kB", "stdev": stdev}}
+    found = taught(recorded(made(busy("600 kB", 1, 1, "1 ms") | varied)))
+    assert (found.scenario.charges.sample_bytes is not None) == is_one
+
+
 def test_other_samples_are_a_doubt_with_its_remedy() -> None:
     costs = {"put": "1 ms", "sample_bytes": "600 kB"}
     said = in_memory(build({**_plain("100 kB"), "costs": costs}))
