@@ -60,7 +60,7 @@ class Walk(NamedTuple):
 def walk_of(access: str, form: str, draw: st.DataObject, root: Path | None = None) -> Walk:
     """A small dataset in any layout of its format, to be walked in any order with any options; written to ``root``."""
     made, found = FORMATS[form], ACCESSES[access]
-    num_files, per_file = draw.draw(st.integers(1, 5)), draw.draw(st.integers(1, 6))
+    num_files, per_file = draw.draw(st.integers(1, 4)), draw.draw(st.integers(1, 5))
     sizes = Uniform(low=16, high=draw.draw(st.sampled_from([40, 5000])))
     layout = Layout(num_files, per_file, sizes, 5, made.extension, draw.draw(drawn(options_of(made))))
     if getattr(made, "sizes_vary", False) and draw.draw(st.booleans()):
