@@ -124,13 +124,16 @@ def _checkpointing(scenario: Scenario, *, modelled: bool) -> Checkpointing | Non
     saved = scenario.checkpoint
     if saved is None:
         return None
+    seconds = None if saved.every is None or saved.phases is not None else saved.every.seconds
+    period = 1 if seconds else max(1, derive.checkpoint_period(scenario))
     return Checkpointing(
         path=saved.path,
         state=saved.model,
         writers=saved.writers,
         topology=scenario.topology,
         sizes=derive.checkpoint_shards(scenario),
-        schedule=Schedule(max(1, derive.checkpoint_period(scenario)), derive.steps_per_epoch(scenario)),
+        schedule=Schedule(period, derive.steps_per_epoch(scenario)),
+        seconds=seconds,
         phases=saved.phases,
         keep=saved.keep,
         request_bytes=saved.request_bytes,

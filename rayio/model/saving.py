@@ -39,6 +39,8 @@ class Checkpointing:
     identity: Identity
     #: Epochs of the run.
     epochs: int
+    #: Time from one to the next; the schedule then has each step, as one may follow each. None: by the schedule alone.
+    seconds: float | None = None
     #: Checkpoints alone, without training; None: training.
     phases: Phases | None = None
     #: Complete checkpoints that stay; None: all.

@@ -230,6 +230,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
                 "give a folder"
             )
         yield from scenario.checkpoint.refusals(scenario.topology)
+        yield from _saved_by_clock(scenario)
         if scenario.checkpoint.phases is not None and scenario.train.evaluate is not None:
             yield "train.evaluate: checkpoint.phases is a run without training; leave one of the two out"
     yield from failure_checks.refusals(scenario)
@@ -273,8 +274,7 @@ def idle(scenario: Scenario) -> list[str]:
     train, loader, steps = scenario.train, scenario.loader, derive.total_steps(scenario)
     notes = evaluation.idle(scenario)
     if scenario.checkpoint is not None and not derive.num_checkpoints(scenario):
-        first = derive.checkpoint_period(scenario)
-        notes.append(f"checkpoint.every: no checkpoint falls due, the first would be after {first} of {steps} steps")
+        notes.append(_no_checkpoint(scenario, steps))
     if zero := train.parallelism.zero_stage:
         setting = f"train.parallelism.zero_stage={zero}: changes nothing"
         if scenario.checkpoint is None or not scenario.checkpoint.writers.follows_zero:
@@ -314,6 +314,33 @@ def idle(scenario: Scenario) -> list[str]:
             "loader.scaling=weak: changes nothing with loader.partition=replicated: every rank reads the whole dataset"
         )
     return notes
+
+
+def _no_checkpoint(scenario: Scenario, steps: int) -> str:
+    every, first = scenario.checkpoint and scenario.checkpoint.every, derive.checkpoint_period(scenario)
+    if every is None or every.seconds is None:
+        return f"checkpoint.every: no checkpoint falls due, the first would be after {first} of {steps} steps"
+    compute = format_seconds(derive.ideal_seconds(scenario))
+    return (
+        f"checkpoint.every={every.by_clock}: the compute of the whole run takes {compute}, so perhaps no checkpoint "
+        "falls due"
+    )
+
+
+def _saved_by_clock(scenario: Scenario) -> Iterator[str]:
+    """Refuse checkpoints by the clock where ranks cannot agree on a step."""
+    saved = scenario.checkpoint
+    if saved is None or saved.phases is not None or saved.every is None or saved.every.seconds is None:
+        return
+    setting = f"checkpoint.every={saved.every.by_clock}"
+    if derive.world_size(scenario) > 1 and not derive.meeting_period(scenario):
+        yield (
+            f"{setting}: ranks agree on a step where all of them meet, and train.sync=none never lets them; use "
+            "train.sync=barrier, or checkpoint.every={steps: n}"
+        )
+    fewest, most = derive.rank_steps(scenario)
+    if fewest < most:
+        yield f"not yet: {setting} with loader.drop_last=false, where ranks have {fewest} or {most} steps; use true"
 
 
 def table(scenario: Scenario) -> dict[str, float]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rayio.kinds import PARTITIONS
+from rayio.place import MAX_STEPS
 from rayio.scenario import shards
 from rayio.scenario.compute import Between, times_at
 from rayio.scenario.meetings import Meetings
@@ -308,7 +309,10 @@ def checkpoint_period(scenario: Scenario) -> int:
 
 
 def period(scenario: Scenario, every: Every) -> int:
-    """Return the steps from one occasion to the next, counted over epochs."""
+    """Return the steps from one occasion to the next, counted over epochs; of seconds, the steps without any wait."""
+    if every.seconds is not None:
+        each = compute_seconds(scenario)
+        return max(1, math.ceil(min(every.seconds / each, float(MAX_STEPS)) - 1e-9)) if each > 0 else 1
     return every.steps if every.steps is not None else (every.epochs or 1) * steps_per_epoch(scenario)
 
 
@@ -322,7 +326,7 @@ def checkpoint_steps(scenario: Scenario) -> Iterator[tuple[int, int]]:
 
 
 def num_checkpoints(scenario: Scenario) -> int:
-    """Return the number of checkpoints of the whole run."""
+    """Return the number of checkpoints of the whole run; by the clock, the most, which a run without any wait has."""
     if (chosen := phases(scenario)) is not None:
         return chosen.writes
     often = checkpoint_period(scenario)

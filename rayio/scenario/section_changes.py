@@ -120,7 +120,9 @@ def of_pipeline(run: Run) -> Iterator[Change]:
 def of_checkpoint(run: Run) -> Iterator[Change]:
     """``checkpoint``: none; if checkpoints cost time, asynchronous ones, and half as many."""
     section, number = run.scenario.checkpoint, derive.num_checkpoints(run.scenario)
-    if section is None or not number:
+    every = section and section.every
+    seconds = None if every is None else every.seconds
+    if section is None or not (number or seconds):
         return
     yield Change(
         "no checkpoints", kind="removal", to=lambda scenario: scenario.model_copy(update={"checkpoint": None}),
@@ -131,11 +133,12 @@ def of_checkpoint(run: Run) -> Iterator[Change]:
             "checkpoints async", kind="setting", to=with_keys("checkpoint", asynchronous=True),
             key="checkpoint.asynchronous=true", helps=("checkpoint",), after=("no checkpoints",),
         )  # fmt: skip
-    if number > 1:
-        steps = 2 * derive.checkpoint_period(run.scenario)
+    if number > 1 or seconds:
+        rarer = Every(seconds=2 * seconds) if seconds else Every(steps=2 * derive.checkpoint_period(run.scenario))
+        written = rarer.by_clock if seconds else f"{{steps: {rarer.steps}}}"
         yield Change(
-            "checkpoints ÷ 2", kind="setting", to=with_keys("checkpoint", every=Every(steps=steps)),
-            key=f"checkpoint.every={{steps: {steps}}}", helps=("checkpoint",), after=("no checkpoints",),
+            "checkpoints ÷ 2", kind="setting", to=with_keys("checkpoint", every=rarer),
+            key=f"checkpoint.every={written}", helps=("checkpoint",), after=("no checkpoints",),
         )  # fmt: skip
 
 
