@@ -19,7 +19,7 @@ from rayio.analyze.retries import retried
 from rayio.analyze.shape import RunShape
 from rayio.errors import RayioError, ScenarioError, StorageError, first_error
 from rayio.machine.speed import fixed_work
-from rayio.model.attempts import Resumed
+from rayio.model.attempts import BrokenOffError, Resumed
 from rayio.model.engine import Site, engine_named
 from rayio.model.ledger import Tally
 from rayio.model.planning import plan_of
@@ -341,7 +341,8 @@ class _Session:
             self.reporter.failed(f"run interrupted; its records until then are in {self.directory.address}")
             raise error
         if isinstance(error, RayioError):
-            self.reporter.failed(f"run failed; its records until then are in {self.directory.address}")
+            how = "broke off" if isinstance(error, BrokenOffError) else "failed"
+            self.reporter.failed(f"run {how}; its records until then are in {self.directory.address}")
             raise error
         if error is not None:
             with self.directory.log.open("a") as log:

@@ -21,7 +21,7 @@ class Placed(NamedTuple):
     """The places of a batch's requests."""
 
     #: Paths as passed to the opener.
-    files: list[str]
+    files: Sequence[str]
     #: By request: the number of its file in ``files``, and its offset; None if offsets are unknown.
     file: NDArray[np.int64]
     offset: NDArray[np.int64] | None
