@@ -29,6 +29,8 @@ class Checkpointing:
     state: State
     writers: Writers
     topology: Topology
+    #: Ranks of the run: all of the topology's, or with ``checkpoint.subset_of`` the first ones.
+    ranks: int
     #: Bytes of each writer, by number.
     sizes: tuple[int, ...]
     schedule: Schedule
@@ -138,8 +140,8 @@ class Checkpointing:
 
         Its own writers read them.
         """
-        shift = 0 if self.phases is None else self.phases.shift
-        theirs = self.writers.of_rank((rank + shift) % self.topology.ranks, self.topology)
+        shift = 0 if self.phases is None else self.phases.shifted(self.topology.ranks_per_node)
+        theirs = self.writers.of_rank((rank + shift) % self.ranks, self.topology)
         mine = self.writers.of_rank(rank, self.topology)
         return tuple(
             shard._replace(period=restored.request_bytes, writer=reader)

@@ -135,8 +135,9 @@ class Training:
     def next_pause(self, epoch: int, step: int) -> int:
         """Return the first step of an epoch, from ``step`` on, before a checkpoint or evaluation, or one beyond."""
         steps = self.steps(epoch)
-        at_steps = self.checkpointing is not None and self.checkpointing.seconds is None
-        saved = self.checkpointing.schedule.next_step(epoch, step, steps) if at_steps else steps
+        of, saved = self.checkpointing, steps
+        if of is not None and of.seconds is None:
+            saved = of.schedule.next_step(epoch, step, steps)
         return saved if self.evaluating is None else min(saved, self.evaluating.next_step(epoch, step, steps))
 
     @property

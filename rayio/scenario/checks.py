@@ -155,7 +155,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     yield from of_kinds(scenario, lambda kind: kind.contradictions(scenario))
     if (steps := derive.steps_per_epoch(scenario)) > MAX_STEPS:
         yield f"train.steps={show(train.steps)}: {steps} steps per epoch; at most {MAX_STEPS} are possible"
-    yield from train.parallelism.refusals(ranks)
+    yield from train.parallelism.refusals(derive.saving_ranks(scenario))
     yield from derive.pace(scenario).contradictions(cluster.nodes, ranks, who)
     if train.device_copy is not None and train.device_copy.overlap:
         yield from _not_copied_ahead(scenario)
@@ -229,7 +229,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
                 f"checkpoint.path={scenario.checkpoint.path}: has no bytes, and dataset.path={dataset.path} has; "
                 "give a folder"
             )
-        yield from scenario.checkpoint.refusals(scenario.topology)
+        yield from scenario.checkpoint.refusals(scenario.saving_topology, derive.world_size(scenario))
         yield from _saved_by_clock(scenario)
         if scenario.checkpoint.phases is not None and scenario.train.evaluate is not None:
             yield "train.evaluate: checkpoint.phases is a run without training; leave one of the two out"
@@ -279,7 +279,7 @@ def idle(scenario: Scenario) -> list[str]:
         setting = f"train.parallelism.zero_stage={zero}: changes nothing"
         if scenario.checkpoint is None or not scenario.checkpoint.writers.follows_zero:
             notes.append(f"{setting} without checkpoint.writers=parallel")
-        elif scenario.topology.data_parallel == 1 and (zero < 3 or train.parallelism.pipeline == 1):
+        elif scenario.saving_topology.data_parallel == 1 and (zero < 3 or train.parallelism.pipeline == 1):
             notes.append(f"{setting}, the model has one replica")
     if train.warmup_steps >= steps and derive.phases(scenario) is None:
         notes.append(f"train.warmup_steps={train.warmup_steps}: the run has {steps} steps, so nothing is measured")
@@ -317,7 +317,8 @@ def idle(scenario: Scenario) -> list[str]:
 
 
 def _no_checkpoint(scenario: Scenario, steps: int) -> str:
-    every, first = scenario.checkpoint and scenario.checkpoint.every, derive.checkpoint_period(scenario)
+    saved, first = scenario.checkpoint, derive.checkpoint_period(scenario)
+    every = None if saved is None else saved.every
     if every is None or every.seconds is None:
         return f"checkpoint.every: no checkpoint falls due, the first would be after {first} of {steps} steps"
     compute = format_seconds(derive.ideal_seconds(scenario))

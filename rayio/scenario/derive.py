@@ -275,13 +275,35 @@ def num_roles(scenario: Scenario) -> int:
 def checkpoint_shards(scenario: Scenario) -> tuple[int, ...]:
     """Return the bytes of each writer in one checkpoint, by number."""
     checkpoint = scenario.checkpoint
-    return () if checkpoint is None else checkpoint.writers.loads(checkpoint.model, scenario.topology)
+    if checkpoint is None:
+        return ()
+    topology = scenario.saving_topology
+    loads = checkpoint.writers.loads(checkpoint.model, topology)
+    if checkpoint.subset_of is None:
+        return loads
+    used = {writer for rank in range(world_size(scenario)) for writer in checkpoint.writers.of_rank(rank, topology)}
+    return loads[: len(used)]  # each belongs to a rank of the same number
+
+
+def saving_ranks(scenario: Scenario) -> int:
+    """Return the ranks that divide a model: those of the run, or those that it has a subset of."""
+    saved = scenario.checkpoint
+    return world_size(scenario) if saved is None or saved.subset_of is None else saved.subset_of
 
 
 def checkpoint_contents(scenario: Scenario) -> dict[str, tuple[int, int]]:
     """Return the number of files of one checkpoint and their bytes, by what they hold."""
     checkpoint = scenario.checkpoint
-    return {} if checkpoint is None else checkpoint.writers.contents(checkpoint.model, scenario.topology)
+    if checkpoint is None:
+        return {}
+    if checkpoint.subset_of is None:
+        return checkpoint.writers.contents(checkpoint.model, scenario.topology)
+    contents: dict[str, tuple[int, int]] = {}
+    for writer in range(num_writers(scenario)):
+        for part in checkpoint.writers.files(writer, checkpoint.model, scenario.saving_topology):
+            number, nbytes = contents.get(part.of, (0, 0))
+            contents[part.of] = number + 1, nbytes + part.num_bytes
+    return contents
 
 
 def checkpoint_files(scenario: Scenario) -> int:
@@ -293,8 +315,9 @@ def checkpoint_shares(scenario: Scenario) -> list[int]:
     """Return the bytes that each rank saves in one checkpoint."""
     if scenario.checkpoint is None or not (loads := checkpoint_shards(scenario)):
         return []
-    writers, ranks = scenario.checkpoint.writers, scenario.topology
-    return [sum(loads[writer] for writer in writers.of_rank(rank, ranks)) for rank in range(ranks.ranks)]
+    writers, topology = scenario.checkpoint.writers, scenario.saving_topology
+    ranks = range(world_size(scenario))
+    return [sum(loads[writer] for writer in writers.of_rank(rank, topology)) for rank in ranks]
 
 
 def checkpoint_bytes(scenario: Scenario) -> int:

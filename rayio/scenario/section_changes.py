@@ -120,7 +120,7 @@ def of_pipeline(run: Run) -> Iterator[Change]:
 def of_checkpoint(run: Run) -> Iterator[Change]:
     """``checkpoint``: none; if checkpoints cost time, asynchronous ones, and half as many."""
     section, number = run.scenario.checkpoint, derive.num_checkpoints(run.scenario)
-    every = section and section.every
+    every = None if section is None else section.every
     seconds = None if every is None else every.seconds
     if section is None or not (number or seconds):
         return
