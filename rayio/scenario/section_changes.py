@@ -9,6 +9,7 @@ from rayio.scenario.change import BOTH, Change, Command, Run, with_keys
 from rayio.scenario.loader import MAX_BATCH
 from rayio.scenario.model import NoSync
 from rayio.scenario.workers import MAX_WORKERS, Autoscaled
+from rayio.scenario.writers import Dedicated, RankZero, Sharded
 from rayio.schema.every import Every
 
 
@@ -118,7 +119,7 @@ def of_pipeline(run: Run) -> Iterator[Change]:
 
 
 def of_checkpoint(run: Run) -> Iterator[Change]:
-    """``checkpoint``: none; if checkpoints cost time, asynchronous ones, and half as many."""
+    """``checkpoint``: none; if checkpoints cost time, asynchronous ones, a part from each rank, and half as many."""
     section, number = run.scenario.checkpoint, derive.num_checkpoints(run.scenario)
     every = None if section is None else section.every
     seconds = None if every is None else every.seconds
@@ -132,6 +133,13 @@ def of_checkpoint(run: Run) -> Iterator[Change]:
         yield Change(
             "checkpoints async", kind="setting", to=with_keys("checkpoint", asynchronous=True),
             key="checkpoint.asynchronous=true", helps=("checkpoint",), after=("no checkpoints",),
+        )  # fmt: skip
+    ranks = run.scenario.topology.ranks
+    is_cut = 1 < ranks <= section.model.num_bytes and isinstance(section.writers, (RankZero, Dedicated))
+    if run.modelled is not None and is_cut and section.subset_of is None:  # real storage: unknown for more writers
+        yield Change(
+            "checkpoints sharded", kind="setting", to=with_keys("checkpoint", writers=Sharded()),
+            key="checkpoint.writers=sharded", helps=("checkpoint",), after=("no checkpoints",),
         )  # fmt: skip
     if number > 1 or seconds:
         rarer = Every(seconds=2 * seconds) if seconds else Every(steps=2 * derive.checkpoint_period(run.scenario))
