@@ -138,11 +138,13 @@ def test_it_is_refused_where_ranks_cannot_agree(more: dict[str, Any], said: str)
     assert "\n" not in str(refused.value)
 
 
-def test_show_has_the_most_checkpoints_that_may_fall_due() -> None:
+def test_show_has_the_checkpoints_of_a_run_that_never_waits_and_waits_make_more() -> None:
     wanted = clocked("95 ms")
     assert derive.checkpoint_period(wanted) == 10
-    assert derive.num_checkpoints(wanted) == 10
-    assert len(saved_after(simulated(wanted))) <= 10 + 1
+    quick = clocked("95 ms", checkpoint={"model": {"bytes": 1}})
+    assert derive.num_checkpoints(wanted) == len(saved_after(simulated(quick))) == 10, "990 ms after the first step"
+    assert len(saved_after(simulated(clocked("95 ms", loader__decode="30 ms", loader__num_workers=1)))) > 25
+    assert derive.num_checkpoints(clocked("1 s")) == 0, "it ends 990 ms after the first step"
     (note,) = [note for note in checks.idle(clocked("1 h")) if "checkpoint" in note]
     assert note == (
         "checkpoint.every={seconds: 3600 s}: the compute of the whole run takes 1 s, so perhaps no checkpoint falls due"

@@ -335,7 +335,7 @@ def period(scenario: Scenario, every: Every) -> int:
     """Return the steps from one occasion to the next, counted over epochs; of seconds, the steps without any wait."""
     if every.seconds is not None:
         each = compute_seconds(scenario)
-        return max(1, math.ceil(min(every.seconds / each, float(MAX_STEPS)) - 1e-9)) if each > 0 else 1
+        return max(1, math.ceil(min(every.seconds / each, float(MAX_STEPS)) - 1e-9)) if each > 0 else MAX_STEPS
     return every.steps if every.steps is not None else (every.epochs or 1) * steps_per_epoch(scenario)
 
 
@@ -349,10 +349,13 @@ def checkpoint_steps(scenario: Scenario) -> Iterator[tuple[int, int]]:
 
 
 def num_checkpoints(scenario: Scenario) -> int:
-    """Return the number of checkpoints of the whole run; by the clock, the most, which a run without any wait has."""
+    """Return the number of checkpoints of the whole run; by the clock, those without any wait."""
     if (chosen := phases(scenario)) is not None:
         return chosen.writes
-    often = checkpoint_period(scenario)
+    often, saved = checkpoint_period(scenario), scenario.checkpoint
+    if often and saved is not None and saved.every is not None and (seconds := saved.every.seconds) is not None:
+        after_first = total_steps(scenario) - 1
+        return min(after_first, int(after_first * compute_seconds(scenario) / seconds + 1e-9))
     return total_steps(scenario) // often if often else 0
 
 

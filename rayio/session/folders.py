@@ -149,8 +149,8 @@ class Checkpoints:
         total, free = each * number, self.store.free_bytes()
         # a replaced file stays until its replacement is complete
         needed = max(0, total - self.replaced) + (each if self.replaced and number else 0)
-        most = "at most " * (self._checkpointing.seconds is not None)
-        demand = f"{most}{number} of {format_bytes(each)}, {format_bytes(total)} in all"
+        fewest = "at least " * (self._checkpointing.seconds is not None)
+        demand = f"{fewest}{number} of {format_bytes(each)}, {format_bytes(total)} in all"
         if free is None:
             return f"{demand}; free space unknown"
         if needed > free:
