@@ -29,6 +29,8 @@ class Checkpointing:
     state: State
     writers: Writers
     topology: Topology
+    #: Ranks of the run: all of the topology's, or with ``checkpoint.subset_of`` the first ones.
+    ranks: int
     #: Bytes of each writer, by number.
     sizes: tuple[int, ...]
     schedule: Schedule
@@ -39,6 +41,8 @@ class Checkpointing:
     identity: Identity
     #: Epochs of the run.
     epochs: int
+    #: Time from one to the next; the schedule then has each step, as one may follow each. None: by the schedule alone.
+    seconds: float | None = None
     #: Checkpoints alone, without training; None: training.
     phases: Phases | None = None
     #: Complete checkpoints that stay; None: all.
@@ -135,8 +139,8 @@ class Checkpointing:
 
         Its own writers read them.
         """
-        shift = 0 if self.phases is None else self.phases.shift
-        theirs = self.writers.of_rank((rank + shift) % self.topology.ranks, self.topology)
+        shift = 0 if self.phases is None else self.phases.shifted(self.topology.ranks_per_node)
+        theirs = self.writers.of_rank((rank + shift) % self.ranks, self.topology)
         mine = self.writers.of_rank(rank, self.topology)
         return tuple(
             shard._replace(period=restored.request_bytes, writer=reader)
