@@ -111,6 +111,13 @@ class Layout:
             return self.listing.names[file]
         return f"{file // self.files_per_folder:06d}/{file:09d}{self.extension}"
 
+    def paths(self, files: list[int]) -> list[str]:
+        """Return the paths of some files."""
+        if self.listing is not None:
+            return [self.listing.names[file] for file in files]
+        number, extension = self.files_per_folder, self.extension
+        return ["%06d/%09d%s" % (file // number, file, extension) for file in files]  # noqa: UP031 (a third faster)
+
     def sample_bytes_of(self, files: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the bytes of every sample in each of ``files`` (any shape), in O(len).
 
