@@ -19,14 +19,14 @@ Opener = Callable[..., BinaryIO]
 #: Opens a file, makes requests to it and closes it: ``fill(path, reads, total, size)``. A read is an offset and the
 #: buffers that it fills; all buffers have ``total`` bytes. Returns False if it cannot be done, or the file has fewer
 #: bytes, or another size, if one is given.
-Filling = Callable[..., bool]
+AtOnce = Callable[..., bool]
 
 
 class Placed(NamedTuple):
     """The places of a batch's requests."""
 
     #: Paths as passed to the opener.
-    files: list[str]
+    files: Sequence[str]
     #: By request: the number of its file in ``files``, and its offset; None if offsets are unknown.
     file: NDArray[np.int64]
     offset: NDArray[np.int64] | None
@@ -188,6 +188,8 @@ class Served(NamedTuple, Generic[T]):
     skipped: int = 0
     #: CPU time of threads that made requests ahead of the reader's.
     cpu_seconds: float = 0.0
+    #: Time of a write besides requests: making the file's content from the state (ns).
+    made_ns: int = 0
 
 
 class Clock(Protocol):

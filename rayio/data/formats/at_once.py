@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rayio.data.formats.reads import check_length
 from rayio.data.formats.sample import Judge
 from rayio.data.layout import Batch, Layout
-from rayio.storage.base import Filling, Opener
+from rayio.storage.base import AtOnce, Opener
 from rayio.storage.stores.counted import WINDOW_BYTES
 
 #: A file with the runs of its samples as places in the batch: first and one past the last.
@@ -60,7 +60,7 @@ class Whereabouts:
         self.out, self.view = out, out.data
         self.opener = opener
         #: Reads a file in one call; None if the opener cannot.
-        self.fill: Filling | None = getattr(opener, "fill", None)
+        self.fill: AtOnce | None = getattr(opener, "fill", None)
 
     def starts(self, compute: Callable[[], NDArray[np.int64]]) -> list[int]:
         """Return where records begin after a file's head."""
@@ -102,7 +102,7 @@ def _singles(
     known, nbytes = (-1, -1), 0
     before = after = memoryview(b"")
     around, expected = bytearray(), b""
-    for path, n in zip(layout.paths([files[n] for n in order]), order, strict=True):
+    for path, n in zip(layout.names_of([files[n] for n in order]), order, strict=True):
         size, begin, total = sizes[n], offsets[n], records[n] + extra
         span = view[begin : begin + size]
         if is_framed or reads_head:

@@ -181,7 +181,7 @@ class Indexed(Records):
             0,
             len(layout.extension),
         )
-        for path, n in zip(layout.paths([files[n] for n in order]), order, strict=True):
+        for path, n in zip(layout.names_of([files[n] for n in order]), order, strict=True):
             size, begin = sizes[n], here.offsets[n]
             span, start = view[begin : begin + size], rows[n] * size
             first, last = self.page_edges(start, start + size, number * size)

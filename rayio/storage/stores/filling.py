@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from rayio.files import OPENING
-from rayio.storage.base import Filling
+from rayio.storage.base import AtOnce
 
 #: Most bytes of a file that are read in one call; the kernel reads less than 2 GiB at a time.
 MOST_AT_ONCE = 1 << 30
 FLAGS = os.O_RDONLY | OPENING
 
 
-def filling(before: str) -> Filling:
+def filling(before: str) -> AtOnce:
     """Return a function that reads files below the folder ``before``, which ends with a slash or is empty.
 
     Objects and calls of Python cost as much as a small file, so it makes the calls to the kernel and nothing else. What

@@ -231,7 +231,7 @@ class ActorGroup:
         waiting, reported = list(names_by_reference), time.monotonic()
         while waiting:
             ready, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=LOOK_SECONDS)
-            self.control.look()
+            self.survival.look()
             for reference in ready:
                 try:
                     self.actors.append(ray.get(reference))
@@ -287,6 +287,7 @@ class ActorGroup:
                 except RayTaskError as error:
                     raise plain(error) from None
                 except RayError as end:  # various classes: Ray reports its own kills for memory in another one
+                    self.survival.look()
                     if self.survival.is_possible:
                         return self.survival.death_of(lives[reference])
                     raise RunError(
@@ -294,7 +295,7 @@ class ActorGroup:
                         "the run is over; its spans are in the run directory"
                     ) from None
             if waiting:
-                self.control.look()
+                self.survival.look()
                 progress = self._progress()
                 if self.team is not None:
                     self._from_ray(partial(self.team.look, progress["wishes"]), time.monotonic() + COLLECTOR_SECONDS)
@@ -321,8 +322,9 @@ class ActorGroup:
             ) from None
         except RayError as error:
             self.control.look()
-            why = self.deaths.why_collector(error)
-            raise RunError(f"the collector died ({why}): spans can no longer be stored; start the run again") from None
+            self.silent.add("collector")
+            why = f"the collector died ({self.deaths.why_collector(error)}): spans can no longer be stored"
+            raise self.survival.broken_off("collector", 0, f"{why}; start the run again") from None
         self._remember(progress)
         return progress
 
