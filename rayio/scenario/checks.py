@@ -275,6 +275,8 @@ def idle(scenario: Scenario) -> list[str]:
     notes = evaluation.idle(scenario)
     if scenario.checkpoint is not None and not derive.num_checkpoints(scenario):
         notes.append(_no_checkpoint(scenario, steps))
+    if scenario.checkpoint is not None:
+        notes += scenario.checkpoint.model.uneven(scenario.saving_topology)
     if zero := train.parallelism.zero_stage:
         setting = f"train.parallelism.zero_stage={zero}: changes nothing"
         if scenario.checkpoint is None or not scenario.checkpoint.writers.follows_zero:
