@@ -206,8 +206,9 @@ class Attempts:
         if section is None or section.policy == "fail":
             raise RunError(f"{death.name} died after {when}, and failures.policy=fail ends the run then")
         if len(self.restarts) >= section.max_restarts:
+            before = "once" if len(self.restarts) == 1 else f"{len(self.restarts)} times"
             raise RunError(
-                f"{death.name} died after {when}: the run was restarted {len(self.restarts)} times before, and "
+                f"{death.name} died after {when}: the run was restarted {before} before, and "
                 f"failures.max_restarts={section.max_restarts}; raise it, or save checkpoints more often"
             )
 

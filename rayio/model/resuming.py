@@ -82,12 +82,15 @@ def read(directory: RunDirectory, world_size: int) -> tuple[list[Mark], tuple[Re
         return [], ()
     try:
         entries = parse_json(content)
+        if not isinstance(entries, dict):
+            raise ValueError("it is no JSON object")
         if entries["version"] != VERSION:
             raise ValueError(f"version {entries['version']!r}")
         marks = [_mark(entry, world_size) for entry in entries["checkpoints"]]
         return marks[::-1], tuple(Restart.of_json(entry) for entry in entries["restarts"])
     except (ValueError, KeyError, TypeError, DamagedRecordError) as error:
-        raise StorageError(f"{directory.store.full(RESUME)} is damaged ({error}): the run cannot be resumed") from None
+        why = f"{error.args[0]} is missing" if isinstance(error, KeyError) else error
+        raise StorageError(f"{directory.store.full(RESUME)} is damaged ({why}): the run cannot be resumed") from None
 
 
 def _mark(entry: Any, world_size: int) -> Mark:
