@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from rayio.engines.ray.cluster.connect import Connection
 from rayio.engines.ray.cluster.control import Control
 from rayio.engines.ray.cluster.lost import await_loss, lost_nodes
 from rayio.engines.ray.placement import SERVERS, ActorSpec
+from rayio.engines.ray.transport.remote import plain
 from rayio.errors import RunError
 from rayio.model.attempts import Attempts, BrokenOffError, Death, Resumed, Saved
 from rayio.model.ledger import Tally
@@ -233,9 +234,15 @@ class Survival:
         """Call the collector.
 
         Raises:
-            RunError: it does not answer.
+            RunError: it does not answer, or it died.
         """
         reference = getattr(self.group.handles["collector"], method).remote(*arguments)
         if not self.group.control.answers([reference], ANSWER_SECONDS):
             raise RunError("the collector does not answer: a rank died, and nobody knows the newest checkpoint")
-        return ray.get(reference)
+        try:
+            return ray.get(reference)
+        except RayTaskError as error:
+            raise plain(error) from None
+        except RayError:
+            self.group.silent.add("collector")
+            raise self.broken_off("collector", 0, "the collector died with a rank; start the run again") from None
