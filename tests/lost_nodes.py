@@ -31,6 +31,7 @@ class Loser(Reporter):
         self.cluster, self.node, self.comes_back = cluster, node, comes_back
         self.killed_ns = 0
         self.said: list[str] = []
+        self.is_over = threading.Event()
 
     def say(self, text: str) -> None:
         self.said.append(text)
@@ -41,7 +42,13 @@ class Loser(Reporter):
         self.killed_ns = time.time_ns()
         self.cluster.remove_node(self.node, allow_graceful=False)
         if self.comes_back:
-            threading.Timer(AWAY_SECONDS, lambda: self.cluster.add_node(**RESOURCES)).start()
+            threading.Thread(target=self._come_back).start()
+
+    def _come_back(self) -> None:
+        """Start a node again; its processes end with the thread that started them."""
+        time.sleep(AWAY_SECONDS)
+        self.cluster.add_node(**RESOURCES)
+        self.is_over.wait()
 
 
 def main(root: str, names: list[str]) -> None:
@@ -57,7 +64,10 @@ def main(root: str, names: list[str]) -> None:
             checkpoint={"every": {"steps": 4}, "path": f"{name}-ck", "model": {"bytes": "5 KB"}},
             failures={"policy": "from_checkpoint", "rejoin": REJOIN_SECONDS if name == "back" else 0},
         )  # fmt: skip
-        left = run(wanted, address=cluster.address, root=root, out=name, reporter=loser)
+        try:
+            left = run(wanted, address=cluster.address, root=root, out=name, reporter=loser)
+        finally:
+            loser.is_over.set()
         spans, result = left.spans(), left.result
         again = spans[(spans["name"] == "compute") & (spans["attempt"] == 1)]["start_ns"].min()
         assert result.failures is not None
