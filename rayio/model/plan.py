@@ -264,6 +264,8 @@ class Plan:
         """
         if self.modelled:
             return
+        if self.checkpointing is not None:
+            self.checkpointing.check_memory(free)
         loader, access = self.loader, ACCESSES[self.loader.file_access]
         streams = self._sampler.streams
         buffer = streams.buffer if streams is not None and streams.shuffle == "buffer" else 0

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 
 from rayio.data.sampler import Sampler
+from rayio.kinds import SAVERS
 from rayio.model.manifest import Identity, Restored
 from rayio.model.plan import Plan
 from rayio.model.plan_parts import EvaluationPhase, LoaderSpec, Phase
@@ -65,7 +66,7 @@ def plan_of(
         meetings=derive.meetings(scenario),
         preparing=Preparing(train.device_copy, train.parallelism.bubble),
         evaluation=_evaluation(scenario),
-        checkpointing=_checkpointing(scenario),
+        checkpointing=_checkpointing(scenario, modelled=modelled),
         storage=storage,
         first_byte=replaced.first_byte or storage.first_byte,
         stores=scenario.stores,
@@ -119,7 +120,7 @@ def _evaluation(scenario: Scenario) -> EvaluationPhase | None:
     )
 
 
-def _checkpointing(scenario: Scenario) -> Checkpointing | None:
+def _checkpointing(scenario: Scenario, *, modelled: bool) -> Checkpointing | None:
     saved = scenario.checkpoint
     if saved is None:
         return None
@@ -135,19 +136,22 @@ def _checkpointing(scenario: Scenario) -> Checkpointing | None:
         request_bytes=saved.request_bytes,
         fsync=saved.fsync,
         snapshot_rate=saved.snapshot_bandwidth if saved.asynchronous else None,
-        identity=_identity(scenario),
+        engine="raw" if modelled else saved.engine,
+        identity=_identity(scenario, modelled=modelled),
         epochs=derive.epochs(scenario),
         restored=None if saved.restore == NOTHING else Restored(0, 0, saved.request_bytes),
     )
 
 
-def _identity(scenario: Scenario) -> Identity:
+def _identity(scenario: Scenario, *, modelled: bool) -> Identity:
     """Return what the checkpoints of a scenario are of."""
     saved, topology = scenario.checkpoint, scenario.topology
     assert saved is not None
     plain = json.loads(saved.model_dump_json(include={"model", "writers"}, exclude_none=True))
     split = {key: getattr(topology, key) for key in ("tensor_parallel", "pipeline_parallel", "zero_stage")}
     layout = {"ranks": topology.ranks, "writers": plain["writers"], **split}
+    if not modelled and saved.engine != "raw":
+        layout["engine"] = f"{saved.engine} ({SAVERS[saved.engine].library})"
     return Identity(scenario.name, plain["model"], layout)
 
 

@@ -13,7 +13,7 @@ remote, in the local engine they share one process, on the virtual clock a sleep
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from rayio.model.env import Env, Shard
@@ -167,6 +167,7 @@ async def read_shard(env: Env, shard: Shard, at: Where) -> Served[None]:
     return await env.load(shard, at)
 
 
-async def complete(env: Env, manifest: Manifest, at: Where, *, fsync: bool) -> None:
-    """The completing writer's work: write the manifest of a checkpoint whose files are all durable."""
-    await env.publish(f"{manifest.folder}/{NAME}", manifest.content(), at, fsync=fsync)
+async def complete(env: Env, manifest: Manifest, index: Mapping[str, bytes], at: Where, *, fsync: bool) -> None:
+    """The completing writer's work: write the manifest of a checkpoint whose files are all durable, after its index."""
+    files = {**index, NAME: manifest.content()}
+    await env.publish({f"{manifest.folder}/{name}": content for name, content in files.items()}, at, fsync=fsync)

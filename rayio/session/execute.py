@@ -35,7 +35,7 @@ from rayio.scenario.write import to_yaml
 from rayio.schema.fields import MAX_WHOLE
 from rayio.session.between import between
 from rayio.session.conclude import OF_STEPS, conclude, numbers_of
-from rayio.session.dataset import base_folder, idle_storage, prepare_files, resolve
+from rayio.session.dataset import base_folder, idle_on_model, idle_storage, prepare_files, resolve
 from rayio.session.fetched import eviction_notes, fetched, loaded
 from rayio.session.folders import refuse_inside, refuse_overlaps
 from rayio.session.progress_writer import ProgressWriter
@@ -195,11 +195,8 @@ class _Session:
         if not self.plan.modelled:
             self.notes += idle_storage(scenario, base, out)
             self.notes += [layer.description for layer in self.plan.layers if layer.description]
-        elif scenario.storage.page_cache != "use":
-            self.notes.append(
-                f"storage.page_cache={scenario.storage.page_cache}: no effect, "
-                "because modelled storage has no page cache"
-            )
+        else:
+            self.notes += idle_on_model(scenario)
         self.directory = RunDirectory(out, scenario.stores)  # created once signals are handled
         self.live_export: LiveExport | None = None
         #: Root of all ids (``rayio.trace.ids``), and the namespace of the run's actors.

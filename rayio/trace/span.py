@@ -102,6 +102,12 @@ SPANS: dict[str, SpanName] = {
         {"checkpoint_writer": 1}, "the writing of a checkpoint's manifest, once its files are durable"
     ),
     "load": SpanName({"checkpoint_writer": 0}, "the read requests of one checkpoint file, when a run begins with it"),
+    "serialise": SpanName(
+        {"checkpoint_writer": 0}, "what checkpoint.engine takes in addition to the requests of writing"
+    ),
+    "deserialise": SpanName(
+        {"checkpoint_writer": 0}, "what checkpoint.engine takes in addition to the requests of reading"
+    ),
     "verify": SpanName({"checkpoint_writer": 0}, "comparing the bytes of a checkpoint file with what was written"),
     "lost": SpanName(
         dict.fromkeys(("reader", "queue", "checkpoint_writer", "barrier", "storage", "network", "cache", "layer"), 1),
