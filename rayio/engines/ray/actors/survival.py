@@ -114,15 +114,16 @@ class Survival:
             self._struck = death
             self._kill(death.kind, death.number)
 
-    def look(self) -> None:
-        """Look whether Ray and its nodes live.
+    def look(self, *, is_late: bool = False) -> None:
+        """Look whether Ray and its nodes live; ``is_late`` if a rank has died, and its node perhaps too.
 
         Raises:
             ClusterError: Ray does not, or a node is gone that the run cannot go on without.
             RunError: a node is gone; BrokenOffError if the run goes on with the others.
         """
         group, section = self.group, self.group.plan.failures
-        if section is not None and self.is_possible and (lost := lost_nodes(group.control, group.homes)):
+        lost = lost_nodes(group.control, group.homes, is_late=is_late) if self.is_possible else {}
+        if section is not None and lost:
             number, node = min(lost.items())
             group.silent |= {actor["name"] for actor in group.actors if actor.get("ray_node") in lost.values()}
             await_loss(group.control, {*lost.values()}, len(group.connection.nodes), section.rejoin)
