@@ -154,7 +154,8 @@ def test_an_event_without_effect_gets_a_note() -> None:
         "failures: node 0 at 8 s had no effect, because the run was being restarted",
         "failures: rank 0 did not die, because the run ended before",
     ]
-    free = in_memory(failing(failures={"mtbf": "1000 h"}, checkpoint=None))
+    free = in_memory(failing(failures={"mtbf": "1000 h", "rejoin": "1 min"}, checkpoint=None))
+    assert any(note.startswith("failures.rejoin: applies to Ray only") for note in free.notes)
     assert free.failures is None
     assert any(
         note.startswith("failures.policy=from_checkpoint: without the section checkpoint") for note in free.notes
