@@ -260,7 +260,7 @@ class _Session:
 
     def _prepare(self) -> None:
         for text in checks.never(self.scenario):
-            self.reporter.warn(text)
+            self.reporter.say(f"warning: {text}")
         if self.resumed is None:
             self.directory.make({})
             self.directory.write_scenario(to_yaml(self.scenario))
