@@ -269,7 +269,7 @@ def _not_scaled(scenario: Scenario, scaling: Autoscaled) -> Iterator[str]:
 
 
 def never(scenario: Scenario) -> Iterator[str]:
-    """Yield a line for an interval that is longer than the run: it is warned of before the run begins."""
+    """Yield a line for an interval that is longer than the run; with failures it is a warning before the run."""
     if scenario.checkpoint is not None and not derive.num_checkpoints(scenario):
         first, steps = derive.checkpoint_period(scenario), derive.total_steps(scenario)
         yield (
