@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rayio.engines.in_process import InProcess
-from rayio.engines.recording import Recording, bounded, threads_note
+from rayio.engines.recording import Recording, bounded, on_ray_only
 from rayio.model import sighting
 from rayio.model.attempts import Attempts, DeadError, Death, Resumed, Saved
 from rayio.model.engine import Outcome, Site, Watch
@@ -162,7 +162,7 @@ class LocalEngine:
         self.plan = bounded(plan, (DRIVER,))
         self.site = site
         self.outcome = Outcome.of(plan)
-        self.outcome.notes += threads_note(plan, "local")
+        self.outcome.notes += on_ray_only(plan, "local")
         if (nodes := plan.cluster.all_nodes) > 1:
             self.outcome.notes.append(
                 f"{nodes} nodes are emulated in one process: only in the model does each have a separate network "

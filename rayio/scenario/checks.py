@@ -269,12 +269,17 @@ def _not_scaled(scenario: Scenario, scaling: Autoscaled) -> Iterator[str]:
         yield f"not yet: {setting} with train.evaluate, whose queue has the same readers; give a number"
 
 
+def never(scenario: Scenario) -> Iterator[str]:
+    """Yield a line for an interval that is longer than the run; with failures it is a warning before the run."""
+    if scenario.checkpoint is not None and not derive.num_checkpoints(scenario):
+        line = _no_checkpoint(scenario, derive.total_steps(scenario))
+        yield f"{line}; save more often, or set checkpoint=none"
+
+
 def idle(scenario: Scenario) -> list[str]:
     """Return a line for each key that does nothing in this run, which is too short or too simple for it."""
     train, loader, steps = scenario.train, scenario.loader, derive.total_steps(scenario)
-    notes = evaluation.idle(scenario)
-    if scenario.checkpoint is not None and not derive.num_checkpoints(scenario):
-        notes.append(_no_checkpoint(scenario, steps))
+    notes = [*evaluation.idle(scenario), *never(scenario)]
     if zero := train.parallelism.zero_stage:
         setting = f"train.parallelism.zero_stage={zero}: changes nothing"
         if scenario.checkpoint is None or not scenario.checkpoint.writers.follows_zero:

@@ -15,7 +15,7 @@ from rayio.analyze.stalls import charged
 from rayio.analyze.transfers import READ, WRITTEN, transfers
 from rayio.analyze.untraced import measure_lives
 from rayio.analyze.verdict import loader_share
-from rayio.engines.recording import bounded, threads_note
+from rayio.engines.recording import bounded, on_ray_only
 from rayio.engines.virtual.simulation import simulate
 from rayio.errors import ExpectationError, LedgerError, RayioError
 from rayio.machine.speed import fixed_work_once
@@ -76,7 +76,7 @@ def with_spans(
     trace, recorded = scenario.trace, recorder.recorded
     counts = TraceCounts(level=trace.level, resolution=trace.resolution, recorded=recorded, stored=recorded)
     of_steps = [OF_STEPS] if trace.level == "step" else []
-    notes = (*checks.idle(scenario), *of_steps, *threads_note(plan, "virtual"), *attempts.notes())
+    notes = (*checks.idle(scenario), *of_steps, *on_ray_only(plan, "virtual"), *attempts.notes())
     result = replace(result, trace=counts, notes=(*notes, *result.notes))
     return conclude(result, scenario, plan, "virtual", tallies, restarts=attempts.restarts), spans
 

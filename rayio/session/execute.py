@@ -207,7 +207,7 @@ class _Session:
         if scenario.trace.live and not chosen.is_virtual:
             self.progress_writer = ProgressWriter(
                 self.directory, reporter, scenario=scenario.name, engine=engine, ranks=self.plan.world_size,
-                planned_steps=self.planned_steps,
+                planned_steps=self.planned_steps, ranks_of_sample=self.shape.ranks_of_sample,
             )  # fmt: skip
         live = None if self.progress_writer is None else self.progress_writer.live
         self.engine = chosen(self.plan, Site(self.run_id, base, self.directory, reporter, address, live, resumed))
@@ -259,6 +259,8 @@ class _Session:
             return done
 
     def _prepare(self) -> None:
+        for text in () if self.scenario.failures is None else checks.never(self.scenario):
+            self.reporter.say(f"warning: {text}")
         if self.resumed is None:
             self.directory.make({})
             self.directory.write_scenario(to_yaml(self.scenario))

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, ClassVar
 
 from rayio.engines.in_process import InProcess
-from rayio.engines.recording import Recording, bounded, threads_note
+from rayio.engines.recording import Recording, bounded, on_ray_only
 from rayio.engines.virtual.clock import VirtualKernel
 from rayio.kinds import LOADERS
 from rayio.model.attempts import Attempts, DeadError, Death, Saved
@@ -95,7 +95,7 @@ class VirtualEngine:
     def __init__(self, plan: Plan, site: Site) -> None:
         self.plan = bounded(plan)
         self.outcome = Outcome.of(plan)
-        self.outcome.notes += threads_note(plan, "virtual")
+        self.outcome.notes += on_ray_only(plan, "virtual")
         if (kind := plan.loader.kind) != MODELLED:
             self.outcome.notes.append(
                 f"loader.kind={kind}: the virtual clock models loaders as kind {MODELLED}: with the same workers, "

@@ -287,7 +287,7 @@ class ActorGroup:
                 except RayTaskError as error:
                     raise plain(error) from None
                 except RayError as end:  # various classes: Ray reports its own kills for memory in another one
-                    self.survival.look()
+                    self.survival.look(is_late=True)
                     if self.survival.is_possible:
                         return self.survival.death_of(lives[reference])
                     raise RunError(
