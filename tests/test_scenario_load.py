@@ -247,7 +247,7 @@ def test_full_names_every_key_there_is(here: Path) -> None:
         "loader": {"kind", "worker", "file_access", "keep_open"},
         "train": {"compute_cores", "accumulate"},
     }
-    assert {*resolved} == {*keys} | {"trace"}
+    assert {*resolved} == {*keys} | {"trace", "stages"}
     for section, content in resolved.items():
         if isinstance(content, dict) and section != "trace":
             assert {*content} == {*keys[section]} | fixed.get(section, set())

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from rayio.model.kernel import Kernel
 from rayio.model.ledger import Tally
-from rayio.model.verified import verified
+from rayio.model.verified import REMEDY, verified
 from rayio.place import Where
 from rayio.storage.base import Requests, Served, Storage
 from rayio.storage.itemise import Samples
@@ -33,6 +33,22 @@ class Shard(NamedTuple):
     writer: int
     #: Bytes after which the content of a file that is read repeats; 0 in one that is written.
     period: int = 0
+
+
+class Loaded(NamedTuple):
+    """How a file is read that rayio wrote: its span, the address of its latencies, its storage, and a remedy.
+
+    None is the address of a checkpoint, or the storage of the environment.
+    """
+
+    name: str
+    address: tuple[int, int, int] | None
+    storage: Storage | None
+    remedy: str
+
+
+#: How a shard of a checkpoint is read.
+OF_CHECKPOINT = Loaded("load", None, None, REMEDY)
 
 
 class WriterPort(Protocol):
@@ -89,48 +105,50 @@ class CheckpointEnv:
         """Record the failed attempts of a call to storage."""
         raise NotImplementedError
 
-    async def write(self, shard: Shard, at: Where) -> Served[None]:
-        """Write a shard of a checkpoint to storage."""
+    async def write(self, shard: Shard, at: Where, name: str = "write") -> Served[None]:
+        """Write a shard of a checkpoint, or a file of a stage, to storage; ``name`` is that of the span."""
         assert self.storage is not None
         start = self.kernel.now()
-        before, self.doing, self.file = self.doing, ("write", start, at, None), shard.path
+        before, self.doing, self.file = self.doing, (name, start, at, None), shard.path
         try:
             served = await self.storage.write(shard.path, shard.num_bytes, shard.request_bytes, fsync=shard.fsync)
         except Exception as error:
-            self.span("write", start, self.kernel.now(), at, status="error")
+            self.span(name, start, self.kernel.now(), at, status="error")
             self._record_failed(error, at)
             raise
         self.doing = before
         end = self.kernel.now()
         written = max(start, end - served.sync_ns)
-        self.span("write", start, written, at, nbytes=served.nbytes, requests=served.requests)
+        self.span(name, start, written, at, nbytes=served.nbytes, requests=served.requests)
         if end > written:  # the file is forced to the device once it is complete
             self.span("fsync", written, end, at, requests=served.syncs)
         self._requests(served, at)
         return served
 
-    async def load(self, shard: Shard, at: Where) -> Served[None]:
-        """Read a shard of a checkpoint from storage; real bytes are compared with what was written.
+    async def load(self, shard: Shard, at: Where, of: Loaded = OF_CHECKPOINT) -> Served[None]:
+        """Read a shard of a checkpoint, or a file of a stage; real bytes are compared with what was written.
 
         Raises:
             DataError: the file is missing, too short, or has another byte.
         """
-        assert self.storage is not None
+        storage = of.storage or self.storage
+        assert storage is not None
         start = self.kernel.now()
-        before, self.doing, self.file = self.doing, ("load", start, at, None), shard.path
+        before, self.doing, self.file = self.doing, (of.name, start, at, None), shard.path
         sizes = sizes_of_writes(shard.num_bytes, shard.request_bytes)
-        requests = Requests((shard.writer, LOADING, max(at.step, 0)), 1, sizes, known_bytes=shard.num_bytes)
+        address = of.address or (shard.writer, LOADING, max(at.step, 0))
+        requests = Requests(address, 1, sizes, known_bytes=shard.num_bytes)
         try:
-            loading = verified(shard.path, shard.num_bytes, shard.request_bytes, shard.period)
-            served = await self.storage.read(requests, loading)
+            loading = verified(shard.path, shard.num_bytes, shard.request_bytes, shard.period, of.remedy)
+            served = await storage.read(requests, loading)
         except Exception as error:
-            self.span("load", start, self.kernel.now(), at, status="error")
+            self.span(of.name, start, self.kernel.now(), at, status="error")
             self._record_failed(error, at)
             raise
         self.doing = before
         end = self.kernel.now()
         loaded = max(start, end - (served.value or 0))
-        self.span("load", start, loaded, at, nbytes=served.nbytes, requests=served.requests)
+        self.span(of.name, start, loaded, at, nbytes=served.nbytes, requests=served.requests)
         if end > loaded:
             self.span("verify", loaded, end, at, nbytes=served.nbytes)
         self._requests(served, at)

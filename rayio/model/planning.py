@@ -18,6 +18,7 @@ from rayio.scenario.costs import Costs, charged
 from rayio.scenario.layers import layers_of
 from rayio.scenario.model import Scenario
 from rayio.scenario.pace import USUAL, Pace
+from rayio.scenario.stage_checks import placed
 from rayio.scenario.storage import UNKNOWN, StorageParameters, modelled_gap
 from rayio.scenario.workers import Autoscaled
 from rayio.schema.distribution import NO_TIME, LogNormal
@@ -77,6 +78,7 @@ def plan_of(
         layers=layers_of(scenario, modelled=modelled),
         modelled_gap=modelled_gap(scenario) if modelled else 0,
         failures=scenario.failures,
+        stages=placed(scenario),
     )
 
 

@@ -15,11 +15,13 @@ from rayio.storage.real import random_bytes
 REMEDY = "restore another checkpoint (checkpoint.restore), or remove this one"
 
 
-def verified(path: str, num_bytes: int, request_bytes: int, period: int) -> Callable[[Opener], int]:
+def verified(
+    path: str, num_bytes: int, request_bytes: int, period: int, remedy: str = REMEDY
+) -> Callable[[Opener], int]:
     """Return a function that reads a file of a checkpoint with an opener, and returns the time of comparing (ns).
 
     ``period`` is the size of the requests that wrote it, after which its content repeats. The function raises
-    ``DataError`` for a file of another size, and for another byte.
+    ``DataError`` for a file of another size, and for another byte, with a ``remedy``.
     """
 
     def load(opener: Opener) -> int:
@@ -32,20 +34,20 @@ def verified(path: str, num_bytes: int, request_bytes: int, period: int) -> Call
                 part = buffer[: num_bytes - position]
                 length = file.readinto(part.data)  # type: ignore[attr-defined]
                 if not length:
-                    raise DataError(f"{path}: it ends after {position} B of {num_bytes} B; {REMEDY}")
+                    raise DataError(f"{path}: it ends after {position} B of {num_bytes} B; {remedy}")
                 began = perf_counter_ns()
-                _compare(path, part[:length], content, position)
+                _compare(path, part[:length], content, position, remedy)
                 compared += perf_counter_ns() - began
                 position += length
             size = file.seek(0, 2)
         if size != num_bytes:
-            raise DataError(f"{path}: it has {size} B, its manifest {num_bytes} B; {REMEDY}")
+            raise DataError(f"{path}: it has {size} B in place of {num_bytes} B; {remedy}")
         return compared
 
     return load
 
 
-def _compare(path: str, there: NDArray[np.uint8], content: NDArray[np.uint8], position: int) -> None:
+def _compare(path: str, there: NDArray[np.uint8], content: NDArray[np.uint8], position: int, remedy: str) -> None:
     """Refuse bytes from ``position`` of a file that are not those of ``content``, which repeats."""
     done = 0
     while done < len(there):
@@ -54,7 +56,7 @@ def _compare(path: str, there: NDArray[np.uint8], content: NDArray[np.uint8], po
         part = there[done : done + len(expected)]
         if not _is_equal(part, expected):
             place = position + done + int(np.flatnonzero(part != expected)[0])
-            raise DataError(f"{path}: byte {place} is not what was written there; {REMEDY}")
+            raise DataError(f"{path}: byte {place} is not what was written there; {remedy}")
         done += len(expected)
 
 

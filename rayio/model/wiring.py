@@ -28,6 +28,7 @@ from rayio.model.processors import CoresOf, ParsedStorage, Process
 from rayio.model.queue import Delivery, QueueSpec, QueueState
 from rayio.model.scaler import Scaler, Staff
 from rayio.model.standing import Standing
+from rayio.model.workflow import ROLE, StageTally
 from rayio.place import Where
 from rayio.storage.base import Storage
 from rayio.storage.layers.layer import Layer, Mount
@@ -268,6 +269,23 @@ class Wiring:
             if doom.rank == rank:
                 env.queue = DoomedQueue(env.queue, self.plan, doom, ports.doom)
         return roles.train(env, self.plan.training(rank), tally, self.plan.start)
+
+    def stage_process(self, stage: int, number: int) -> Coro[StageTally]:
+        """Return the life of a process of a stage in a new environment, as a coroutine."""
+        plan = self.plan
+        work, node = plan.workflow.process(stage, number), plan.workflow.node(number)
+        env = self._env(ROLE, f"{plan.workflow.stages[stage].name}-{number}", node)
+        env.storage = self._through_layers(node, work.folder, is_dataset=False)
+        source = self._through_layers(node, work.source, is_dataset=False) if work.reads else None
+        return self._watched(env, roles.run_process(env, work, source))
+
+    async def _watched(self, env: Env, life: Coro[StageTally]) -> StageTally:
+        """Forget a process once it has ended: thousands come and go."""
+        try:
+            return await life
+        finally:
+            if env.is_watched:
+                self.watched.remove(env.standing)
 
     def process(self, rank: int) -> Process:
         """Return the process of a rank on modelled cores."""

@@ -137,6 +137,12 @@ def logged(folder: Path, text: bytes) -> bool:
     return False
 
 
+def late(names: Sequence[str], number: int, seconds: float) -> str:
+    """Return a line on actors that have not started in time, of ``number`` ones."""
+    shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    return f"{len(names)} of {number} actors have not started within {seconds:g} s (cluster.start_deadline): {shown}"
+
+
 def first_line(error: BaseException) -> str:
     r"""Return the first line of an error's text, or its class.
 
