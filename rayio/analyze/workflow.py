@@ -82,12 +82,19 @@ def _of_slice(spans: pa.Table, names: Sequence[str]) -> Activity:
 def _pieces(spans: pa.Table, is_chosen: np.ndarray[tuple[int], np.dtype[np.bool_]], names: Sequence[str]) -> Pieces:
     chosen = np.flatnonzero(is_chosen)
     start, duration = integers(spans, "start_ns", chosen), integers(spans, "duration_ns", chosen)
-    known, stage = {name: number for number, name in enumerate(names)}, []
-    for chunk in spans["index"].chunks:  # the index of a process is its stage and its number there
-        number = np.array([known.get(text.rpartition("-")[0], -1) for text in chunk.dictionary.to_pylist()], np.int64)
-        stage.append(number[plain(chunk.indices)] if len(number) else np.full(len(chunk), -1, np.int64))
-    of_stage = np.where(is_text(spans, "role", "stage"), np.concatenate([*stage, np.zeros(0, np.int64)]), -1)
+    of_stage = np.where(is_text(spans, "role", "stage"), _stages(spans, names), -1)
     return Pieces(start, start + duration, of_stage[chosen])
+
+
+def _stages(spans: pa.Table, names: Sequence[str]) -> Ints:
+    """Return the number of the stage that each index names: the index of a process is its stage and its number."""
+    known, column = {name: number for number, name in enumerate(names)}, spans["index"].unify_dictionaries()
+    if not len(column):
+        return np.zeros(0, np.int64)
+    texts = column.chunks[0].dictionary.to_pylist()
+    number = np.array([known.get(text.rpartition("-")[0], -1) for text in texts], np.int64)
+    codes: Ints = number[np.concatenate([plain(chunk.indices) for chunk in column.chunks])]
+    return codes
 
 
 def _joined(parts: Sequence[Pieces]) -> Pieces:
