@@ -29,7 +29,7 @@ def main() -> None:
             "checkpoint.every.steps": INTERVALS,
             "cluster.ranks_per_node": 1,
             "dataset.path": "model://steps",
-            "dataset.num_files": 10_000,
+            "dataset.num_files": 5_000,
             "loader.batch_size": 1,
             "loader.num_workers": 0,
             "train.epochs": 1,

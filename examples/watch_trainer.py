@@ -28,7 +28,8 @@ class Watching(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **known: Any) -> None:
         """Watch the loader, before its workers start."""
-        self.watched = rayio.watch(known["train_dataloader"], out=self.out)
+        accumulate = args.gradient_accumulation_steps
+        self.watched = rayio.watch(known["train_dataloader"], out=self.out, accumulate=accumulate)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **known: Any) -> None:
         """Begin an epoch."""
@@ -36,6 +37,11 @@ class Watching(TrainerCallback):  # type: ignore[misc]
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **known: Any) -> None:
         """Record that the batches of a step are there."""
+        self.watched.got_batch()
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **known: Any) -> None:
+        """Record that one of several accumulated batches is done; the next one is there already."""
+        rayio.step()
         self.watched.got_batch()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **known: Any) -> None:
@@ -70,7 +76,8 @@ class Slow(Dataset):  # type: ignore[misc]
 
 def train_as_the_trainer_does(callback: Any, loader: Any, epochs: int) -> None:
     """Call the hooks in the order of the Trainer."""
-    callback.on_train_begin(None, None, None, train_dataloader=loader)
+    args: Any = type("TrainingArguments", (), {"gradient_accumulation_steps": 1})()
+    callback.on_train_begin(args, None, None, train_dataloader=loader)
     for _ in range(epochs):
         callback.on_epoch_begin(None, None, None)
         for _batch in loader:

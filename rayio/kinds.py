@@ -169,6 +169,19 @@ STATES: Registry[Any] = Registry(
     needs=("model_validate", "parts", "undividable"),
 )
 
+#: ``checkpoint.engine``: how the state becomes the bytes of files (``rayio.model.savers.Saver``).
+SAVERS: Registry[Any] = Registry(
+    "saver",
+    {
+        "raw": "rayio.model.savers:Raw",
+        "torch": "rayio.engines.savers.torch_save:TorchSave",
+        "dcp": "rayio.engines.savers.dcp:Dcp",
+    },
+    title="checkpoint engine",
+    needs=("file_bytes", "fill", "loading", "is_ours"),
+    makes=True,
+)
+
 #: Stores by the scheme of an address (``s3://``; ``file`` for paths) (``rayio.storage.stores.opening.Scheme``).
 STORAGES: Registry[Any] = Registry(
     "storage",
@@ -237,5 +250,5 @@ FOREIGN: Registry[Any] = Registry(
 
 REGISTRIES = (
     FORMATS, EXTERNALS, LOADERS, SHUFFLES, PARTITIONS, ACCESSES, DECODES, DISTRIBUTIONS, SYNCS, CHECKPOINTS, STATES,
-    STORAGES, STORAGE_MODELS, COSTS, LAYERS,
+    SAVERS, STORAGES, STORAGE_MODELS, COSTS, LAYERS,
 )  # fmt: skip

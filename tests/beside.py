@@ -17,9 +17,9 @@ def is_shared(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
-#: What takes seconds to load or to start, and stays for the rest of a process: a module, or a session's fixture. The
-#: tests that need it are one process's.
-COSTLY = ("test_torch", "s3_server", "rayio_commands")
+#: What takes seconds to load, to start or to read, and stays for the rest of a process: a module, or a session's
+#: fixture. The tests that need it are one process's.
+COSTLY = ("test_torch", "s3_server", "rayio_commands", "test_architecture")
 #: Kinds whose laws need one of these.
 COSTLY_KINDS = {"s3": "s3_server", "torch": "test_torch"}
 #: Groups in the order in which they begin.

@@ -39,7 +39,8 @@ def made(changes: dict[str, Any], costs: dict[str, Any] | None = None) -> Scenar
     return scenario(**{"costs": TRUTH if costs is None else costs, "cluster__cores": 2, **changes})
 
 
-def _sums(batches: int, samples: float, nbytes: float, seconds: float) -> dict[str, float]:
+def sums(batches: int, samples: float, nbytes: float, seconds: float) -> dict[str, float]:
+    """Return the CPU time of batches as a run records it; the numbers are those of each batch."""
     return {
         "batches": batches, "samples": samples * batches, "bytes": nbytes * batches, "seconds": seconds * batches,
         "samples_samples": samples**2 * batches, "samples_bytes": samples * nbytes * batches,
@@ -64,8 +65,8 @@ def recorded(wanted: Scenario, factor: float = 1.0) -> Learnable:
     said = {
         "roles": {role: each * batches for role, each in roles.items()},
         "nodes": 0.0,
-        "reads": _sums(batches, size, nbytes, read),
-        "decodes": _sums(batches if decoded else 0, size, nbytes, decoded),
+        "reads": sums(batches, size, nbytes, read),
+        "decodes": sums(batches if decoded else 0, size, nbytes, decoded),
     }
     info = {"engine": "ray", "rayio": "0", "modelled_storage": False, "payload": "real", "cpus": 2, "cpu_seconds": said}
     return Learnable("run", wanted, info, spans)

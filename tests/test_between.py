@@ -10,6 +10,7 @@ import pytest
 
 import rayio
 from rayio.errors import ScenarioError
+from rayio.report.build import report
 from scenarios import scenario
 
 #: Two ranks whose batches keep processors busy for 24 ms, of which both have two cores.
@@ -42,6 +43,25 @@ def test_a_run_whose_cores_are_busy_takes_as_much_longer_as_its_processors_do(tm
 
 def _longer(factor: float) -> dict[str, str]:
     return {name: f"{float(value.split()[0]) * factor} ms" for name, value in CPU.items() if isinstance(value, str)}
+
+
+def test_a_run_without_compute_has_an_interval_of_its_time(tmp_path: Path) -> None:
+    idle = {"train__compute": 0, "costs": {"cpu": CPU, "error": 0.1}}
+    done = predicted(tmp_path, 0, **idle)
+    found = done.result.between
+    assert found is not None
+    assert (found.au_low, found.au_high) == (None, None), "its AU is 0 however long it takes"
+    # The changes really made: the same run with costs that are so many times as large.
+    usual, quicker, slower = (
+        predicted(tmp_path, number, train__compute=0, costs={"cpu": _longer(factor)}).result.wall_seconds or 0.0
+        for number, factor in ((1, 1.0), (2, 0.8), (3, 1.5))
+    )
+    assert found.time_low == pytest.approx(quicker / usual / 1.1, rel=1e-6)
+    assert found.time_high == pytest.approx(slower / usual * 1.1, rel=1e-6)
+    line = next(line for line in done.summary().splitlines() if line.startswith("  between"))
+    rate = done.result.samples_per_second or 0.0
+    assert f"{rate / found.time_high:.1f} to {rate / found.time_low:.1f} samples/s" in line
+    assert "samples/s, predicted between" in report(tmp_path / "r0", tmp_path / "page.html").read_text()
 
 
 def test_idle_processors_leave_nothing_open_but_the_error(tmp_path: Path) -> None:

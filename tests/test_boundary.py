@@ -89,10 +89,12 @@ def test_a_column_of_spans_that_cannot_be_is_one_line(
     column: str, spoil: Callable[[Any], Any], copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = spoiled(copied, column, spoil)
+    commands = readers(copied)
     if spoil is none or column in LEAST:
         with pytest.raises(StorageError, match=f"column {column} "):
             SpanFile(path).read()
-    for command in readers(copied):
+        commands = commands if column == "end_ns" else commands[:1]  # they read spans by the same code
+    for command in commands:
         code, said = told(capsys, *command)
         assert code in (0, 2), (command, said)
         assert "our fault" not in said, (command, said)
@@ -101,7 +103,7 @@ def test_a_column_of_spans_that_cannot_be_is_one_line(
 
 
 #: Values of other types than the keys of the files have.
-WRONG: tuple[Any, ...] = (None, True, -5, 1.5, "text", [], [None], {}, {"a": 1})
+WRONG: tuple[Any, ...] = (None, True, -5, 1.5, "text", [None], {"a": 1})
 
 
 def swept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -144,8 +146,8 @@ def test_a_list_of_run_json_of_another_type_is_one_line(
 ) -> None:
     file = copied / "run.json"
     info = json.loads(file.read_text())
-    for wrong in (True, 1.5, "text", [None], {"a": 1}):
+    for number, wrong in enumerate((True, 1.5, "text", [None], {"a": 1})):
         file.write_text(json.dumps(info | {key: wrong}))
-        for command in readers(copied):
+        for command in readers(copied)[: 1 if number else None]:
             code, said = told(capsys, *command)
             assert (code, said) == (2, f"rayio: {file}: {key} is no list of objects: the file is damaged\n"), command

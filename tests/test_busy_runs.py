@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from planted import sums
 
 from rayio import session
+from rayio.errors import RunError
 from rayio.machine.probe import typical_turn
 from rayio.model.planning import plan_of
 from rayio.predict.learnable import Learnable
 from rayio.scenario import derive
 from rayio.scenario.derive import compute_times
-from rayio.scenario.model import NO_TIME
+from rayio.scenario.model import NO_TIME, Scenario
 from rayio.scenario.write import to_yaml
 from rayio.session import busy_runs
 from rayio.session.busy_runs import busy_scenario, calibrated
+from rayio.study.sizing import knee
 from rayio.trace.arrow import empty_table
 from scenarios import scenario
 
@@ -70,6 +74,7 @@ def test_a_run_that_was_not_on_ray_gets_no_busy_run(tmp_path: Path) -> None:
         ({"engine": "local"}, False, "did not run on Ray"),
         ({"host": "elsewhere"}, False, "ran on elsewhere, not on this machine"),
         ({"modelled_storage": True}, False, "read modelled storage"),
+        ({"nodes": [{}, {}]}, False, "ran on 2 Ray nodes"),
         ({}, True, r"files of run are gone \(data\)"),
         ({}, False, None),
     ],
@@ -91,6 +96,28 @@ def test_turns_of_a_core_show_its_time_slice() -> None:
     assert typical_turn(turns) == 0.003
     assert typical_turn(turns[:3]) is None
     assert typical_turn([]) is None
+
+
+def test_capacity_calibrates_with_a_busy_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The changes that it offers rest on the same CPU times as those of ``rayio calibrate``."""
+    made = session.run(scenario(**REAL), engine="local", root=tmp_path, out="missed")
+    info = made.path / "run.json"
+    seconds = {"roles": {"reader": 0.1, "queue": 0.02, "rank": 0.02}, "nodes": 0.0, "reads": sums(64, 2, 4e4, 1e-3)}
+    info.write_text(json.dumps(json.loads(info.read_text()) | {"engine": "ray", "cpu_seconds": seconds}))
+    asked: list[tuple[int, str | None]] = []
+
+    def refuses(scenario: Scenario, *, engine: str, address: str | None, **_: Any) -> None:
+        asked.append((compute_times(scenario).expected == 0, address))
+        raise RunError("the cluster is gone")
+
+    monkeypatch.setattr("rayio.session.busy_runs.run", refuses)
+    monkeypatch.setattr("rayio.session.busy_runs.probe.time_slice", lambda: None)
+    monkeypatch.setattr("rayio.session.busy_runs.probe.contention", lambda: None)
+    notes: list[str] = []
+    knee.learned(scenario(**REAL), made.path, 0.5, "au", "10.0.0.1:6379", notes)
+    assert asked == [(True, "10.0.0.1:6379")], "a run without compute, on the cluster of the search"
+    assert notes == ["no busy run (the busy run failed: the cluster is gone): where processors are full, changes may "
+                     "take 45 % less to 50 % more time than predicted"]  # fmt: skip
 
 
 @pytest.mark.ray

@@ -31,8 +31,7 @@ def decoding(request: pytest.FixtureRequest) -> tuple[Any, Any]:
     return taught(*runs).scenario, decode
 
 
-@pytest.mark.parametrize("compute", ["5 ms", "20 ms", "60 ms"])
-@pytest.mark.parametrize("size", ["100 kB", "600 kB", "2 MB"])
+@pytest.mark.parametrize(("size", "compute"), [("100 kB", "5 ms"), ("600 kB", "60 ms"), ("2 MB", "20 ms")])
 def test_decoding_is_learned_as_work_on_bytes(decoding: Any, size: str, compute: str) -> None:
     found, decode = decoding
     true = made(busy(size, 2, 2, compute) | {"loader__decode": decode})
@@ -51,7 +50,7 @@ def waiting(request: pytest.FixtureRequest) -> tuple[Any, str]:
     return taught(run).scenario, size
 
 
-@pytest.mark.parametrize("compute", ["20 ms", "40 ms", "60 ms", "100 ms"])
+@pytest.mark.parametrize("compute", ["20 ms", "60 ms"])
 def test_waits_for_cores_are_no_cost_of_a_step(waiting: Any, compute: str) -> None:
     """Where longer compute leaves cores free, nothing waits for them any more."""
     found, size = waiting

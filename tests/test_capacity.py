@@ -382,23 +382,23 @@ def test_on_a_wall_clock_the_run_that_missed_teaches_what_would_move_it(
     assert not any(change.holds for change in found.changes[1:]), "no other limit binds"
     assert "With twice the bandwidth of the storage: 5 accelerators (AU of 3: " in text(found, 200)
 
-    def forgets(run: Path) -> Calibration:
+    def forgets(run: Path, **_: Any) -> Calibration:
         """A calibration that has lost the limit."""
         learned = calibrate(run)
         return replace(learned, scenario=learned.scenario.model_copy(update={"storage": Storage(model="memory")}))
 
-    monkeypatch.setattr("rayio.study.sizing.knee.calibrate", forgets)
+    monkeypatch.setattr("rayio.study.sizing.knee.calibrated", forgets)
     again = found_in(tmp_path, overrides, **how)
     assert (again.accelerators, again.changes) == (2, ())
     doubt = next(doubt for doubt in again.doubts if doubt.code == "not_reproduced")
     assert doubt.sentence.startswith("No prediction: the model gives AU ")
     assert "the run had 7" in doubt.sentence
 
-    def refuses(run: Path) -> Calibration:
+    def refuses(run: Path, **_: Any) -> Calibration:
         raise RunError("too few steps")
 
     assert "No single change" not in text(again, 200)
-    monkeypatch.setattr("rayio.study.sizing.knee.calibrate", refuses)
+    monkeypatch.setattr("rayio.study.sizing.knee.calibrated", refuses)
     assert "No prediction: too few steps" in found_in(tmp_path, overrides, **how).notes
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from rayio.errors import RayioError, ScenarioError, StorageError
+from rayio.model.planning import plan_of
 from rayio.reporter import Reporter
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
@@ -63,7 +64,7 @@ def test_what_checkpoints_take_and_what_is_free_is_said(tmp_path: Path) -> None:
 
 def test_where_nobody_knows_what_is_free_that_is_said() -> None:
     scenario = wanted(path="s3://bucket/kept", model={"bytes": "900 TB"}, request_bytes="1 GB")
-    said = Checkpoints(scenario, "/").check_space()
+    said = Checkpoints(scenario, plan_of(scenario, modelled=False), "/").check_space()
     assert said.startswith("2 of ")
     assert said.endswith("; free space unknown")
 
@@ -72,7 +73,7 @@ def test_checkpoints_in_place_of_earlier_ones_take_the_room_of_one_more(tmp_path
     made(tmp_path)
     files = sorted((tmp_path / "kept").rglob("*.bin"))
     assert len(files) == 2
-    checkpoints = Checkpoints(wanted(), str(tmp_path))
+    checkpoints = Checkpoints(wanted(), plan_of(wanted(), modelled=False), str(tmp_path))
     checkpoints.look()
     assert checkpoints.replaced == sum(file.stat().st_size for file in files) == 20_000
     made(tmp_path, "again")

@@ -42,8 +42,13 @@ def test_a_signal_while_the_command_line_is_loaded_is_one_line(tmp_path: Path, s
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "rayio: interrupted\n")
 
 
-@pytest.mark.parametrize("closed", [(1,), (2,), (1, 2), (0, 1, 2)])
-@pytest.mark.parametrize("how", [("simulate",), ("run", "--engine", "local")])
+@pytest.mark.parametrize(
+    ("how", "closed"),
+    [
+        (("simulate",), (1,)), (("simulate",), (0, 1, 2)),
+        (("run", "--engine", "local"), (2,)), (("run", "--engine", "local"), (1, 2)),
+    ],
+)  # fmt: skip
 def test_closed_streams_change_nothing_but_what_is_seen(home: Path, closed: tuple[int, ...], how: Any) -> None:
     keys = ("train.epochs=1", "train.compute=1 ms", "checkpoint=none", "dataset.path=model://x")
 

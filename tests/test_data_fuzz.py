@@ -264,7 +264,7 @@ every_case = pytest.mark.parametrize("case", CASES)
 
 @every_damage
 @every_case
-@settings(max_examples=30)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_a_damaged_file_is_told_by_file_and_sample(
     case: str, damage: Callable[[str, st.DataObject], None], data: st.DataObject

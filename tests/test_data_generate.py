@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import resource
 import shutil
 import socket
 import subprocess
@@ -272,18 +273,14 @@ def test_a_folder_without_permission_is_a_storage_error(tmp_path: Path) -> None:
 
 @every_stored
 def test_a_write_that_fails_leaves_a_folder_that_can_be_resumed(format: str, tmp_path: Path) -> None:
-    code = (
-        "import resource, signal; from pathlib import Path; from rayio.data.generate import prepare;"
-        "from rayio.data.layout import Layout; from rayio.schema.distribution import Constant;"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000));"
-        "from rayio.data.formats import FORMATS; from rayio.schema.choice import options_of;"
-        f"options = options_of(FORMATS[{format!r}])();"
-        f"prepare(Layout(20, 1, Constant(value=20_000), 5, {FORMATS[format].extension!r}, options), {format!r}, "
-        f"Path({str(tmp_path)!r}))"
-    )
-    failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "StorageError" in failed.stderr.splitlines()[-1]
-    assert "File too large while writing the dataset" in failed.stderr.splitlines()[-1]
+    layout = Layout(20, 1, Constant(value=20_000), 5, FORMATS[format].extension, options_of(FORMATS[format])())
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (9000, limit[1]))
+    try:
+        with pytest.raises(StorageError, match="File too large while writing the dataset"):
+            prepare(layout, format, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert [name for name in files_in(tmp_path) if not name.endswith(".idx")] == [NAME]
     assert make(tmp_path, Layout(20, 1, Constant(value=20_000), 5), format=format).written_files == 20
 

@@ -100,7 +100,7 @@ def test_requests_are_those_that_pyarrow_makes_by_itself(  # type: ignore[no-unt
     planned = PARQUET.requests(of, batch_of(of, [sample]))
     assert planned.places is not None
     files, file, offsets = planned.places()
-    assert (files, set(file.tolist())) == ([of.path(0)], {0})
+    assert ([*files], set(file.tolist())) == ([of.path(0)], {0})
     logged = Logged(written(of))
     alone = pq.ParquetFile(logged)  # as pyarrow is by default: neighbouring chunks are read together
     names = shape_of(of).names()[: columns_of(of) + 1]

@@ -112,6 +112,9 @@ def test_the_samples_of_an_interrupted_run_are_those_of_an_undisturbed_one(wante
         # as the third checkpoint ends: nothing is done again
         ({"events": [{"kind": "rank", "number": 1, "at_step": 12}]}, 34.0, [(1, 0, 0)]),
         ({"events": [{"kind": "rank", "at_step": 10}], "policy": "from_start"}, 44.0, [(0, 0, 20)]),
+        # without these a run breaks off, and goes on in its directory
+        ({"events": [{"kind": "driver", "at": "10.5 s"}, {"kind": "collector", "at": "30.5 s"}]}, 48.5,
+         [(0, 8, 6), (1, 4, 4)]),
     ],
 )  # fmt: skip
 def test_the_length_of_a_run_is_what_one_can_work_out_by_hand(
@@ -248,6 +251,9 @@ def test_the_local_engine_lives_on_like_the_virtual_clock(tmp_path: Path) -> Non
         ("{events: [{kind: rank, number: 2, at: 1}]}", "failures.events[0].number=2: no rank 2; the run has 0 to 1"),
         ("{events: [{kind: node, number: 1, at: 1}]}", "no node 1; the run has only number 0"),
         ("{events: [{kind: checkpoint_writer, at: 1}]}", "kind=checkpoint_writer: the run has none (no checkpoint)"),
+        ("{events: [{kind: driver, number: 1, at: 1}]}", "no driver; the run has only number 0"),
+        ("{events: [{kind: collector, at_step: 1}]}", "give kind collector a time (at)"),
+        ("{events: [{kind: storage, at: 1}]}", "kind=storage: storage is no process of a run; an outage is a fault of"),
         (
             "{events: [{kind: rank, at_step: 60}]}",
             "failures.events[0].at_step=60: the run has 60 steps; use at most 59",
@@ -269,6 +275,13 @@ def test_what_one_process_cannot_kill_is_refused_by_name() -> None:
     wanted = failing(failures={"events": [{"kind": "barrier", "at": "1 s"}]})
     with pytest.raises(ScenarioError, match=r"failures\.events\[0\]\.kind=barrier: only an actor on Ray can be killed"):
         in_memory(wanted)
+
+
+def test_the_local_engine_has_no_collector_to_kill(tmp_path: Path) -> None:
+    wanted = on_disk(failing(failures={"events": [{"kind": "collector", "at": "1 s"}]}, dataset__path="data"), tmp_path)
+    said = r"kind=collector: only an actor on Ray can be killed; use the Ray engine, or kind rank, node or driver"
+    with pytest.raises(ScenarioError, match=said):
+        rayio.run(wanted, engine="local", root=tmp_path, out="run")
 
 
 def test_reading_the_checkpoint_back_is_a_part_of_the_lost_time() -> None:

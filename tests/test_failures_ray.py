@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+import ray
 from datasets import on_disk
 from test_failures import counted, lived
 
 import rayio
+from rayio.model.planning import plan_of
+from rayio.place import batch_id
+from rayio.reporter import Reporter
+from rayio.scenario.write import to_yaml
+from rayio.session.resume import resume
 from scenarios import Outcome, scenario
 
 
@@ -40,3 +51,54 @@ def test_killed_actors_come_back_and_ranks_go_on_from_the_checkpoint(
     measured = Outcome(wanted, simulation.plan, [], run.directory.spans())
     for rank in (0, 1):
         assert counted(measured, rank) == simulation.delivered(rank)
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.filterwarnings("default")  # Ray's own
+def test_a_run_whose_driver_and_then_collector_are_killed_delivers_every_sample_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver is another process of the same Ray; its run goes on here, and loses its collector at once."""
+    monkeypatch.chdir(tmp_path)
+    wanted = scenario(
+        dataset__path="data", train__compute="40 ms", loader__num_workers=1, loader__queue="in_rank", train__epochs=12,
+        checkpoint={"every": {"steps": 4}, "path": "ck", "model": {"bytes": "5 KB"}, "fsync": False},
+        failures={"policy": "from_checkpoint", "max_restarts": 9},
+    )  # fmt: skip
+    (tmp_path / "wanted.yaml").write_text(to_yaml(on_disk(wanted, tmp_path)))
+    command = [sys.executable, "-m", "rayio", "run", "wanted.yaml", "--out", "run"]
+    address = ray.get_runtime_context().gcs_address
+    with (tmp_path / "log").open("w") as log:
+        driver = subprocess.Popen([*command, "--address", address], stdout=log, stderr=log)
+    while not (tmp_path / "run" / "resume.json").exists():
+        assert driver.poll() is None, (tmp_path / "log").read_text()
+        time.sleep(0.05)
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    run = resume(str(tmp_path / "run"), reporter=Killer())
+    result = run.result
+    assert result.exit_code == 0
+    assert result.ledger is not None
+    assert (result.ledger.even, result.ledger.delivered_steps) == (True, 2 * 12 * 12)
+    assert result.failures is not None
+    assert [one.cause for one in result.failures.attempts] == ["the run", "collector"]
+    assert result.failures.attempts[0].is_from_checkpoint
+    assert result.trace is not None
+    assert result.trace.recorded == result.trace.stored
+    plan = plan_of(wanted, modelled=True)
+    measured = Outcome(wanted, plan, [], run.directory.spans())
+    for rank in (0, 1):
+        assert counted(measured, rank) == [batch_id(rank, epoch, step) for epoch in range(12) for step in range(12)]
+
+
+class Killer(Reporter):
+    """Kills the collector once the run goes on."""
+
+    is_done = False
+
+    def live(self, text: str, share: float | None = None) -> None:
+        named = ray.util.list_named_actors(all_namespaces=True)
+        for one in (one for one in named if one["name"] == "collector" and not self.is_done):
+            self.is_done = True
+            os.kill(ray.get(ray.get_actor(**one).ready.remote())["pid"], signal.SIGKILL)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pages_of_files import forget, remember, skip_unless_on_a_device
+from tries import tried_again
 
 import rayio
 from rayio.errors import ScenarioError, StorageError
@@ -85,6 +86,7 @@ def resident(file: Path) -> int | None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
+@tried_again
 def test_what_was_evicted_comes_from_the_device_and_what_is_in_memory_does_not(tmp_path: Path, form: str) -> None:
     skip_unless_on_a_device(tmp_path)
     rayio.generate("unet3d-small", SMALL | FORMATS[form], root=tmp_path)
@@ -107,6 +109,7 @@ def test_what_was_evicted_comes_from_the_device_and_what_is_in_memory_does_not(t
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("page_cache", ["drop", "direct"])
+@tried_again
 def test_without_the_page_cache_every_epoch_comes_from_the_device(tmp_path: Path, form: str, page_cache: str) -> None:
     skip_unless_on_a_device(tmp_path)
     overrides = FORMATS[form] | {"storage.page_cache": page_cache, "train.epochs": 2, "loader.num_workers": 1}
@@ -119,6 +122,7 @@ def test_without_the_page_cache_every_epoch_comes_from_the_device(tmp_path: Path
 
 
 @pytest.mark.parametrize("page_cache", ["drop", "direct"])
+@tried_again
 def test_checkpoints_are_on_the_device_and_not_in_memory(tmp_path: Path, page_cache: str) -> None:
     skip_unless_on_a_device(tmp_path)
     checkpoint = {"checkpoint": {"every": {"steps": 3}, "path": "saved", "model": {"bytes": "3 MB"}, "fsync": False}}
@@ -129,6 +133,7 @@ def test_checkpoints_are_on_the_device_and_not_in_memory(tmp_path: Path, page_ca
 
 
 @pytest.mark.parametrize(("workers", "page_cache"), [(0, "drop"), (2, "drop"), (2, "use")])
+@tried_again
 def test_the_workers_of_pytorch_count_too(tmp_path: Path, workers: int, page_cache: str) -> None:
     pytest.importorskip("torch")
     skip_unless_on_a_device(tmp_path)

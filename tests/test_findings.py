@@ -30,7 +30,17 @@ PAGE = [
 ]
 
 
-@pytest.mark.parametrize("finding", MADE.FINDINGS, ids=lambda finding: finding.name)
+#: Findings whose simulations take more than two seconds.
+LONG = {"small stripes spread identical offsets"}
+
+
+@pytest.mark.parametrize(
+    "finding",
+    [
+        pytest.param(finding, marks=[pytest.mark.slow] * (finding.name in LONG), id=finding.name)
+        for finding in MADE.FINDINGS
+    ],
+)
 def test_a_finding_of_the_field_comes_out_and_the_page_shows_its_numbers(finding: Any) -> None:
     rows = MADE.rows(finding)
     seconds = [float(row[2].removesuffix(" s")) for row in rows]

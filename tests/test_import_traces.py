@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tries import tried_again
 
 import rayio
 from rayio.cli import main
@@ -192,6 +193,7 @@ def test_what_is_no_trace_is_one_line_and_makes_no_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
+@tried_again
 def test_a_real_trace_says_what_the_loop_measured_itself(
     tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,8 +100,7 @@ def requests(run: rayio.Run) -> Counter[tuple[Any, ...]]:
     return Counter(zip(*columns, strict=True))
 
 
-@pytest.mark.parametrize("samples_per_file", [1, 4])
-@pytest.mark.parametrize("depth", [1, 4])
+@pytest.mark.parametrize(("samples_per_file", "depth"), [(1, 4), (4, 1)])
 @pytest.mark.parametrize("form", FORMATS)
 def test_an_object_of_one_sample_is_one_get_and_records_close_together_are_one(
     form: str, depth: int, samples_per_file: int, home: Path, objects: Objects, place: str

@@ -121,6 +121,21 @@ def test_what_is_packed_is_the_scenario_alone(tmp_path: Path, monkeypatch: pytes
     assert "planted" not in json.dumps([packed.runtime_env, packed.metadata, packed.entrypoint])
 
 
+def test_a_job_that_goes_on_with_a_run_needs_no_scenario(tmp_path: Path) -> None:
+    alone = pack(
+        tmp_path, None, out=None, root=None, pip=False, is_installed=True, resumed="s3://bucket/runs/one"
+    )  # fmt: skip
+    assert shlex.split(alone.entrypoint)[3:] == ["run", "--resume", "s3://bucket/runs/one", "--json"]
+    assert {path.name for path in tmp_path.iterdir()} == {"job.txt"}
+    assert alone.metadata["out"] == "s3://bucket/runs/one"
+    scenario, where = load("unet3d-small"), "/shared/runs/one"
+    either = pack(tmp_path, scenario, out=None, root=None, pip=False, is_installed=True, resumed=where)
+    words = ["run", "scenario.yaml", "--root", "/shared/runs", "--resume", where, "--json"]
+    assert shlex.split(either.entrypoint)[3:] == words
+    with pytest.raises(ScenarioError, match=r"^--resume runs/one is relative, but Ray removes the working directory"):
+        pack(tmp_path, None, out=None, root=None, pip=False, is_installed=True, resumed="runs/one")
+
+
 def test_where_relative_paths_start_must_be_said() -> None:
     scenario = load("unet3d-small")
     assert root_of(scenario, None, "/shared") == "/shared"

@@ -94,6 +94,7 @@ def every_printed() -> Iterator[list[Document]]:
     yield printed(*POOLED)
     yield printed(*DEDICATED, root="s3://bucket")
     yield printed(*POOLED, *TIER, "dataset.num_files=1000")
+    yield printed(*MODELLED, claim="c", resumed="runs/one", retries=2)
     yield printed("unet3d-small", "loader.kind=torch", claim="shared", service_account="rayio", name="mine")
 
 
@@ -242,6 +243,17 @@ def test_a_scenario_that_the_image_has_not_goes_with_the_job(tmp_path: Path) -> 
     assert file == f"{mount['mountPath']}/scenario.yaml"
     (tmp_path / "there.yaml").write_text(texts["data"]["scenario.yaml"])
     assert load(tmp_path / "there.yaml") == load(mine, ["loader.num_workers=3"])
+
+
+def test_a_job_that_is_tried_again_goes_on_in_its_run_directory() -> None:
+    once = job_in(printed(*MODELLED, claim="c"))["spec"]
+    found = printed(*MODELLED, claim="c", resumed="runs/one")
+    again = job_in(found)["spec"]
+    assert (once["backoffLimit"], again["backoffLimit"]) == (0, 3)
+    assert again["activeDeadlineSeconds"] == 4 * once["activeDeadlineSeconds"]
+    assert shlex.split(again["entrypoint"])[-4:] == ["--root", "/data", "--resume", "runs/one"]
+    bucket = job_in(printed(*MODELLED, root="s3://b/p", resumed="runs/one", retries=1))["spec"]
+    assert (bucket["backoffLimit"], "--resume runs/one" in bucket["entrypoint"]) == (1, True)
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl here")
@@ -478,6 +490,9 @@ def test_files_are_where_all_pods_have_them() -> None:
         (MODELLED, {"secret": "Keys!"}, "--secret 'Keys!'"),
         (MODELLED, {"image": "two words"}, "--image 'two words'"),
         ((*MODELLED, "storage.model=unknown"), {}, "storage.model"),
+        (MODELLED, {"resumed": "runs/one"}, "--resume runs/one: the run directory ends with its pod; give --claim"),
+        (MODELLED, {"resumed": "/elsewhere/one", "claim": "c"}, "--resume /elsewhere/one: must be inside /data"),
+        (MODELLED, {"retries": 2}, "--retries 2 needs --resume RUN"),
     ],
 )
 def test_what_cannot_be_is_one_line(arguments: tuple[str, ...], options: dict[str, Any], said: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from pages_of_files import on_a_device
+from tries import tried_again
 
 from rayio.machine import counters, host, mounts, pages
 
@@ -127,6 +128,7 @@ def test_io_counters_of_a_process_without_a_line_say_nothing() -> None:
     assert counters.parse_io(b"rchar: 1\n") is None
 
 
+@tried_again
 def test_what_a_thread_fetches_counts_for_it_alone(tmp_path: Path) -> None:
     file = on_a_device(tmp_path, 8 << 20)
     seen: dict[str, int] = {}
@@ -158,6 +160,7 @@ def test_what_a_thread_fetches_counts_for_it_alone(tmp_path: Path) -> None:
     assert after - before < a_little
 
 
+@tried_again
 def test_pages_are_counted_alike_by_both_calls_and_leave_when_told(tmp_path: Path) -> None:
     file = on_a_device(tmp_path, (1 << 20) + 5)
     with file.open("rb") as opened:
@@ -170,6 +173,7 @@ def test_pages_are_counted_alike_by_both_calls_and_leave_when_told(tmp_path: Pat
         assert pages.by_mincore(number) == 0
 
 
+@tried_again
 def test_pages_that_were_just_written_leave_too(tmp_path: Path) -> None:
     file = on_a_device(tmp_path, 4096)
     file.write_bytes(os.urandom(1 << 20))

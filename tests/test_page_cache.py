@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 import pytest
 from pages_of_files import forget, on_a_device, remember, skip_unless_on_a_device
+from tries import tried_again
 
 from rayio.errors import StorageError
 from rayio.machine import pages
@@ -71,6 +72,7 @@ def in_memory(tmp_path: Path) -> Iterator[Path]:
     own.rmdir()
 
 
+@tried_again
 def test_what_is_read_comes_from_the_device_once_and_then_from_the_page_cache(tmp_path: Path) -> None:
     file = on_a_device(tmp_path, 6 << 20)
     served = read(tmp_path, "use", whole)
@@ -89,6 +91,7 @@ def test_what_is_read_comes_from_the_device_once_and_then_from_the_page_cache(tm
 
 @pytest.mark.parametrize("page_cache", ["drop", "direct"])
 @pytest.mark.parametrize("is_warm", [True, False])
+@tried_again
 def test_without_the_page_cache_everything_comes_from_the_device(
     tmp_path: Path, page_cache: PageCache, is_warm: bool
 ) -> None:
@@ -137,6 +140,7 @@ def test_direct_writes_leave_the_bytes_that_buffered_ones_leave(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("fsync", [True, False])
+@tried_again
 def test_what_was_written_is_on_the_device_and_not_in_memory(tmp_path: Path, fsync: bool) -> None:
     skip_unless_on_a_device(tmp_path)
     for page_cache in ("use", "drop", "direct"):
@@ -146,6 +150,7 @@ def test_what_was_written_is_on_the_device_and_not_in_memory(tmp_path: Path, fsy
     assert resident(tmp_path / "drop") == resident(tmp_path / "direct") == 0
 
 
+@tried_again
 def test_pages_that_another_program_maps_stay_and_are_counted(tmp_path: Path) -> None:
     file = on_a_device(tmp_path, 1 << 20)
     with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as mapped:
@@ -158,6 +163,7 @@ def test_a_file_system_in_memory_fetches_nothing_and_drops_nothing(in_memory: Pa
     assert moved(read(in_memory, "drop", whole)) == (1 << 20, 0, 2 << 20)
 
 
+@tried_again
 def test_a_file_system_that_counts_nothing_is_watched(tmp_path: Path) -> None:
     """What no counter says is seen from what reads add to the page cache."""
     file = on_a_device(tmp_path, 6 << 20)

@@ -61,6 +61,16 @@ def test_a_run_that_broke_off_goes_on_from_its_newest_checkpoint(tmp_path: Path)
         resume(run.address)
 
 
+def test_what_an_earlier_part_survived_stays_in_the_result(tmp_path: Path) -> None:
+    deaths = [{"kind": "rank", "number": 1, "at_step": step} for step in (6, 18)]
+    survived = {**ENDING, "events": deaths, "policy": "from_checkpoint", "max_restarts": 1}
+    run = resume(broken_off(tmp_path, failures=survived))
+    is_whole(run)
+    assert run.result.failures is not None
+    attempts = [(one.attempt, one.cause, one.epoch, one.step) for one in run.result.failures.attempts]
+    assert attempts == [(1, "rank 1", 0, 4), (2, "the run", 1, 4)]
+
+
 def test_a_checkpoint_whose_files_are_gone_is_passed_over(tmp_path: Path) -> None:
     address = broken_off(tmp_path)
     (tmp_path / "ck" / "epoch-0000-step-00000007" / "rayio-checkpoint.json").unlink()
@@ -121,3 +131,15 @@ def test_a_killed_driver_leaves_spans_and_a_checkpoint_to_go_on_from(tmp_path: P
     simulation, _ = lived(wanted)
     measured = Outcome(wanted, simulation.plan, [], run.directory.spans())
     assert counted(measured, 0) == simulation.delivered(0)
+
+
+def test_a_driver_that_is_killed_on_purpose_dies_once(tmp_path: Path) -> None:
+    changed = {"dataset__path": "data", "train__compute": "20 ms", "checkpoint": SAVED}
+    wanted = on_disk(scenario(**changed, failures={"events": [{"kind": "driver", "at": "300 ms"}]}), tmp_path)
+    (tmp_path / "wanted.yaml").write_text(to_yaml(wanted))
+    command = [sys.executable, "-m", "rayio", "run", "wanted.yaml", "--engine", "local", "--resume", "run"]
+    where = os.environ | {"PYTHONPATH": str(Path(rayio.__file__).parents[1])}
+    killed = subprocess.run(command, cwd=tmp_path, env=where, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not (tmp_path / "run" / "result.json").exists()
+    is_whole(resume(str(tmp_path / "run")))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -311,6 +312,10 @@ def test_a_scenario_in_python_names_itself_in_errors() -> None:
 
 @pytest.mark.parametrize("name", packaged())
 def test_the_schema_accepts_every_packaged_scenario_as_it_is_written(name: str) -> None:
-    validator = pytest.importorskip("jsonschema").Draft202012Validator(json_schema())
     text = (Path(__file__).parents[1] / "scenarios" / f"{name}.yaml").read_text(encoding="utf-8")
-    assert [error.message for error in validator.iter_errors(yaml.safe_load(text))] == []
+    assert [error.message for error in validator().iter_errors(yaml.safe_load(text))] == []
+
+
+@cache
+def validator() -> Any:
+    return pytest.importorskip("jsonschema").Draft202012Validator(json_schema())

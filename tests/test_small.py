@@ -18,9 +18,16 @@ OTHERS = {"s3-autoscaled", "unet3d-small"}
 #: Checkpoints that differ from node to node, which one node cannot have.
 UNEVEN = {"llama3-405b", "llama3-1t"}
 FULL = [name for name in packaged() if not name.endswith(SMALL) and name not in OTHERS | UNEVEN]
-#: Workloads whose simulation in full takes most of a second or more.
+#: Workloads whose simulation in full takes half a second or more.
 LONG = {
+    "candle_nt3",
+    "climate",
+    "climate_seg",
+    "cosmic_tagger",
     "cosmoflow",
+    "cosmoflow-h100",
+    "cosmoflow-v100",
+    "imagenet",
     "dlrm-b200",
     "ffn",
     "hepcnn",

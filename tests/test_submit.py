@@ -233,6 +233,29 @@ def test_ctrl_c_stops_the_job_and_leaves_a_run(head: Head, tmp_path: Path) -> No
     assert json.loads(out)["jobs"][-1]["status"] == "STOPPED"
 
 
+def test_a_job_whose_driver_was_killed_goes_on_in_the_same_run_directory(head: Head, tmp_path: Path) -> None:
+    where, run = ("--address", head.address), tmp_path / "runs" / "cut"
+    saved = "checkpoint={every: {steps: 5}, path: ck, model: {bytes: 5 KB}}"
+    long = [word for word in SMALL if word != "checkpoint=none"] + ["train.epochs=60", "train.compute=40 ms", saved]
+    same = ("submit", "unet3d-small", *long, *where, "--resume", str(run), "--json")
+    process = head.start(*same)
+    ends = time.monotonic() + 120
+    while not (run / "resume.json").exists() and time.monotonic() < ends and process.poll() is None:
+        time.sleep(0.2)
+    os.kill(json.loads((run / "run.json").read_text())["pid"], signal.SIGKILL)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode != 0, out + err
+    assert not (run / "result.json").exists()
+    code, out, err = head.rayio("submit", *where, "--resume", str(run), "--json")
+    assert code == 0, err
+    result = json.loads(out)["result"]
+    assert (result["ledger"]["even"], result["ledger"]["delivered_steps"]) == (True, 60 * 2)
+    assert [one["is_from_checkpoint"] for one in result["failures"]["attempts"]] == [True]
+    code, _, err = head.rayio(*same)
+    assert code == 2
+    assert "is complete (exit code 0): nothing is left to resume" in err
+
+
 def test_a_job_that_is_left_alone_is_stopped_by_its_name_and_the_doctor_looks_from_inside(
     head: Head, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -74,6 +75,24 @@ def test_explain_names_the_planted_cause(tmp_path: Path, reading: int, cause: st
     assert explained.prediction is not None
     assert explained.prediction.workers == 4, "4 workers make a batch every 10 ms, which the loop takes in 10"
     assert explained.prediction.au == pytest.approx(1, abs=0.03)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("ahead", "together"), [(1, 1), (0, 3), (1, 2)])
+def test_batches_that_a_framework_takes_ahead_are_what_a_rank_waits_for(
+    tmp_path: Path, ahead: int, together: int, workers: int
+) -> None:
+    """Accelerate takes a batch ahead of the one it gives; Transformers takes all that it accumulates."""
+    in_turn(tmp_path / "run", read=40, compute=10, workers=workers, ahead=ahead, together=together)
+    run = rayio.Run.open(tmp_path / "run")
+    assert run.result.steps == 60
+    assert run.result.samples_per_second == pytest.approx(100 * workers, rel=0.08)
+    explained = run.explain(simulate=False)
+    assert explained.verdict.cause == "read"
+    lost = {row.cause: row.seconds for row in explained.verdict.table}
+    waited = sum(lost.values())
+    assert waited == pytest.approx((explained.verdict.data_wait_share or 0) * explained.verdict.seconds)
+    assert lost["read"] == pytest.approx(waited, rel=0.02), lost
 
 
 @pytest.mark.parametrize("nbytes", [0, 400_000])
@@ -249,6 +268,46 @@ def test_watching_leaves_batches_as_they_are_and_records_each(tmp_path: Path, wo
         assert {*reads["role"]} == {"rank"}
 
 
+class Wrapped:
+    """A loader as Accelerate makes it: it says that it is a DataLoader, has another one, and takes a batch ahead."""
+
+    def __init__(self, loader: Any) -> None:
+        self.base_dataloader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "base_dataloader":
+            raise AttributeError
+        return getattr(self.base_dataloader, name)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self.base_dataloader)
+
+    def __len__(self) -> int:
+        return len(self.base_dataloader)
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iter(self.base_dataloader)
+        batch = next(batches)
+        for following in batches:
+            yield batch
+            batch = following
+        yield batch
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_that_a_framework_wrapped_is_watched_to_its_workers(tmp_path: Path, workers: int) -> None:
+    inner = _loader(workers, worker_init_fn=_mark)
+    with rayio.watch(Wrapped(inner), out=tmp_path / "run", accumulate=2) as loader:
+        for _batch in loader:
+            rayio.step()
+    assert inner.worker_init_fn is _mark
+    run = rayio.Run.open(tmp_path / "run")
+    assert (run.spans()["name"] == "read").sum() == 4
+    header = json.loads((tmp_path / "run" / "watch" / "rank-00000.json").read_text())
+    assert (header["loader"]["ahead"], header["loader"]["together"]) == (1, 2)
+
+
 def test_workers_that_end_with_an_epoch_are_recorded_in_the_next(tmp_path: Path) -> None:
     with rayio.watch(_loader(1, persistent_workers=False), out=tmp_path / "run") as loader:
         for _ in range(2):
@@ -301,6 +360,9 @@ def test_pauses_of_a_loop_have_their_names(tmp_path: Path) -> None:
     spans = rayio.Run.open(tmp_path / "run").spans()
     assert [*spans[spans["name"] == "checkpoint"]["step"]] == [1, 3]
     assert (spans["name"] == "evaluate").sum() == 1
+    evaluation = rayio.Run.open(tmp_path / "run").result.evaluation
+    assert evaluation is not None
+    assert (evaluation.rounds, evaluation.au, evaluation.data_wait_share) == (1, None, None), "nobody saw its steps"
 
 
 def test_rows_are_on_disk_before_the_loop_ends(tmp_path: Path) -> None:

@@ -64,26 +64,32 @@ def in_turn(
     decode: float = 0.0,
     nbytes: int = 0,
     is_shared: bool = False,
+    ahead: int = 0,
+    together: int = 1,
 ) -> Loop:
     """Write the loop of one rank whose workers take ``read`` + ``decode`` ms a batch, by PyTorch's rules, no overhead.
 
     With ``is_shared`` one batch is read at a time. Batch n is dealt to worker n mod W when the rank has batch n - W·P;
-    the rank takes batches in order.
+    the rank takes batches in order, ``together`` of them at a time, and has ``ahead`` more before it works on any.
     """
+    facts = {"ahead": ahead, "together": together} if ahead or together > 1 else {}
     loop = Loop(out, num_workers=workers, prefetch_factor=prefetch, persistent_workers=True, batches=steps,
-                samples=4 * steps)  # fmt: skip
+                samples=4 * steps, **facts)  # fmt: skip
     had: list[float] = []
     ended: list[float] = []
     rows, loads = [], [[] for _ in range(workers)]  # type: ignore[var-annotated]
     now = 0.0
     for step in range(steps):
-        granted = had[step - workers * prefetch] if step >= workers * prefetch else 0.0
-        begin = max(granted, ended[step - workers] if step >= workers else 0.0)
-        served = max(begin, ended[-1] if is_shared and ended else 0.0)
-        ended.append(served + read + decode)
-        loads[step % workers].append((0, step // workers, begin, ended[-1], served - begin + read))
-        arrived = max(now, ended[-1])
-        had.append(arrived)
+        arrived = now
+        wanted = min(step - step % together + together + ahead, steps)
+        for batch in range(len(had), wanted):
+            granted = had[batch - workers * prefetch] if batch >= workers * prefetch else 0.0
+            begin = max(granted, ended[batch - workers] if batch >= workers else 0.0)
+            served = max(begin, ended[-1] if is_shared and ended else 0.0)
+            ended.append(served + read + decode)
+            loads[batch % workers].append((0, batch // workers, begin, ended[-1], served - begin + read))
+            arrived = max(arrived, ended[-1])
+            had.append(arrived)
         rows.append((0, step, now, arrived, arrived + compute))
         now = arrived + compute
     loop.rank(0, rows)

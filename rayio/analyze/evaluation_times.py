@@ -15,7 +15,8 @@ def evaluation(run: RunInSlices, training_epochs: int) -> Evaluation | None:
 
     AU per rank = Σ compute / Σ time from the first request for a batch to the end, over its evaluations; ``au`` is the
     mean over ranks, never divided by their number again as DLIO's is. ``rounds`` are the evaluations of the rank with
-    the most, ``steps`` the sum over ranks, ``mean_seconds`` the mean time of a rank for an evaluation.
+    the most, ``steps`` the sum over ranks, ``mean_seconds`` the mean time of a rank for an evaluation. Where steps in
+    evaluations were not recorded, as in a watched loop, shares are None.
     """
     whole = run.of("evaluate")
     if not len(whole.rank):
@@ -31,7 +32,7 @@ def evaluation(run: RunInSlices, training_epochs: int) -> Evaluation | None:
 
     computes, waits = finished(run.of("eval_compute")), finished(run.of("eval_data_wait"))
     total, busy, waited = (sums_by(*work, ranks) for work in ((whole.rank, whole.duration), computes, waits))
-    took = total > 0
+    took = (total > 0) & bool(len(computes[0]) or len(waits[0]))
     au = busy[took] / total[took]
     return Evaluation(
         au=float(au.mean()) if len(au) else None,

@@ -29,7 +29,7 @@ from rayio.records.run_result import RunResult
 
 SHORT_RUN, OVERHEAD, NOT_REPRODUCED = "short_run", "overhead", "not_reproduced"
 MACHINE_SPEED, PAGE_CACHE, CONTRADICTION = "machine_speed", "page_cache", "contradiction"
-BUSY_MACHINE, RESTORED_FROM_MEMORY = "busy_machine", "restored_from_memory"
+BUSY_MACHINE, RESTORED_FROM_MEMORY, OTHER_SIZE = "busy_machine", "restored_from_memory", "other_size"
 
 #: Share of step time above which the emulator's overhead is a doubt.
 MOST_OVERHEAD = 0.02
@@ -42,6 +42,8 @@ MOST_BUSY = 0.9
 REPRODUCED, REPRODUCED_FACTOR = 0.05, 1.25
 #: Calibrated costs reproduce a run if its steps take this share more or less time with them.
 REPRODUCED_STEP = 0.1
+#: Samples have another size than those that costs were calibrated with if it differs by more than this factor.
+OTHER_SAMPLES = 1.2
 #: Machines whose times of fixed work differ by more than this factor have another speed. On an idle machine the time
 #: differs by a tenth.
 OTHER_SPEED = 1.25
@@ -128,6 +130,14 @@ def other_steps(simulated: float, measured: float) -> Doubt | None:
         return None
     numbers = {"simulated_step": simulated, "measured_step": measured}
     return Doubt(code=NOT_REPRODUCED, numbers=numbers, names={}, invalidates=(PREDICTION, CHANGES, INTERVAL))
+
+
+def other_size(calibrated: float | None, now: float) -> Doubt | None:
+    """Return the doubt about costs of samples of one size that are charged to samples of another (bytes)."""
+    if not calibrated or not now or (factor := max(calibrated, now) / min(calibrated, now)) <= OTHER_SAMPLES:
+        return None
+    numbers = {"calibrated": calibrated, "now": now, "factor": factor}
+    return Doubt(code=OTHER_SIZE, numbers=numbers, names={}, invalidates=(CAPACITY, SETTING))
 
 
 def contradiction(cause: str, share: float, change: str, time_saved: float) -> Doubt | None:
@@ -238,6 +248,7 @@ def _freed(result: RunResult) -> float:
 def _badness(doubt: Doubt) -> float:
     numbers = doubt.numbers
     return max(
+        numbers.get("factor", 0.0),
         numbers.get("overhead", 0.0),
         numbers.get("share", 0.0),
         numbers.get("steps", 0.0),

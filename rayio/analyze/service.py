@@ -138,7 +138,7 @@ class _Writers:
         self.who: set[str] = set()
 
     def count(self, spans: pa.Table, window: Window) -> None:
-        is_write = is_text(spans, "name", "write", "fsync") & is_text(spans, "role", "checkpoint_writer")
+        is_write = is_text(spans, "name", "write", "fsync", "serialise") & is_text(spans, "role", "checkpoint_writer")
         chosen = np.flatnonzero(is_write & (plain(spans.column("lane")) == 0))
         if not len(chosen):
             return

@@ -13,8 +13,9 @@ from rayio.trace.slices import Slices
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Spans of files that are written, with the wait until they are durable, and of those that are read back.
-WRITTEN, READ = ("write", "fsync"), ("load",)
+#: Spans of files that are written, with the wait until they are durable, and of those that are read back; and of what
+#: the engine of checkpoints takes
+WRITTEN, READ = ("write", "fsync", "serialise"), ("load", "deserialise")
 MIB = 1 << 20
 
 

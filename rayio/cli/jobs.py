@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rayio.cli.arguments import AsJson, Overrides, Source
+from rayio.cli.arguments import AsJson, MaybeSource, Overrides
 from rayio.cli.fitting import columns, fit
 from rayio.cli.grouped import CLUSTERS
 from rayio.cli.output import only_json, print_json
@@ -46,7 +46,7 @@ Installed = Annotated[bool, typer.Option("--installed", help="Use the cluster's 
 
 
 def submit(
-    source: Source,
+    source: MaybeSource = None,
     overrides: Overrides = None,
     address: Dashboard = None,
     out: Annotated[
@@ -60,6 +60,13 @@ def submit(
     root: ClusterRoot = None,
     pip: Pip = False,
     installed: Installed = False,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            help="Go on with the run in this directory if it broke off. With SCENARIO it is started if there is none.",
+            metavar="RUN",
+        ),
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Print the job's id and do not wait for it.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -72,12 +79,17 @@ def submit(
     """
     from rayio.remote.jobs import submit as submitting
 
+    if source is None and resume is None:
+        raise typer.BadParameter("give a SCENARIO, or --resume RUN")
+    for option, value in (("--out", out), ("--root", root if source is None else None)):
+        if resume is not None and value is not None:
+            raise typer.BadParameter(f"{option} {value} does not go with --resume: the run has its own")
     terminal = Terminal()
     where = dashboard(address)
     with only_json(as_json):
         jobs, job_id = submitting.submit(
-            source, overrides or (), address=where, out=out, root=root, pip=pip, is_installed=installed,
-            reporter=terminal,
+            source, overrides or (), address=where, out=out, resumed=resume, root=root, pip=pip,
+            is_installed=installed, reporter=terminal,
         )  # fmt: skip
         ended = None if detach else submitting.follow(jobs, job_id, terminal)
     if ended is not None:

@@ -47,6 +47,17 @@ def k8s(
     service_account: Annotated[
         str | None, typer.Option(help="ServiceAccount of the pods.", show_default="the namespace's", metavar="NAME")
     ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            help="Run directory, kept in a claim or bucket, in which the job goes on each time it is tried again.",
+            metavar="RUN",
+        ),
+    ] = None,
+    retries: Annotated[
+        int | None,
+        typer.Option(min=0, max=100, help="Tries after the first, with --resume.", show_default="3 with --resume"),
+    ] = None,
 ) -> None:
     """Print Kubernetes manifests that run a scenario.
 
@@ -62,7 +73,7 @@ def k8s(
         raise typer.BadParameter("no image for the pods; give --image IMAGE (k8s/Dockerfile builds one)")
     job = job_of(
         source, overrides or (), image=image, name=name, root=root, workers=workers, claim=claim, secret=secret,
-        service_account=service_account,
+        service_account=service_account, resumed=resume, retries=retries,
     )  # fmt: skip
     for warning in job.warnings:
         Terminal().warn(warning)

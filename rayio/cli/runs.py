@@ -75,7 +75,8 @@ def run(
     resume: Annotated[
         str | None,
         typer.Option(
-            help="Go on with a run that broke off, from its newest complete checkpoint; without SCENARIO.",
+            help="Go on with a run that broke off, from its newest complete checkpoint. With SCENARIO it is started if "
+            "there is none.",
             metavar="RUN",
             autocompletion=completion.runs,
         ),
@@ -93,24 +94,22 @@ def run(
     from rayio.model.engine import engine_named
 
     if resume is not None:
-        from rayio.session.dataset import resolve
-        from rayio.session.resume import resume as go_on
-
-        for option, value in (("--out", out), ("--root", root), ("--otlp", otlp), ("--grpc", grpc), ("--trace", trace)):
+        for option, value in (("--out", out), ("--otlp", otlp), ("--grpc", grpc), ("--trace", trace)):
             if value is not None:
                 raise typer.BadParameter(f"{option} {value} does not go with --resume: the run has its own")
+        if repeat != 1:
+            raise typer.BadParameter(f"--repeat {repeat} does not go with --resume RUN, which is one run")
+        if source is None and root is not None:
+            raise typer.BadParameter(f"--root {root} does not go with --resume: the run has its own")
+        _check_engine(engine, address)
         with only_json(as_json):
-            own = None if source is None else resolve(source, overrides)
-            done = go_on(resume, own, address=address, reporter=Terminal())
+            done = _resumed(resume, source, overrides, engine, address, root)
             page = _shown(done, report, as_json=as_json)
         _conclude([done], [page], as_json=as_json)
         return
     if source is None:
         raise typer.BadParameter("give a SCENARIO, or --resume RUN")
-    if address is not None and engine != "ray":
-        raise typer.BadParameter(f"--address {address} goes with --engine ray; {engine} uses no cluster")
-    if engine not in ("ray", "local"):
-        raise typer.BadParameter(f"{engine!r} is not ray or local (for the virtual clock: rayio simulate)")
+    _check_engine(engine, address)
     if select is not None and otlp is None and grpc is None:
         raise typer.BadParameter(f"--select {select} applies to a collector; give --otlp URL or --grpc HOST:PORT too")
     wanted = _traced(overrides, trace)
@@ -135,6 +134,25 @@ def run(
                 )
                 pages.append(_shown(runs[-1], report, as_json=as_json, end="\n\n" if repeat > 1 else "\n"))
     _conclude(runs, pages, as_json=as_json)
+
+
+def _check_engine(engine: str, address: str | None) -> None:
+    if address is not None and engine != "ray":
+        raise typer.BadParameter(f"--address {address} goes with --engine ray; {engine} uses no cluster")
+    if engine not in ("ray", "local"):
+        raise typer.BadParameter(f"{engine!r} is not ray or local (for the virtual clock: rayio simulate)")
+
+
+def _resumed(
+    path: str, source: str | None, overrides: list[str] | None, engine: str, address: str | None, root: str | None
+) -> Run:
+    """Go on with a run, or start it if there is none and a scenario is given."""
+    from rayio.session.resume import resume, start_or_resume
+
+    terminal = Terminal()
+    if source is None:
+        return resume(path, address=address, reporter=terminal)
+    return start_or_resume(path, source, overrides, engine=engine, address=address, root=root, reporter=terminal)
 
 
 def _shown(done: Run, report: bool | None, *, as_json: bool, end: str = "\n") -> str | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,6 +111,10 @@ class Layout:
             return self.listing.names[file]
         return f"{file // self.files_per_folder:06d}/{file:09d}{self.extension}"
 
+    def paths(self, files: NDArray[np.int64]) -> Paths:
+        """Return the paths of files, each computed when it is needed."""
+        return Paths(self, files)
+
     def sample_bytes_of(self, files: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the bytes of every sample in each of ``files`` (any shape), in O(len).
 
@@ -172,3 +176,24 @@ class Layout:
         files = np.full_like(index, file)
         samples = index + file * self.samples_per_file
         return Batch(-1, -1, -1, samples, files, index, self.delivered_bytes_of(samples, files))
+
+
+class Paths(Sequence[str]):
+    """A list of the paths of files, each computed when it is needed: a text costs more than all else of a request."""
+
+    def __init__(self, layout: Layout, numbers: NDArray[np.int64]) -> None:
+        self.layout = layout
+        #: The number of each file in the dataset.
+        self.numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[str]: ...
+    def __getitem__(self, place: int | slice) -> str | list[str]:
+        if isinstance(place, slice):
+            return [*map(self.layout.path, self.numbers[place].tolist())]
+        return self.layout.path(int(self.numbers[place]))

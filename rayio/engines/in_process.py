@@ -292,7 +292,7 @@ class InProcess:
             self._writers[number] = LocalWriter(env, delay_ns, completion)
         try:
             lives = [self.wiring.rank(tally.rank, self, tally) for tally in self.tallies]
-            if self.plan.stages:
+            if self.plan.workflow:
                 start, tallies = self.wiring.stage_process, self._stage_tallies
                 lives.append(Conductor(self.plan.workflow, self.kernel, start, tallies).run())
             await self.kernel.gather(*lives)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -23,8 +24,12 @@ from rayio.model.queue_levels import levels_of
 from rayio.model.standing import Vigil, silence
 from rayio.model.wiring import check_loader, files_of, stalls_of
 from rayio.reporter import SILENT
+from rayio.scenario.failures import ENDING
 from rayio.signals import cancelling, hold
 from rayio.trace.recorder import Recorder
+
+#: The kind of failure that kills this process.
+DRIVER = "driver"
 
 
 def run(
@@ -59,7 +64,7 @@ def run(
             await live()
             hold()
 
-    lives = attempts or Attempts(plan, tallies, Saved(plan.world_size))
+    lives = attempts or Attempts(plan, tallies, Saved(plan.world_size), kinds=(*ENDING, DRIVER))
 
     async def live() -> None:
         asyncio.get_running_loop().set_exception_handler(_unless_interrupted)
@@ -91,6 +96,8 @@ def run(
 
         async def dying(death: Death) -> None:
             await kernel.sleep_until(death.at)
+            if death.kind == DRIVER:
+                os.kill(os.getpid(), signal.SIGKILL)
             raise DeadError(death)
 
         if plan.trace.captures:
@@ -154,7 +161,7 @@ class LocalEngine:
     is_virtual: ClassVar[bool] = False
 
     def __init__(self, plan: Plan, site: Site) -> None:
-        self.plan = bounded(plan)
+        self.plan = bounded(plan, (DRIVER,))
         self.site = site
         self.outcome = Outcome.of(plan)
         self.outcome.notes += threads_note(plan, "local")
@@ -179,13 +186,15 @@ class LocalEngine:
         recording, began, queues = self._recording, time.monotonic(), list[PrefetchQueue]()
 
         def look() -> None:
+            recording.keeper.remember(attempts.restarts)
             levels = levels_of(queues, outcome.tallies)
             watch({**recording.look(), "levels": levels}, time.monotonic() - began)
 
         plan, site, outcome = self.plan, self.site, self.outcome
         if not plan.modelled:
             outcome.meet([sighting.look(plan, site.root)], plan, site)
-        attempts = Attempts(plan, outcome.tallies, Saved(plan.world_size, recording.keeper.keep))
+        saved = Saved(plan.world_size, recording.keeper.keep)
+        attempts = Attempts(plan, outcome.tallies, saved, kinds=(*ENDING, DRIVER))
         try:
             outcome.notes += run(
                 plan, recording.recorder, site.root, outcome.tallies, look, site.run_id, site.reporter.say, queues,
@@ -194,6 +203,7 @@ class LocalEngine:
             outcome.notes += attempts.notes()
         finally:
             outcome.restarts, outcome.stages = attempts.restarts, attempts.stages
+            recording.keeper.remember(attempts.restarts)
             if not plan.modelled:
                 outcome.after = [sighting.look(plan, site.root)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -13,6 +13,7 @@ from rayio.errors import ScenarioError, StorageError
 from rayio.model.engine import Outcome, Site
 from rayio.model.plan import IN_FLIGHT_SHARE, Plan
 from rayio.model.resuming import Keeper
+from rayio.scenario.failures import BREAKING
 from rayio.signals import uninterrupted
 from rayio.trace.arrow import empty_table
 from rayio.trace.parts import Parts
@@ -29,7 +30,7 @@ class Recording:
         self.outcome = outcome
         self.progress = Progress()
         self.parts = Parts(site.directory)
-        self.keeper = Keeper(site.directory)
+        self.keeper = Keeper(site.directory, plan.world_size)
         to_ipc(empty_table())  # imports Arrow now: during the run that would stop every role's clock
 
     def look(self) -> Mapping[str, Any]:
@@ -62,13 +63,15 @@ class Recording:
             raise
 
 
-def bounded(plan: Plan) -> Plan:
+def bounded(plan: Plan, kinds: Sequence[str] = BREAKING) -> Plan:
     """Return the plan with ``loader.max_bytes_in_flight: auto`` replaced by a share of free memory.
+
+    ``kinds`` are those of failures that this engine carries out besides ranks and nodes; the default is the model's.
 
     Raises:
         ScenarioError: what workers keep of files does not fit, or a failure is possible on Ray only.
     """
-    for line in () if plan.failures is None else plan.failures.killed_on_ray_only():
+    for line in () if plan.failures is None else plan.failures.killed_on_ray_only(*kinds):
         raise ScenarioError(line)
     free = psutil.virtual_memory().available // plan.cluster.nodes
     plan.check_memory(free)

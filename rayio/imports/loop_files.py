@@ -11,7 +11,7 @@ import numpy as np
 
 from rayio.errors import StorageError
 from rayio.files import NotAFileError, parse_json, read_regular
-from rayio.imports.loops import Loads, Pause, RankLoop, no_times
+from rayio.imports.loops import Ints, Loads, Pause, RankLoop, no_times
 from rayio.place import MAX_STEPS
 from rayio.trace.loop_files import (
     CHECKPOINT,
@@ -33,7 +33,7 @@ _WANTED: dict[str, type] = {
 }  # fmt: skip
 
 #: What a loader tells in whole numbers, and the largest numbers in a header; others are at most those of steps.
-_NUMBERS = ("batch_size", "num_workers", "prefetch_factor", "samples", "batches")
+_NUMBERS = ("batch_size", "num_workers", "prefetch_factor", "samples", "batches", "ahead", "together")
 _MOST = {"anchor_ns": 1 << 61, "begin_ns": 1 << 61, "pid": (1 << 31) - 1, "samples": 1 << 61, "batches": 1 << 61}
 
 
@@ -143,6 +143,16 @@ def _loop(folder: Path, rank: int, header: Mapping[str, Any], anchor: int, node:
     )  # fmt: skip
 
 
+def _waited_for(batch: Ints, ahead: int, together: int) -> Ints:
+    """Return the step whose wait is for a batch.
+
+    A loop takes ``together`` batches before it works on the first of them, and ``ahead`` more. So the wait of step n is
+    for batch n + ``ahead`` where it takes one at a time.
+    """
+    group = -(-(batch - ahead - together + 1) // together)
+    return np.maximum(group, 0) * together
+
+
 def _loads(folder: Path, rank: int, header: Mapping[str, Any], anchor: int) -> tuple[Loads, bool]:
     """Return what the workers of a rank loaded, and True if any of it was within ``rayio.reading()``.
 
@@ -167,6 +177,7 @@ def _loads(folder: Path, rank: int, header: Mapping[str, Any], anchor: int) -> t
         starts = np.flatnonzero(np.diff(epoch[order], prepend=-1))
         place = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
         step[order] = place
+    step = _waited_for(step, int(facts.get("ahead") or 0), int(facts.get("together") or 1))
     begin, end = rows["begin"] + anchor, rows["end"] + anchor
     length = end - begin
     waited = np.clip(length - rows["cpu"], 0, length)

@@ -8,7 +8,7 @@ one: it is what the ledger counts when the run goes on from there. Everything he
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -26,9 +26,12 @@ from rayio.records.failures import Restart
 from rayio.scenario.failures import ENDING, named
 from rayio.units import format_seconds
 
+#: The cause of a restart that a run does not know.
+BROKE_OFF = "the run"
+
 
 class Death(NamedTuple):
-    """The death of a rank or a node at a time (ns, as the run's clock counts)."""
+    """The death of a rank, a node or another part of a run at a time (ns, as the run's clock counts)."""
 
     kind: str
     number: int
@@ -40,6 +43,14 @@ class Death(NamedTuple):
     def name(self) -> str:
         """The name of what died."""
         return named(self.kind, self.number)
+
+
+class BrokenOffError(RunError):
+    """A run that lost what it cannot replace while it lives; it can go on in its directory, in a further attempt."""
+
+    #: What died, in words, and the address of the run directory.
+    cause: str = BROKE_OFF
+    directory: str = ""
 
 
 class DeadError(RunError):
@@ -71,6 +82,8 @@ class Resumed:
     reached: tuple[int, int] = (-1, -1)
     redone_steps: int = 0
     restarts: tuple[Restart, ...] = ()
+    #: What died, in words; a run whose driver died only knows that it broke off.
+    cause: str = BROKE_OFF
 
 
 class Saved:
@@ -104,10 +117,13 @@ class Attempts:
     """The attempts of a run: when the next failure comes, and where the run goes on after one.
 
     ``plan`` is that of the first attempt; ``tallies`` are the run's, one for each rank, which a restart sets back to
-    the checkpoint. ``begin`` is the time of the first attempt (ns).
+    the checkpoint. ``begin`` is the time of the first attempt (ns). ``kinds`` are those of failures that end
+    an attempt.
     """
 
-    def __init__(self, plan: Plan, tallies: list[Tally], saved: Saved, begin: int = 0) -> None:
+    def __init__(
+        self, plan: Plan, tallies: list[Tally], saved: Saved, begin: int = 0, kinds: Collection[str] = ENDING
+    ) -> None:
         self.first = plan
         self.tallies = tallies
         self.saved = saved
@@ -117,11 +133,9 @@ class Attempts:
         #: What the processes of each stage did.
         self.stages: list[StageTally] = []
         section = plan.failures
-        #: Events on ranks and nodes that have not happened, by position.
+        #: Events that end an attempt and have not happened, by position.
         self._events = {
-            place: event
-            for place, event in enumerate(() if section is None else section.events)
-            if event.kind in ENDING
+            place: event for place, event in enumerate(() if section is None else section.events) if event.kind in kinds
         }
         self._missed: list[str] = []
         self.plan = self._planned(None, plan.start.attempt)
@@ -146,7 +160,7 @@ class Attempts:
             *earlier.restarts,
             Restart(
                 attempt=start.attempt,
-                cause="the run",
+                cause=earlier.cause,
                 at=(earlier.ended - earlier.began) / 1e9,
                 detect_seconds=0.0,
                 restart_seconds=max(0.0, (now - earlier.ended) / 1e9),

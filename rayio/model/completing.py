@@ -16,7 +16,9 @@ from rayio.place import Where, checkpoint_place
 class Complete(Protocol):
     """A function that writes a manifest: ``rayio.model.roles.complete``."""
 
-    def __call__(self, env: Env, manifest: Manifest, at: Where, *, fsync: bool) -> Awaitable[None]:
+    def __call__(
+        self, env: Env, manifest: Manifest, index: Mapping[str, bytes], at: Where, *, fsync: bool
+    ) -> Awaitable[None]:
         """Return when the manifest is there."""
 
 
@@ -45,6 +47,10 @@ class Completion:
     def _files(self) -> Mapping[str, int]:
         return self.checkpointing.files
 
+    @cached_property
+    def _num_parts(self) -> int:
+        return len(self.checkpointing.parts)
+
     async def report(self, durable: Mapping[str, Sequence[str]], at: Where) -> list[str]:
         """Add durable files, by folder, and complete the checkpoints that now have all; return complete ones."""
         if at.attempt != self._attempt:  # all ranks began again: they save what followed their checkpoint anew
@@ -58,7 +64,7 @@ class Completion:
                 continue
             there = self._durable.setdefault(folder, set())
             there.update(names)
-            if len(there) == len(self._files):
+            if len(there) == self._num_parts:
                 self._begun.add(folder)
                 del self._durable[folder]
                 await self._finish(folder, at)
@@ -92,7 +98,8 @@ class Completion:
             assert place is not None
             now = 0 if env.store is None else env.kernel.now()  # a model's manifest has the same size at any time
             manifest = self.checkpointing.manifest(place, self.run, at.attempt, now, self._files)
-            await self._write(env, manifest, Where(0, *place, at.attempt), fsync=self.checkpointing.fsync)
+            index = self.checkpointing.index
+            await self._write(env, manifest, index, Where(0, *place, at.attempt), fsync=self.checkpointing.fsync)
             self._complete.add(folder)
             await self._retire(manifest)
         finally:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from rayio.model.kernel import Kernel
 from rayio.model.ledger import Tally
-from rayio.model.verified import REMEDY, verified
+from rayio.model.savers import Raw, Saver
 from rayio.place import Where
 from rayio.storage.base import Requests, Served, Storage
 from rayio.storage.itemise import Samples
@@ -35,22 +35,6 @@ class Shard(NamedTuple):
     period: int = 0
 
 
-class Loaded(NamedTuple):
-    """How a file is read that rayio wrote: its span, the address of its latencies, its storage, and a remedy.
-
-    None is the address of a checkpoint, or the storage of the environment.
-    """
-
-    name: str
-    address: tuple[int, int, int] | None
-    storage: Storage | None
-    remedy: str
-
-
-#: How a shard of a checkpoint is read.
-OF_CHECKPOINT = Loaded("load", None, None, REMEDY)
-
-
 class WriterPort(Protocol):
     """A rank's end of a checkpoint writer."""
 
@@ -62,6 +46,10 @@ class WriterPort(Protocol):
 
     async def report(self, durable: Mapping[str, Sequence[str]], at: Where) -> list[str]:
         """Report durable files by folder, to the writer that completes checkpoints; return complete folders."""
+
+
+def _append(content: bytes, file: BinaryIO) -> None:
+    file.write(content)
 
 
 class CheckpointEnv:
@@ -94,6 +82,9 @@ class CheckpointEnv:
         self._number = 0
         #: The store of a checkpoint writer, for manifests; None for modelled storage, and for other roles.
         self.store: Store | None = None
+        #: What makes the content of a checkpoint writer's files, and the index of each checkpoint.
+        self.saver: Saver = Raw()
+        self.index: Mapping[str, bytes] = {}
         #: True if a checkpoint writer may replace files of complete checkpoints.
         self.is_replacing = False
 
@@ -105,52 +96,57 @@ class CheckpointEnv:
         """Record the failed attempts of a call to storage."""
         raise NotImplementedError
 
-    async def write(self, shard: Shard, at: Where, name: str = "write") -> Served[None]:
-        """Write a shard of a checkpoint, or a file of a stage, to storage; ``name`` is that of the span."""
+    async def write(self, shard: Shard, at: Where) -> Served[None]:
+        """Write a shard of a checkpoint to storage."""
         assert self.storage is not None
         start = self.kernel.now()
-        before, self.doing, self.file = self.doing, (name, start, at, None), shard.path
+        before, self.doing, self.file = self.doing, ("write", start, at, None), shard.path
         try:
             served = await self.storage.write(shard.path, shard.num_bytes, shard.request_bytes, fsync=shard.fsync)
         except Exception as error:
-            self.span(name, start, self.kernel.now(), at, status="error")
+            self.span("write", start, self.kernel.now(), at, status="error")
             self._record_failed(error, at)
             raise
         self.doing = before
         end = self.kernel.now()
         written = max(start, end - served.sync_ns)
-        self.span(name, start, written, at, nbytes=served.nbytes, requests=served.requests)
+        begun = min(start + served.made_ns, written)
+        if begun > start:  # the content is made while it is written
+            self.span("serialise", start, begun, at)
+        self.span("write", begun, written, at, nbytes=served.nbytes, requests=served.requests)
         if end > written:  # the file is forced to the device once it is complete
             self.span("fsync", written, end, at, requests=served.syncs)
         self._requests(served, at)
         return served
 
-    async def load(self, shard: Shard, at: Where, of: Loaded = OF_CHECKPOINT) -> Served[None]:
-        """Read a shard of a checkpoint, or a file of a stage; real bytes are compared with what was written.
+    async def load(self, shard: Shard, at: Where) -> Served[None]:
+        """Read a shard of a checkpoint from storage; real bytes are compared with what was written.
 
         Raises:
             DataError: the file is missing, too short, or has another byte.
         """
-        storage = of.storage or self.storage
-        assert storage is not None
+        assert self.storage is not None
         start = self.kernel.now()
-        before, self.doing, self.file = self.doing, (of.name, start, at, None), shard.path
+        before, self.doing, self.file = self.doing, ("load", start, at, None), shard.path
         sizes = sizes_of_writes(shard.num_bytes, shard.request_bytes)
-        address = of.address or (shard.writer, LOADING, max(at.step, 0))
-        requests = Requests(address, 1, sizes, known_bytes=shard.num_bytes)
+        requests = Requests((shard.writer, LOADING, max(at.step, 0)), 1, sizes, known_bytes=shard.num_bytes)
         try:
-            loading = verified(shard.path, shard.num_bytes, shard.request_bytes, shard.period, of.remedy)
-            served = await storage.read(requests, loading)
+            loading = self.saver.loading(shard.path, shard.num_bytes, shard.request_bytes, shard.period, self.index)
+            served = await self.storage.read(requests, loading)
         except Exception as error:
-            self.span(of.name, start, self.kernel.now(), at, status="error")
+            self.span("load", start, self.kernel.now(), at, status="error")
             self._record_failed(error, at)
             raise
         self.doing = before
         end = self.kernel.now()
-        loaded = max(start, end - (served.value or 0))
-        self.span(of.name, start, loaded, at, nbytes=served.nbytes, requests=served.requests)
-        if end > loaded:
-            self.span("verify", loaded, end, at, nbytes=served.nbytes)
+        compared, deserialised = served.value or (0, 0)
+        made = max(start, end - compared)
+        loaded = max(start, made - deserialised)
+        self.span("load", start, loaded, at, nbytes=served.nbytes, requests=served.requests)
+        if made > loaded:
+            self.span("deserialise", loaded, made, at)
+        if end > made:
+            self.span("verify", made, end, at, nbytes=shard.num_bytes)
         self._requests(served, at)
         return Served(None, served.opens, served.requests, served.nbytes, moved=served.moved)
 
@@ -159,16 +155,18 @@ class CheckpointEnv:
         if self.store is not None and (self.is_replacing or at.attempt):
             await self.kernel.threaded(partial(self.store.remove, path))
 
-    async def publish(self, path: str, content: bytes, at: Where, *, fsync: bool) -> None:
-        """Write a manifest: atomically to the store, or as one small file to modelled storage."""
+    async def publish(self, files: Mapping[str, bytes], at: Where, *, fsync: bool) -> None:
+        """Write an index and a manifest: each atomically to the store, or as a small file to modelled storage."""
         start = self.kernel.now()
-        if self.store is None:
-            assert self.storage is not None
-            await self.storage.write(path, len(content), len(content), fsync=fsync)
-        else:
-            write = partial(self.store.write, path, lambda file: file.write(content), fsync=fsync)
-            await self.kernel.threaded(write)
-        self.span("manifest", start, self.kernel.now(), at, lane=1, nbytes=len(content), requests=1)
+        for path, content in files.items():
+            if self.store is None:
+                assert self.storage is not None
+                await self.storage.write(path, len(content), len(content), fsync=fsync)
+            else:
+                write = partial(self.store.write, path, partial(_append, content), fsync=fsync)
+                await self.kernel.threaded(write)
+        nbytes = sum(map(len, files.values()))
+        self.span("manifest", start, self.kernel.now(), at, lane=1, nbytes=nbytes, requests=len(files))
 
     async def checkpoint(self, shards: Sequence[Shard], at: Where) -> None:
         """Write every shard in parallel and wait until all are durable: the rank's ``checkpoint``."""

@@ -26,14 +26,13 @@ from rayio.model.plan_parts import Doom, EvaluationPhase, LoaderSpec, Phase
 from rayio.model.queue import QueueSpec
 from rayio.model.saving import Checkpointing
 from rayio.model.training import Preparing, Training
-from rayio.model.workflow import Workflow
+from rayio.model.workflow import NO_STAGES, Workflow
 from rayio.place import BEGINNING, Start
 from rayio.scenario.cluster import Cluster
 from rayio.scenario.costs import Costs
 from rayio.scenario.decode import Work
 from rayio.scenario.failures import Failures
 from rayio.scenario.meetings import ALL, Meetings
-from rayio.scenario.stages import Stage
 from rayio.scenario.storage import StorageParameters
 from rayio.scenario.trace import Trace
 from rayio.scenario.turns import BY_FILE
@@ -88,8 +87,8 @@ class Plan:
     start: Start = BEGINNING
     #: What dies, and the deaths at a step in this attempt.
     failures: Failures | None = None
-    #: Processes that come and go, each stage with its folder.
-    stages: tuple[Stage, ...] = ()
+    #: Processes that come and go.
+    workflow: Workflow = NO_STAGES
     doomed: tuple[Doom, ...] = ()
 
     @property
@@ -157,11 +156,6 @@ class Plan:
         if self.checkpointing is None:
             raise ValueError("without checkpoints there are no writers")
         return self.checkpointing.writers.node(writer, self.checkpointing.topology)
-
-    @cached_property
-    def workflow(self) -> Workflow:
-        """The processes of all stages, and their files."""
-        return Workflow(self.stages, self.seed, self.cluster.nodes)
 
     def readers(self) -> Iterator[tuple[int, int]]:
         """Yield the (rank, worker) of every reader."""
@@ -273,6 +267,8 @@ class Plan:
         """
         if self.modelled:
             return
+        if self.checkpointing is not None:
+            self.checkpointing.check_memory(free)
         loader, access = self.loader, ACCESSES[self.loader.file_access]
         streams = self._sampler.streams
         buffer = streams.buffer if streams is not None and streams.shuffle == "buffer" else 0

@@ -6,12 +6,14 @@ import json
 from dataclasses import dataclass
 
 from rayio.data.sampler import Sampler
+from rayio.kinds import SAVERS
 from rayio.model.manifest import Identity, Restored
 from rayio.model.plan import Plan
 from rayio.model.plan_parts import EvaluationPhase, LoaderSpec, Phase
 from rayio.model.saving import Checkpointing
 from rayio.model.schedule import Schedule
 from rayio.model.training import Preparing
+from rayio.model.workflow import Workflow
 from rayio.scenario import derive, evaluation
 from rayio.scenario.checkpoint import NOTHING
 from rayio.scenario.costs import Costs, charged
@@ -66,7 +68,7 @@ def plan_of(
         meetings=derive.meetings(scenario),
         preparing=Preparing(train.device_copy, train.parallelism.bubble),
         evaluation=_evaluation(scenario),
-        checkpointing=_checkpointing(scenario),
+        checkpointing=_checkpointing(scenario, modelled=modelled),
         storage=storage,
         first_byte=replaced.first_byte or storage.first_byte,
         stores=scenario.stores,
@@ -78,7 +80,7 @@ def plan_of(
         layers=layers_of(scenario, modelled=modelled),
         modelled_gap=modelled_gap(scenario) if modelled else 0,
         failures=scenario.failures,
-        stages=placed(scenario),
+        workflow=Workflow(placed(scenario), scenario.seed, scenario.cluster.nodes),
     )
 
 
@@ -121,7 +123,7 @@ def _evaluation(scenario: Scenario) -> EvaluationPhase | None:
     )
 
 
-def _checkpointing(scenario: Scenario) -> Checkpointing | None:
+def _checkpointing(scenario: Scenario, *, modelled: bool) -> Checkpointing | None:
     saved = scenario.checkpoint
     if saved is None:
         return None
@@ -137,19 +139,22 @@ def _checkpointing(scenario: Scenario) -> Checkpointing | None:
         request_bytes=saved.request_bytes,
         fsync=saved.fsync,
         snapshot_rate=saved.snapshot_bandwidth if saved.asynchronous else None,
-        identity=_identity(scenario),
+        engine="raw" if modelled else saved.engine,
+        identity=_identity(scenario, modelled=modelled),
         epochs=derive.epochs(scenario),
         restored=None if saved.restore == NOTHING else Restored(0, 0, saved.request_bytes),
     )
 
 
-def _identity(scenario: Scenario) -> Identity:
+def _identity(scenario: Scenario, *, modelled: bool) -> Identity:
     """Return what the checkpoints of a scenario are of."""
     saved, topology = scenario.checkpoint, scenario.topology
     assert saved is not None
     plain = json.loads(saved.model_dump_json(include={"model", "writers"}, exclude_none=True))
     split = {key: getattr(topology, key) for key in ("tensor_parallel", "pipeline_parallel", "zero_stage")}
     layout = {"ranks": topology.ranks, "writers": plain["writers"], **split}
+    if not modelled and saved.engine != "raw":
+        layout["engine"] = f"{saved.engine} ({SAVERS[saved.engine].library})"
     return Identity(scenario.name, plain["model"], layout)
 
 

@@ -30,10 +30,10 @@ _NUMBERS = (
 class Keeper:
     """A writer of ``resume.json``; it writes only complete checkpoints of which all spans are stored."""
 
-    def __init__(self, directory: RunDirectory) -> None:
+    def __init__(self, directory: RunDirectory, world_size: int) -> None:
         self.directory = directory
-        self._marks: list[Mark] = []
-        self._restarts: tuple[Restart, ...] = ()
+        marks, self._restarts = read(directory, world_size)  # of the earlier part, if the run broke off
+        self._marks = marks[::-1]
         self._is_new = False
         self._written_at = -PAUSE_SECONDS
 
@@ -44,7 +44,8 @@ class Keeper:
 
     def remember(self, restarts: Sequence[Restart]) -> None:
         """Set the restarts so far."""
-        self._restarts = tuple(restarts)
+        if self._restarts != (known := tuple(restarts)):
+            self._restarts, self._is_new = known, True
 
     @property
     def is_new(self) -> bool:

@@ -13,11 +13,10 @@ remote, in the local engine they share one process, on the virtual clock a sleep
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from rayio.model.env import Env, Shard
-from rayio.model.env_checkpoints import Loaded
 from rayio.model.ledger import Tally
 from rayio.model.loading import Loading
 from rayio.model.manifest import NAME, Manifest, Restored
@@ -28,9 +27,6 @@ from rayio.place import BEGINNING, Start, Where
 from rayio.scenario.checkpoint import Phases
 from rayio.scenario.device_copy import DeviceCopy
 from rayio.storage.base import Served, Storage
-
-#: What to do about a file of a stage that is damaged.
-STAGE_REMEDY = "remove the folder: a run generates its files again"
 
 
 async def read_lease(env: Env, loading: Loading, lease: Lease) -> list[Delivery]:
@@ -171,13 +167,14 @@ async def run_process(env: Env, work: Process, source: Storage | None) -> StageT
     """A process of a stage: read its files from ``source``, then compute and write its files in turns."""
     at, tally = Where(), StageTally(1)
     for shard in work.reads:
+        assert source is not None
         address = FIRST - work.stage, 0, work.number * len(work.reads) + shard.writer
-        tally.read(await env.load(shard, at, Loaded("stage_read", address, source, STAGE_REMEDY)))
+        tally.read(await env.read_file(shard, source, address, at))
     for written in work.writes or (None,):
         if work.seconds:
             await env.sleep("stage_compute", work.seconds, at)
         if written is not None:
-            tally.wrote(await env.write(written, at, "stage_write"))
+            tally.wrote(await env.write_file(written, at))
     env.span("life", env.born, env.kernel.now(), at, lane=1)
     return tally
 
@@ -187,6 +184,7 @@ async def read_shard(env: Env, shard: Shard, at: Where) -> Served[None]:
     return await env.load(shard, at)
 
 
-async def complete(env: Env, manifest: Manifest, at: Where, *, fsync: bool) -> None:
-    """The completing writer's work: write the manifest of a checkpoint whose files are all durable."""
-    await env.publish(f"{manifest.folder}/{NAME}", manifest.content(), at, fsync=fsync)
+async def complete(env: Env, manifest: Manifest, index: Mapping[str, bytes], at: Where, *, fsync: bool) -> None:
+    """The completing writer's work: write the manifest of a checkpoint whose files are all durable, after its index."""
+    files = {**index, NAME: manifest.content()}
+    await env.publish({f"{manifest.folder}/{name}": content for name, content in files.items()}, at, fsync=fsync)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+from rayio.errors import ScenarioError
+from rayio.kinds import SAVERS
 from rayio.model.env import COMPLETER, Shard
 from rayio.model.manifest import Identity, Manifest, Restored
+from rayio.model.savers import Saver
 from rayio.model.schedule import Schedule
 from rayio.place import Where, checkpoint_folder
 from rayio.scenario.checkpoint import Phases
 from rayio.scenario.state import State
 from rayio.scenario.topology import Topology
 from rayio.scenario.writers import Writers
+from rayio.units import format_bytes
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,8 @@ class Checkpointing:
     keep: int | None = None
     #: The checkpoint that the run begins with, on modelled storage a placeholder; None without one.
     restored: Restored | None = None
+    #: The name of its ``Saver``; on modelled storage ``raw``.
+    engine: str = "raw"
     #: True if the run may replace checkpoints: then their manifests are removed first.
     is_replacing: bool = False
 
@@ -80,11 +87,49 @@ class Checkpointing:
         return sorted(writers | {COMPLETER}) if writers else ()
 
     @property
-    def files(self) -> dict[str, int]:
-        """The names of the files of one checkpoint, with their bytes."""
+    def saver(self) -> Saver:
+        """The engine that writes and reads the files."""
+        saver: Saver = SAVERS[self.engine]
+        return saver
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """The names of the files that ranks save in one checkpoint, with the bytes of their state."""
         writers = range(len(self.sizes))
         parts = (part for writer in writers for part in self.writers.files(writer, self.state, self.topology))
         return {part.name: part.num_bytes for part in parts}
+
+    @cached_property
+    def index(self) -> Mapping[str, bytes]:
+        """The files of one checkpoint that are written before its manifest, by name."""
+        return self.saver.index(self.parts)
+
+    @property
+    def files(self) -> dict[str, int]:
+        """The names of the files of one checkpoint, with their bytes; the manifest is none of them."""
+        saver = self.saver
+        each = {name: saver.file_bytes(num_bytes) for name, num_bytes in self.parts.items()}
+        return each | {name: len(content) for name, content in self.index.items()}
+
+    def check_memory(self, free: int) -> None:
+        """Refuse a state that a writer holds, and that does not fit in a node's free memory (bytes).
+
+        Raises:
+            ScenarioError: one line with both numbers.
+        """
+        largest = max(self.parts.values(), default=0)
+        reads = self.restored is not None or (self.phases is not None and self.phases.reads > 0)
+        if self.saver.holds_state and largest * (1 + reads) > free:
+            raise ScenarioError(
+                f"checkpoint.engine={self.engine}: a writer holds a state of {format_bytes(largest)}"
+                f"{', and another while it reads' * reads}, and {format_bytes(free)} are free on this machine; use "
+                "smaller parts (checkpoint.writers, checkpoint.model), or checkpoint.engine=raw"
+            )
+
+    def prepare(self, writer: int) -> None:
+        """Make the state that a writer saves."""
+        files = self.writers.files(writer, self.state, self.topology)
+        self.saver.prepare(max((part.num_bytes for part in files), default=0), self.request_bytes)
 
     def restored_shards(self, restored: Restored, rank: int) -> Sequence[Shard]:
         """Return the shards of a checkpoint that a rank reads: those that it, or ``phases.shift`` ranks on, would save.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter_ns
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,34 +16,57 @@ from rayio.storage.real import random_bytes
 REMEDY = "restore another checkpoint (checkpoint.restore), or remove this one"
 
 
+class Verified(NamedTuple):
+    """The time (ns) of comparing a file's bytes, and of making the state from them."""
+
+    compared: int
+    deserialised: int = 0
+
+
+class Content:
+    """The bytes that a file's state repeats, and the time of making and comparing them (ns)."""
+
+    def __init__(self, num_bytes: int, period: int, remedy: str = REMEDY) -> None:
+        self.remedy = remedy
+        began = perf_counter_ns()
+        self.array = np.frombuffer(random_bytes(max(1, min(period, num_bytes))), np.uint8)
+        self.elapsed = perf_counter_ns() - began
+
+    def compare(self, path: str, there: NDArray[np.uint8], position: int = 0) -> None:
+        """Compare the bytes from ``position`` of a state.
+
+        Raises:
+            DataError: one differs.
+        """
+        began = perf_counter_ns()
+        _compare(path, there, self.array, position, self.remedy)
+        self.elapsed += perf_counter_ns() - began
+
+
 def verified(
     path: str, num_bytes: int, request_bytes: int, period: int, remedy: str = REMEDY
-) -> Callable[[Opener], int]:
-    """Return a function that reads a file of a checkpoint with an opener, and returns the time of comparing (ns).
+) -> Callable[[Opener], Verified]:
+    """Return a function that reads a file of a checkpoint with an opener and compares its bytes.
 
     ``period`` is the size of the requests that wrote it, after which its content repeats. The function raises
     ``DataError`` for a file of another size, and for another byte, with a ``remedy``.
     """
 
-    def load(opener: Opener) -> int:
-        began = perf_counter_ns()
-        content = np.frombuffer(random_bytes(max(1, min(period, num_bytes))), np.uint8)
+    def load(opener: Opener) -> Verified:
+        content, position = Content(num_bytes, period, remedy), 0
         buffer = np.empty(max(1, min(request_bytes, num_bytes)), np.uint8)
-        compared, position = perf_counter_ns() - began, 0
         with opener(path) as file:
             while position < num_bytes:
                 part = buffer[: num_bytes - position]
                 length = file.readinto(part.data)  # type: ignore[attr-defined]
                 if not length:
                     raise DataError(f"{path}: it ends after {position} B of {num_bytes} B; {remedy}")
-                began = perf_counter_ns()
-                _compare(path, part[:length], content, position, remedy)
-                compared += perf_counter_ns() - began
+                content.compare(path, part[:length], position)
                 position += length
             size = file.seek(0, 2)
         if size != num_bytes:
             raise DataError(f"{path}: it has {size} B in place of {num_bytes} B; {remedy}")
-        return compared
+        return Verified(content.elapsed)
 
     return load
 

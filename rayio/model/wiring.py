@@ -33,7 +33,7 @@ from rayio.place import Where
 from rayio.storage.base import Storage
 from rayio.storage.layers.layer import Layer, Mount
 from rayio.storage.model import Arbiter, Latencies, ModelStorage
-from rayio.storage.real import RealStorage
+from rayio.storage.real import RealStorage, fill_random
 from rayio.trace.recorder import Recorder
 
 
@@ -244,6 +244,8 @@ class Wiring:
         env.storage = self._through_layers(node, checkpointing.path, is_dataset=False)
         if not self.plan.modelled:
             env.store, env.is_replacing = self.plan.store(self.root, checkpointing.path), checkpointing.is_replacing
+            env.saver, env.index = checkpointing.saver, checkpointing.index
+            checkpointing.prepare(number)
         return env
 
     def completion(self, env: Env) -> Completion:
@@ -334,7 +336,7 @@ class Wiring:
         plan, of = self.plan, (node, path, is_dataset)
         if (known := self._layered.get(of)) is not None:
             return known
-        storage = self._storage(node, path)
+        storage = self._storage(node, path, is_dataset=is_dataset)
         for layer in plan.layers:
             mount = Mount(
                 self.kernel, node, path, is_dataset, plan.loader.io_depth, plan.trace.is_itemised,
@@ -345,14 +347,16 @@ class Wiring:
             self._layered[of] = storage
         return storage
 
-    def _storage(self, node: int, path: str) -> Storage:
+    def _storage(self, node: int, path: str, *, is_dataset: bool) -> Storage:
         plan, trace = self.plan, self.plan.trace
         if not plan.modelled:
             store, kernel = plan.store(self.root, path), self.kernel
             anchor, ending = (kernel.anchor, kernel.ending) if isinstance(kernel, WallKernel) else (None, None)
             depth = plan.loader.io_depth if self.loader.has_roles else 1  # another library's worker makes one request
+            saves = None if is_dataset else plan.checkpointing
+            fill = fill_random if saves is None or saves.path != path else saves.saver.fill
             return RealStorage(
-                store, kernel.threaded, anchor, is_itemised=trace.is_itemised, ending=ending, depth=depth
+                store, kernel.threaded, anchor, is_itemised=trace.is_itemised, ending=ending, depth=depth, fill=fill
             )
         device = plan.device_of_node(node)
         if (modelled := self._modelled.get(device)) is None:

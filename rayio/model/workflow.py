@@ -5,9 +5,9 @@ Pure but for the conductor, which waits on a kernel. ``start`` runs a process: a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +43,7 @@ class StageTally:
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
-    def read(self, served: Served[None]) -> None:
+    def read(self, served: Served[Any]) -> None:
         """Add a file that was read."""
         self.files_read += 1
         self.reads += served.requests
@@ -70,18 +70,21 @@ class Process(NamedTuple):
     seconds: float
 
 
+@dataclass(frozen=True)
 class Workflow:
     """The stages of a plan. Draws depend on ``seed``, the stage's name and the process alone."""
 
-    def __init__(self, stages: Sequence[Stage], seed: int, nodes: int) -> None:
-        self.nodes = nodes
-        self.stages = tuple(stages)
-        self.seed = seed
-        self._numbers = {stage.name: number for number, stage in enumerate(stages)}
+    #: Each with its folder.
+    stages: tuple[Stage, ...] = ()
+    seed: int = 0
+    nodes: int = 1
+
+    def __bool__(self) -> bool:
+        return bool(self.stages)
 
     def number(self, name: str) -> int:
         """Return the number of a stage."""
-        return self._numbers[name]
+        return next(number for number, stage in enumerate(self.stages) if stage.name == name)
 
     def node(self, number: int) -> int:
         """Return the node of a process: in turn over all nodes of ranks."""
@@ -167,6 +170,10 @@ class Workflow:
     def most_at_once(self) -> int:
         """The most processes that can run at once."""
         return sum(min(stage.count, stage.at_once or stage.count) for stage in self.stages)
+
+
+#: A workflow of nothing but training.
+NO_STAGES = Workflow()
 
 
 def _requests(sizes: Ints, request_bytes: int | None) -> int:

@@ -18,7 +18,7 @@ from rayio.analyze.shape import RunShape
 from rayio.errors import RunError
 from rayio.model.planning import plan_of
 from rayio.place import batch_parts
-from rayio.predict import decoding, observe, saving, storage
+from rayio.predict import decoding, observe, saving, sizes, storage
 from rayio.predict.costs import typical
 from rayio.predict.decoding import Decoded
 from rayio.predict.freed import BUSY, as_full, freed
@@ -179,6 +179,7 @@ def learn(
     read = run.reads
     notes: list[Note] = [Calibrated(scenario.name, name, str(info.get("engine")), str(info.get("rayio"))), Usage()]
     notes += [LayerDelays(layer.name) for layer in plan.layers if layer.causes][:1]
+    read_of_more = [(other.scenario, reads_of(other.spans)) for other in more]
     storing: dict[str, Any] = {}
     loading = _payload(scenario, info)
     all_runs = (Learnable(name, scenario, info, run.slices), *more)
@@ -189,7 +190,7 @@ def learn(
     if not plan.modelled:
         if not len(read.batch):
             raise RunError(f"{name} holds no spans of reads, so there is nothing to learn of its storage; run it again")
-        others = [_waiting(reads_of(other.spans), other.scenario, cpu) for other in more]
+        others = [_waiting(reads, of, cpu) for of, reads in read_of_more]
         read_of_all = _one_after_another([_waiting(read, scenario, cpu), *others])
         fit = storage.fit(read_of_all, warm, scenario.loader.io_depth, _whole(info, "cpus") or 1)
         has_bytes = bool(read.nbytes.any())
@@ -211,7 +212,10 @@ def learn(
         )
         decoded = [Decoded(each.scenario, reads_of(each.spans), 0, SeenCpu.of(each.info, "")) for each in full]
         decoded = decoded or [Decoded(scenario, read, warm, SeenCpu.of(info, name))]
-        decoded += [Decoded(other.scenario, reads_of(other.spans), 0, SeenCpu.of(other.info, "")) for other in more]
+        decoded += [
+            Decoded(of, reads, 0, SeenCpu.of(other.info, ""))
+            for (of, reads), other in zip(read_of_more, more, strict=True)
+        ]
         if (decode := decoding.learned(decoded)) is not None:
             loading["decode"] = decode
             notes.append(_decoding_note(scenario))
@@ -223,7 +227,12 @@ def learn(
         learned = learned.model_copy(update=seen[0].most(learned))
     whence = ", ".join(_whence(each.info, each.name) for each in all_runs)
     learned = learned.model_copy(
-        update={"source": f"calibrated from {whence}", "cpu": cpu, "fixed_work": fixed_work(info)}
+        update={
+            "source": f"calibrated from {whence}",
+            "cpu": cpu,
+            "fixed_work": fixed_work(info),
+            "sample_bytes": None if plan.modelled else sizes.one_size([(scenario, read), *read_of_more]),
+        }
     )
     if cpu.is_work:
         # What workers did beyond their reads is in costs.put; any more went on in the background, as the queue's does.

@@ -162,14 +162,18 @@ def _on_top(steps: Steps) -> Ints:
     return top
 
 
+#: Spans of writers that save a checkpoint.
+SAVING = ("write", "fsync", "serialise")
+
+
 def checkpoint_ns(spans: pa.Table) -> Ints:
     """Return how long each checkpoint held its rank, or for asynchronous ones was written, in ns."""
-    name, role = texts(spans, "name", ("checkpoint", "snapshot", "write", "fsync")), texts(spans, "role", ("rank",))
+    name, role = texts(spans, "name", ("checkpoint", "snapshot", *SAVING)), texts(spans, "role", ("rank",))
     begin, length = integers(spans, "start_ns"), integers(spans, "duration_ns")
     if not (name == 1).any():
         held: Ints = length[(name == 0) & (role == 0)]
         return held
-    written = np.flatnonzero(((name == 2) | (name == 3)) & (integers(spans, "lane") == 0))
+    written = np.flatnonzero((name >= 2) & (integers(spans, "lane") == 0))
     place = np.stack([integers(spans, "epoch")[written], integers(spans, "step")[written]])
     _, of = np.unique(place, axis=1, return_inverse=True)
     first, last = np.full(of.max(initial=-1) + 1, np.iinfo(np.int64).max), np.zeros(of.max(initial=-1) + 1, np.int64)

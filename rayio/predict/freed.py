@@ -48,7 +48,7 @@ def freed(
     def changed(free: Free) -> Scenario:
         updated: dict[str, Any] = {"costs": free.costs}
         if isinstance(model, StorageParameters) and latency is not None and free.storage != start.storage:
-            first_byte = _of_mean(latency, (free.storage or 0.0) / requests)
+            first_byte = of_mean(latency, (free.storage or 0.0) / requests)
             updated["storage"] = scenario.storage.model_copy(
                 update={"model": model.model_copy(update={"first_byte": first_byte})}
             )
@@ -147,7 +147,7 @@ def _simulated(scenario: Scenario, bytes_in_flight: int | None) -> pa.Table:
     return simulation.spans_of(plan_of(scenario, True, bytes_in_flight))
 
 
-def _of_mean(times: Distribution, mean: float) -> Distribution:
+def of_mean(times: Distribution, mean: float) -> Distribution:
     """Return times of the same relative spread around another mean."""
     if isinstance(times, LogNormal) and times.expected > 0 and mean > 0:
         centred = {"median": times.centre * mean / times.expected, "sigma": times.spread, "mean": None, "stdev": None}

@@ -26,8 +26,8 @@ from rayio.analyze.timeline import Ints, integers, texts
 from rayio.analyze.window import find_window
 from rayio.model.planning import Times
 from rayio.predict import observe
+from rayio.predict.costs import SAVING, typical
 from rayio.predict.costs import costs as costs_of
-from rayio.predict.costs import typical
 from rayio.scenario import derive, evaluation
 from rayio.scenario.decode import Work
 from rayio.scenario.layers import without_layers
@@ -105,7 +105,7 @@ class Measured:
     compute: Floats
     read: Floats
     decode: Floats
-    #: Of one checkpoint file, with its fsync.
+    #: Of one checkpoint file, with its fsync and what its engine took.
     write: Floats
     costs: Costs
     has_work: bool
@@ -138,7 +138,7 @@ class Measured:
         decode[np.isnan(decode) & ~np.isnan(read)] = 0.0
         has_work = bool((~np.isnan(read)).any())
         decoding, cores = scenario.loader.decode, scenario.cluster.cores
-        saves = slices.named("write", "fsync", "checkpoint", "snapshot")
+        saves = slices.named(*SAVING, "checkpoint", "snapshot")
         if costs is None:
             costs = _costs(slices, charged, scenario, saves)
         work = decoding if isinstance(decoding, Work) and cores is not None else None
@@ -233,10 +233,10 @@ def addressed(
 
 
 def _writes(saves: pa.Table) -> Floats:
-    name, length = texts(saves, "name", ("write", "fsync")), integers(saves, "duration_ns")
+    name, length = texts(saves, "name", SAVING), integers(saves, "duration_ns")
     is_writer = (texts(saves, "role", ("checkpoint_writer",)) == 0) & (integers(saves, "lane") == 0)
-    writes, syncs = length[is_writer & (name == 0)] / 1e9, length[is_writer & (name == 1)] / 1e9
-    each: Floats = writes + (syncs.sum() / len(writes) if len(writes) else 0.0)
+    writes, others = length[is_writer & (name == 0)] / 1e9, length[is_writer & (name >= 1)] / 1e9
+    each: Floats = writes + (others.sum() / len(writes) if len(writes) else 0.0)
     return each
 
 
@@ -266,13 +266,13 @@ def _costs(slices: Slices, charged: Attribution, scenario: Scenario, saves: pa.T
 
 def _message_of_checkpoints(spans: pa.Table) -> float:
     """Return the seconds of checkpoints beyond their slowest writer; 0 for asynchronous ones."""
-    name = texts(spans, "name", ("write", "fsync", "checkpoint", "snapshot"))
-    if (name == 3).any():
+    name = texts(spans, "name", (*SAVING, "checkpoint", "snapshot"))
+    if (name == 4).any():
         return 0.0
     role = texts(spans, "role", ("checkpoint_writer", "rank"))
     lane, batch, length = (integers(spans, column) for column in ("lane", "batch", "duration_ns"))
-    works = np.flatnonzero((role == 0) & (lane == 0) & ((name == 0) | (name == 1)))
-    saves = np.flatnonzero((role == 1) & (name == 2))
+    works = np.flatnonzero((role == 0) & (lane == 0) & (name >= 0) & (name <= 2))
+    saves = np.flatnonzero((role == 1) & (name == 3))
     shard, of = np.unique(np.stack([batch[works], observe.numbers(spans, "index")[works]]), axis=1, return_inverse=True)
     taken = np.zeros(shard.shape[1], np.int64)
     np.add.at(taken, of.reshape(-1), length[works])

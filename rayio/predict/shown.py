@@ -13,7 +13,7 @@ from rayio.analyze.passes import Timelines
 from rayio.analyze.timeline import Ints, Steps
 from rayio.model.plan import Plan
 from rayio.predict import observe
-from rayio.predict.costs import checkpoint_ns
+from rayio.predict.costs import SAVING, checkpoint_ns
 from rayio.trace.slices import Slices
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Shown:
     @cached_property
     def checkpoints(self) -> Ints:
         """Return the length of each checkpoint, in ns."""
-        return checkpoint_ns(self.slices.named("checkpoint", "snapshot", "write", "fsync"))
+        return checkpoint_ns(self.slices.named("checkpoint", "snapshot", *SAVING))
 
     @property
     def is_bound(self) -> bool:

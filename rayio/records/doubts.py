@@ -47,7 +47,9 @@ def remark(code: str, **values: str | float) -> Remark:
 class Doubt(Record):
     """A reason not to act on some of the numbers."""
 
-    code: str = value("short_run, overhead, not_reproduced, machine_speed, page_cache, busy_machine or contradiction")
+    code: str = value(
+        "short_run, overhead, not_reproduced, machine_speed, page_cache, busy_machine, other_size or contradiction"
+    )
     numbers: dict[str, float] = value("its numbers by name: s, fractions, or counts")
     names: dict[str, str] = value("its names of causes, changes or keys")
     invalidates: tuple[str, ...] = value(f"advice that is not given because of it: {', '.join(ADVICE)}")

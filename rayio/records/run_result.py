@@ -237,8 +237,12 @@ class Between(Record):
 
     time_low: float = value("shortest time, of the predicted time", "fraction")
     time_high: float = value("longest time, of the predicted time", "fraction")
-    au_low: Number = value("lowest AU", "fraction")
-    au_high: Number = value("highest AU", "fraction")
+    au_low: Number = value("lowest AU; null without compute", "fraction")
+    au_high: Number = value("highest AU; null without compute", "fraction")
+
+    def rates(self, rate: float) -> tuple[float, float]:
+        """Return the lowest and the highest of a throughput, of which ``rate`` is predicted."""
+        return rate / self.time_high, rate / self.time_low
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

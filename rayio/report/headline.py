@@ -135,7 +135,7 @@ def _au(result: RunResult) -> Number:
     if result.au is not None and result.au_interval_low is not None and result.au_interval_high is not None:
         off = max(result.au - result.au_interval_low, result.au_interval_high - result.au)
         remark = f"± {format_share(off)} in 95 of 100 cases"
-    if (bounds := result.between) is not None:
+    if (bounds := result.between) is not None and bounds.au_low is not None:
         remark = f"predicted between {format_share(bounds.au_low)} and {format_share(bounds.au_high)}"
     if result.world_size > 1 and result.au is not None:
         remark += f"; {format_share(result.au_min)} to {format_share(result.au_max)} over ranks"
@@ -143,8 +143,13 @@ def _au(result: RunResult) -> Number:
 
 
 def _throughput(result: RunResult) -> Number:
-    value = result.samples_per_second
-    return "samples_per_second", "rate", "throughput", format_number(value), "samples/s" if value is not None else ""
+    value, remark = result.samples_per_second, "samples/s"
+    if value is None:
+        return "samples_per_second", "rate", "throughput", format_number(value), ""
+    if (bounds := result.between) is not None and bounds.au_low is None:
+        low, high = map(format_number, bounds.rates(value))
+        remark = f"samples/s, predicted between {low} and {high}"
+    return "samples_per_second", "rate", "throughput", format_number(value), remark
 
 
 def _read(result: RunResult) -> Number:

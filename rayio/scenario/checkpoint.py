@@ -7,11 +7,13 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from rayio.kinds import SAVERS
 from rayio.place import MAX_RANKS, MAX_STEPS, checkpoint_place
 from rayio.scenario.address import Path
 from rayio.scenario.state import AnyState
 from rayio.scenario.topology import Topology
 from rayio.scenario.writers import MAX_FILES, AnyWriters, RankZero
+from rayio.schema.choice import named
 from rayio.schema.every import Every
 from rayio.schema.fields import Bytes, Flag, Rate, Reads, RefusedError, Seconds, Section, none_is_null, whole
 from rayio.units import BYTES, RATE
@@ -65,6 +67,11 @@ class Checkpoint(Section):
         description="Who saves: rank_zero saves one state; all_ranks a whole copy each; sharded each rank's share of "
         "one state; {dedicated: n} one state in n parts; per_node and per_group one state, in a part for each node or "
         "data-parallel group; parallel each rank's part of a transformer.",
+    )
+    engine: Annotated[str, named(SAVERS)] = Field(
+        "raw",
+        description="What writes and reads the files: raw the bytes of the state, torch torch.save and torch.load, dcp "
+        "torch.distributed.checkpoint. Modelled storage has the bytes of the state.",
     )
     asynchronous: Flag = Field(
         False, description="If true, ranks wait only until the state is copied, and train while it is written."

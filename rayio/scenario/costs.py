@@ -182,6 +182,11 @@ class Costs(Section):
         "proportion. `none` charges all alike. 0: no checkpoint was measured, so a simulation with checkpoints is "
         "refused.",
     )
+    sample_bytes: _Bytes = Field(
+        None,
+        description="Mean size of the samples that all of these costs were calibrated with; none: several sizes, or "
+        "not calibrated. For other sizes the interval of a prediction goes from no time that grows with bytes to all.",
+    )
     cpu: CpuCosts = Field(
         default_factory=CpuCosts,
         description="The part of these costs that is processor time, which cluster.cores limits.",

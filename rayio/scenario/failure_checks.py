@@ -25,6 +25,8 @@ def refusals(scenario: Scenario) -> Iterator[str]:
         "queue": derive.num_queues(scenario),
         "checkpoint_writer": derive.num_writers(scenario),
         "barrier": int(scenario.train.sync.meets),
+        "driver": 1,
+        "collector": 1,
     }
     of_workers = f"loader.num_workers={loader.num_workers}"
     if not LOADERS[loader.kind].has_roles:

@@ -26,7 +26,16 @@ from rayio.units import SECONDS, format_seconds
 ENDING = ("rank", "node")
 #: Processes that Ray starts again by itself, while the ranks wait.
 REPLACED = ("reader", "queue", "checkpoint_writer", "barrier")
-KINDS = (*ENDING, *REPLACED)
+#: Processes without which a run breaks off. It goes on in its run directory, in a further attempt.
+BREAKING = ("driver", "collector")
+KINDS = (*ENDING, *REPLACED, *BREAKING)
+#: What a run has once, so that its name has no number.
+SINGLE = ("barrier", *BREAKING)
+#: A kind that is no process of the run, and what a scenario says instead.
+NO_PROCESS = {
+    "storage": "storage is no process of a run; an outage is a fault of it: storage.faults: {errors: [{at: 10 s, "
+    "seconds: 5 s}]}, or stalls instead of errors"
+}
 #: The longest time of a recovery: a day.
 MOST_SECONDS = 86400.0
 MOST_EVENTS = 10_000
@@ -36,8 +45,9 @@ class FailureEvent(Section):
     """One failure at a time of the run, or at a step."""
 
     kind: Annotated[str, choice(*KINDS)] = Field(
-        description="What dies. The death of a rank or a node ends the attempt. Ray replaces the others by itself, so "
-        "that they can be killed on Ray only."
+        description="What dies. The death of a rank or a node ends the attempt. Without driver or collector the run "
+        "breaks off, and goes on in a further attempt. Ray replaces the others by itself, so they can be killed on Ray "
+        "only."
     )
     number: Natural = Field(
         0, description="Which of them, from 0. Workers are counted rank by rank: with w workers, worker 1 of rank 2 is "
@@ -72,7 +82,7 @@ def named(kind: str, number: int) -> str:
     >>> named("rank", 3), named("checkpoint_writer", 0), named("barrier", 0)
     ('rank 3', 'checkpoint writer 0', 'barrier')
     """
-    return "barrier" if kind == "barrier" else f"{kind.replace('_', ' ')} {number}"
+    return kind if kind in SINGLE else f"{kind.replace('_', ' ')} {number}"
 
 
 def _events(value: Any) -> tuple[FailureEvent, ...]:
@@ -86,6 +96,9 @@ def _events(value: Any) -> tuple[FailureEvent, ...]:
 
 
 def _event(value: Any) -> FailureEvent:
+    kind = value.get("kind") if isinstance(value, Mapping) else None
+    if isinstance(kind, str) and kind in NO_PROCESS:
+        raise RefusedError(f"kind={kind}: {NO_PROCESS[kind]}")
     event = FailureEvent.model_validate(value)
     if reason := event.refusal():
         raise RefusedError(reason)
@@ -126,6 +139,10 @@ class Failures(Section):
         description="After the death of a rank or a node: all ranks go on from the newest complete checkpoint; they "
         "begin again; or the run fails.",
     )
+    rejoin: _Recovery = Field(
+        0.0, description="On Ray: longest time to wait for a lost node to come back. After it the run uses the nodes "
+        "that are left."
+    )  # fmt: skip
     max_restarts: Annotated[int, whole(0, 1_000_000)] = Field(
         1000, description="Restarts after which a further failure ends the run."
     )
@@ -136,13 +153,13 @@ class Failures(Section):
             raise refusal(RefusedError("has no failure; give events, mtbf or policy, or write none"))
         return self
 
-    def killed_on_ray_only(self) -> Iterator[str]:
-        """Yield a line for each event that engines in one process cannot carry out."""
+    def killed_on_ray_only(self, *possible: str) -> Iterator[str]:
+        """Yield a line for each event that an engine in one process cannot carry out; ``possible`` are more kinds."""
         for place, event in enumerate(self.events):
-            if event.kind not in ENDING:
+            if event.kind not in (*ENDING, *possible):
                 yield (
                     f"failures.events[{place}].kind={event.kind}: only an actor on Ray can be killed; use the "
-                    "Ray engine, or kind rank or node"
+                    f"Ray engine, or kind {', '.join((*ENDING, *possible)[:-1])} or {(*ENDING, *possible)[-1]}"
                 )
 
     @property

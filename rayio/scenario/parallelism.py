@@ -47,11 +47,6 @@ class Parallelism(Section):
         """Ranks that have the whole model together."""
         return self.tensor * self.pipeline
 
-    @property
-    def is_default(self) -> bool:
-        """True if every rank has the whole model."""
-        return self == type(self)()
-
     def refusals(self, ranks: int) -> Iterator[str]:
         """Refuse parts that do not divide the ranks."""
         if ranks % self.parts:

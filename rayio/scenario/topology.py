@@ -14,8 +14,8 @@ class Topology:
     >>> eight = Topology(nodes=2, ranks_per_node=4, tensor_parallel=2, pipeline_parallel=2)
     >>> eight.ranks, eight.node_of(5), [*eight.ranks_of(1)], eight.data_parallel
     (8, 1, [4, 5, 6, 7], 2)
-    >>> eight.tensor_of(7), eight.stage_of(7), eight.replica_of(7), [*eight.replicas_of(7)], [*eight.model_of(7)]
-    (1, 1, 1, [3, 7], [4, 5, 6, 7])
+    >>> eight.tensor_of(7), eight.stage_of(7), eight.replica_of(7), [*eight.model_of(7)]
+    (1, 1, 1, [4, 5, 6, 7])
     """
 
     nodes: int
@@ -65,15 +65,6 @@ class Topology:
         """Return the ranks that have the whole model together with this one: one replica."""
         first = self.replica_of(rank) * self.parts
         return range(first, first + self.parts)
-
-    def replicas_of(self, rank: int) -> range:
-        """Return the ranks with the same part of the model as this one: its data-parallel group."""
-        return range(rank % self.parts, self.ranks, self.parts)
-
-    def tensors_of(self, rank: int) -> range:
-        """Return the ranks that share the layers of this one: its tensor-parallel group."""
-        first = rank - self.tensor_of(rank)
-        return range(first, first + self.tensor_parallel)
 
     def stages_of(self, rank: int) -> range:
         """Return the ranks that pass batches on to each other, by stage: its pipeline."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rayio.predict import sizes
 from rayio.predict.replay import cut
 from rayio.records.run_result import Between, RunResult
 from rayio.scenario import derive
@@ -12,8 +13,9 @@ from rayio.session.conclude import in_memory
 def between(scenario: Scenario, result: RunResult) -> Between | None:
     """Return the interval of ``result``, the prediction of ``scenario``; None if its costs have no range.
 
-    Processor times and checkpoint times vary; other times stay fixed. Only the beginning of a long scenario is
-    simulated, because only the ratio of the times counts.
+    Processor times and checkpoint times vary. With samples of another size than the calibrated, all times that may
+    grow with bytes vary too (``rayio.predict.sizes``). Only the beginning of a long scenario is
+    simulated, because only the ratio of the times counts. Without compute AU is always 0, and has no interval.
 
     Raises:
         RayioError: the run fails with other times.
@@ -23,28 +25,27 @@ def between(scenario: Scenario, result: RunResult) -> Between | None:
     size = derive.checkpoint_bytes(scenario)
     usual_save = costs.of_checkpoint(size)
     least, most = (usual_save, usual_save) if scenario.checkpoint is None else costs.checkpoint_ends(size)
-    varied = [end for end in ((low, least), (high, most)) if end != (1.0, usual_save)]
-    if result.au is None or result.exit_code not in (0, 3) or not (varied or costs.error):
+    is_sized = sizes.ratio(scenario) != 1.0
+    bounds = ((low, least), (high, most))
+    varied = [end for end, bound in enumerate(bounds) if is_sized or bound != (1.0, usual_save)]
+    if not result.wall_seconds or result.exit_code not in (0, 3) or not (varied or costs.error):
         return None
     usual = result
     if changed := cut(scenario):
         scenario = scenario.model_copy(update={"train": scenario.train.model_copy(update=changed)})
         usual = in_memory(scenario.model_copy(update={"expect": {}}))
-    if not usual.wall_seconds or not usual.au:
+    if not usual.wall_seconds:
         return None
-    ends = [
-        usual,
-        *(
-            in_memory(scenario.model_copy(update={"costs": costs.at_end(factor, save), "expect": {}}))
-            for factor, save in varied
-        ),
-    ]
+    ends = [usual]
+    for end in varied:
+        extreme = sizes.ends(scenario)[end]
+        costs_there = extreme.charges.at_end(*bounds[end])
+        ends.append(in_memory(extreme.model_copy(update={"costs": costs_there, "expect": {}})))
     times = sorted((end.wall_seconds or 0.0) / usual.wall_seconds for end in ends)
-    shares = sorted((end.au or 0.0) / usual.au for end in ends)
     off = 1 + costs.error
-    return Between(
-        time_low=times[0] / off,
-        time_high=times[-1] * off,
-        au_low=result.au * shares[0] / off,
-        au_high=min(1.0, result.au * shares[-1] * off),
-    )
+    time = {"time_low": times[0] / off, "time_high": times[-1] * off}
+    if not result.au or not usual.au:
+        return Between(**time, au_low=None, au_high=None)
+    shares = sorted((end.au or 0.0) / usual.au for end in ends)
+    low_au, high_au = result.au * shares[0] / off, min(1.0, result.au * shares[-1] * off)
+    return Between(**time, au_low=low_au, au_high=high_au)

@@ -22,7 +22,7 @@ from rayio.scenario import derive
 from rayio.scenario.decode import Work
 from rayio.scenario.model import NO_TIME, Scenario
 from rayio.scenario.train import Train
-from rayio.session.execute import run
+from rayio.session.resume import run
 from rayio.storage.address import join
 
 #: Seconds that a busy run trains for, and the fewest and most steps of its ranks.
@@ -33,20 +33,28 @@ WORKERS_PER_CORE = 2
 UNKNOWN_BATCH = 0.005
 
 
-def calibrated(path: str | Path, *others: str | Path, busy: bool = True, reporter: Reporter = SILENT) -> Calibration:
+def calibrated(
+    path: str | Path,
+    *others: str | Path,
+    busy: bool = True,
+    address: str | None = None,
+    reporter: Reporter = SILENT,
+) -> Calibration:
     """Learn from runs as ``rayio.predict.calibrate`` does, with a probe and a busy run of each on this machine.
 
-    A run on another machine, on another engine than Ray, or whose files are gone gets none. With ``busy`` false there
-    is neither.
+    A run on another machine or several, on another engine than Ray, or whose files are gone gets none. With ``busy``
+    false there is neither. ``address`` is the Ray cluster of busy runs, see :func:`rayio.run`.
 
     Raises:
         RayioError: a run cannot be calibrated.
     """
-    learned = _calibrated(path, *others, busy=busy, reporter=reporter)
+    learned = _calibrated(path, *others, busy=busy, address=address, reporter=reporter)
     return replace(learned, doubts=worded(learned.doubts))
 
 
-def _calibrated(path: str | Path, *others: str | Path, busy: bool, reporter: Reporter) -> Calibration:
+def _calibrated(
+    path: str | Path, *others: str | Path, busy: bool, address: str | None, reporter: Reporter
+) -> Calibration:
     if not busy:
         return calibrate(path, *others, reporter=reporter)
     runs = [learnable(each, reporter) for each in (path, *others)]
@@ -62,7 +70,7 @@ def _calibrated(path: str | Path, *others: str | Path, busy: bool, reporter: Rep
                 for number, each in enumerate(runs):
                     reporter.live(f"calibrate: busy run {number + 1} of {len(runs)}", (number + 1) / (len(runs) + 2))
                     full.append(f"{folder}/{number}")
-                    _run(each, full[-1])
+                    _run(each, full[-1], address)
         except RayioError as error:
             full, missing = [], f"the busy run failed: {error}"
         return calibrate(path, *others, evidence=Evidence(tuple(full), machine, missing), reporter=reporter)
@@ -76,6 +84,8 @@ def _refusal(runs: Sequence[Learnable]) -> str | None:
             return f"{each.name} did not run on Ray"
         if info.get("host") != platform.node():
             return f"{each.name} ran on {info.get('host')}, not on this machine"
+        if isinstance(nodes := info.get("nodes"), list) and len(nodes) > 1:
+            return f"{each.name} ran on {len(nodes)} Ray nodes"
         if info.get("modelled_storage"):
             return f"{each.name} read modelled storage"
         if not storage.open(join(str(info.get("root") or "."), scenario.dataset.path), scenario.stores).exists:
@@ -83,8 +93,9 @@ def _refusal(runs: Sequence[Learnable]) -> str | None:
     return None
 
 
-def _run(of: Learnable, out: str) -> None:
-    run(busy_scenario(of.scenario, of.info), engine="ray", root=str(of.info.get("root") or "."), out=out)
+def _run(of: Learnable, out: str, address: str | None) -> None:
+    root = str(of.info.get("root") or ".")
+    run(busy_scenario(of.scenario, of.info), engine="ray", address=address, root=root, out=out)
 
 
 def busy_scenario(scenario: Scenario, info: Mapping[str, Any]) -> Scenario:

@@ -25,6 +25,7 @@ from rayio.model.ledger import Tally
 from rayio.model.plan import Plan
 from rayio.model.planning import plan_of
 from rayio.model.workflow import StageTally
+from rayio.predict.sizes import sample_bytes
 from rayio.records.doubts import Doubt
 from rayio.records.failures import Restart
 from rayio.records.run_result import Books, RunResult, TraceCounts
@@ -144,9 +145,10 @@ def conclude(
         dropped_samples_per_epoch=derive.dropped_samples(scenario),
         capped_samples_per_epoch=derive.capped_samples(scenario),
     )
+    sized = None
     if engine_named(engine).is_virtual:
-        speed = speed_of_costs(scenario)
-    result = replace(result, doubts=worded(gate.completed(result, speed)))
+        speed, sized = speed_of_costs(scenario), gate.other_size(scenario.charges.sample_bytes, sample_bytes(scenario))
+    result = replace(result, doubts=worded(gate.completed(result, speed, sized)))
     verdict, code = _verdict(error, books, scenario, result)
     return replace(result, exit_code=code, error=verdict)
 

@@ -118,6 +118,19 @@ def idle_storage(scenario: Scenario, base: str, out: str) -> Iterator[str]:
         yield f"checkpoint.fsync=true: no effect, because {what} are durable once written"
 
 
+def idle_on_model(scenario: Scenario) -> Iterator[str]:
+    """Iterate over notes on keys without effect on modelled storage, one line a key."""
+    if scenario.storage.page_cache != "use":
+        yield (
+            f"storage.page_cache={scenario.storage.page_cache}: no effect, because modelled storage has no page cache"
+        )
+    if scenario.checkpoint is not None and scenario.checkpoint.engine != "raw":
+        yield (
+            f"checkpoint.engine={scenario.checkpoint.engine}: no effect on modelled storage, which has the bytes of "
+            "the state; what the engine takes is in costs that rayio calibrate learned from such a run"
+        )
+
+
 def generate(
     source: str | Path | Scenario,
     overrides: Sequence[str] | Mapping[str, Any] | None = None,
@@ -201,7 +214,7 @@ def prepare_files(scenario: Scenario, plan: Plan, base: str, reporter: Reporter)
 
     Returns the plan, with the checkpoint that the run begins with, and notes.
     """
-    checkpoints, notes = None if scenario.checkpoint is None else Checkpoints(scenario, base), list[str]()
+    checkpoints, notes = None if scenario.checkpoint is None else Checkpoints(scenario, plan, base), list[str]()
     if checkpoints is not None:  # before the dataset, which may take hours
         checkpoints.look()
         checkpoints.check_space()

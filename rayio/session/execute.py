@@ -19,7 +19,7 @@ from rayio.analyze.retries import retried
 from rayio.analyze.shape import RunShape
 from rayio.errors import RayioError, ScenarioError, StorageError, first_error
 from rayio.machine.speed import fixed_work
-from rayio.model.attempts import Resumed
+from rayio.model.attempts import BrokenOffError, Resumed
 from rayio.model.engine import Site, engine_named
 from rayio.model.ledger import Tally
 from rayio.model.planning import plan_of
@@ -35,7 +35,7 @@ from rayio.scenario.write import to_yaml
 from rayio.schema.fields import MAX_WHOLE
 from rayio.session.between import between
 from rayio.session.conclude import OF_STEPS, conclude, numbers_of
-from rayio.session.dataset import base_folder, idle_storage, prepare_files, resolve
+from rayio.session.dataset import base_folder, idle_on_model, idle_storage, prepare_files, resolve
 from rayio.session.fetched import eviction_notes, fetched, loaded
 from rayio.session.folders import refuse_inside, refuse_overlaps
 from rayio.session.progress_writer import ProgressWriter
@@ -195,11 +195,8 @@ class _Session:
         if not self.plan.modelled:
             self.notes += idle_storage(scenario, base, out)
             self.notes += [layer.description for layer in self.plan.layers if layer.description]
-        elif scenario.storage.page_cache != "use":
-            self.notes.append(
-                f"storage.page_cache={scenario.storage.page_cache}: no effect, "
-                "because modelled storage has no page cache"
-            )
+        else:
+            self.notes += idle_on_model(scenario)
         self.directory = RunDirectory(out, scenario.stores)  # created once signals are handled
         self.live_export: LiveExport | None = None
         #: Root of all ids (``rayio.trace.ids``), and the namespace of the run's actors.
@@ -345,7 +342,8 @@ class _Session:
             self.reporter.failed(f"run interrupted; its records until then are in {self.directory.address}")
             raise error
         if isinstance(error, RayioError):
-            self.reporter.failed(f"run failed; its records until then are in {self.directory.address}")
+            how = "broke off" if isinstance(error, BrokenOffError) else "failed"
+            self.reporter.failed(f"run {how}; its records until then are in {self.directory.address}")
             raise error
         if error is not None:
             with self.directory.log.open("a") as log:

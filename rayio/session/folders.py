@@ -11,6 +11,7 @@ from pathlib import Path
 from rayio import storage
 from rayio.data.manifest import IGNORED, NAME
 from rayio.errors import ScenarioError, StorageError
+from rayio.kinds import SAVERS
 from rayio.model import manifest
 from rayio.model.plan import Plan
 from rayio.place import checkpoint_folder, checkpoint_place
@@ -28,8 +29,8 @@ from rayio.units import format_bytes
 #: Names of files by built-in checkpoint kinds.
 _FILE = re.compile(r"((model|optimizer)-)?(shard|rank|node|group)-\d{5,}(-layer-\d{5,})?\.bin")
 
-#: Bytes at the start of a file that identify rayio's files.
-HEADER_BYTES = 64
+#: Bytes at the start of a file, and of the state in it, that identify rayio's files.
+HEADER_BYTES, BEGINNING_BYTES = 4096, 64
 
 
 def refuse_overlaps(scenario: Scenario, base: str, out: str | None = None) -> None:
@@ -60,17 +61,16 @@ def refuse_inside(out: str) -> None:
 class Checkpoints:
     """The folder of a run's checkpoints, before the run starts."""
 
-    def __init__(self, scenario: Scenario, base: str) -> None:
+    def __init__(self, scenario: Scenario, plan: Plan, base: str) -> None:
         assert scenario.checkpoint is not None
         self.scenario = scenario
         self.path = scenario.checkpoint.path
         self.store: Store = storage.open(join(base, self.path), scenario.stores)
-        writers = scenario.checkpoint.writers
-        self.files: Mapping[str, int] = {
-            part.name: part.num_bytes
-            for number in range(derive.num_writers(scenario))
-            for part in writers.files(number, scenario.checkpoint.model, scenario.topology)
-        }
+        checkpointing = plan.checkpointing
+        assert checkpointing is not None
+        #: The files of one checkpoint with their bytes, and those that ranks save with the bytes of their state.
+        self.files: Mapping[str, int] = checkpointing.files
+        self.parts: Mapping[str, int] = checkpointing.parts
         #: Bytes of existing files that the run replaces, and whether a checkpoint of it exists in part or whole.
         self.replaced, self.is_replacing = 0, False
 
@@ -120,6 +120,12 @@ class Checkpoints:
             reporter.say(f"restoring {self.store.full(restored.folder)}")
         for note in notes:
             reporter.warn(note)
+        if added := sum(self.files.values()) - sum(self.parts.values()):
+            state = format_bytes(sum(self.parts.values()))
+            notes = [
+                *notes,
+                f"checkpoint.engine={saved.engine}: adds {format_bytes(added)} to the {state} of a checkpoint",
+            ]
         return replace(plan, checkpointing=replace(saved, restored=restored, is_replacing=self.is_replacing)), notes
 
     def check_space(self) -> str:
@@ -159,9 +165,11 @@ class Checkpoints:
         reporter.say(f"checkpoints {self.store.address}: {self.check_space()}")
 
     def _is_ours(self, name: str, size: int) -> bool:
-        length = min(size, HEADER_BYTES)
+        """Return True if a file begins as one that an engine of checkpoints has written."""
         with self.store.open(name, Traffic()) as file:
-            return bytes(file.read(length)) == bytes(random_bytes(length))
+            head = bytes(file.read(min(size, HEADER_BYTES)))
+        beginning = min(size, self.parts.get(name.rpartition("/")[2], size), BEGINNING_BYTES)
+        return any(saver.is_ours(head, bytes(random_bytes(beginning))) for saver in SAVERS.usable().values())
 
     def _refusal(self, name: str) -> StorageError:
         return StorageError(

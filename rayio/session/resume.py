@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, cast
 
 import numpy as np
 import psutil
@@ -16,7 +18,7 @@ import psutil
 from rayio.analyze.timeline import integers, is_text
 from rayio.errors import DataError, ScenarioError, StorageError
 from rayio.model import manifest, resuming
-from rayio.model.attempts import Mark, Resumed, continued
+from rayio.model.attempts import BROKE_OFF, BrokenOffError, Mark, Resumed, continued
 from rayio.model.engine import engine_named
 from rayio.model.plan import Plan
 from rayio.model.planning import plan_of
@@ -24,28 +26,112 @@ from rayio.place import checkpoint_folder
 from rayio.predict.explain import scenario_of
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario.model import Scenario
+from rayio.session import execute
+from rayio.session.dataset import base_folder, resolve
 from rayio.session.execute import run_session
 from rayio.session.result import Run
-from rayio.trace.run_directory import RESULT, RunDirectory
+from rayio.storage.address import join
+from rayio.trace.run_directory import INFO, RESULT, RunDirectory
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+P = ParamSpec("P")
 
 #: Exit codes of runs that did all their steps.
 COMPLETE = (0, 3, 4)
 ENGINES = ("ray", "local")
 
 
+def start_or_resume(
+    path: str,
+    source: str | Path | Scenario,
+    overrides: Sequence[str] | Mapping[str, Any] | None = None,
+    *,
+    engine: str = "ray",
+    address: str | None = None,
+    root: str | Path | None = None,
+    reporter: Reporter = SILENT,
+) -> Run:
+    """Go on with the run at ``path``, or start it if there is none: a job that is tried again calls this each time.
+
+    Raises:
+        RayioError: see :func:`resume` and :func:`rayio.session.execute.run`.
+    """
+    scenario = resolve(source, overrides, root)
+    where = join(base_folder(scenario, root), path)
+    directory = RunDirectory(where, scenario.stores)
+    if directory.holds(INFO):
+        if "engine" in directory.info:
+            return resume(where, scenario, address=address, reporter=reporter)
+        directory.store.remove_all()  # broke off before it began: there are no spans and no checkpoints
+    return run(scenario, engine=engine, address=address, out=path, root=root, reporter=reporter)
+
+
+def surviving(live: Callable[P, Run]) -> Callable[P, Run]:
+    """Return a function that runs, and goes on in the run directory if a part is lost that nothing replaces."""
+
+    @wraps(live)
+    def survive(*args: P.args, **options: P.kwargs) -> Run:
+        try:
+            return live(*args, **options)
+        except BrokenOffError as error:
+            if options.get("collector") is not None:  # it has the spans of the first part
+                raise
+            broken = error
+        address, reporter = (
+            cast("str | None", options.get("address")),
+            cast("Reporter", options.get("reporter", SILENT)),
+        )
+        done = resume(broken.directory, address=address, reporter=reporter, cause=broken.cause)
+        cast("Callable[[Run], None]", options.get("ended", lambda run: None))(done)
+        return done
+
+    return survive
+
+
+run = surviving(execute.run)
+
+
 def resume(
-    path: str, scenario: Scenario | None = None, *, address: str | None = None, reporter: Reporter = SILENT
+    path: str,
+    scenario: Scenario | None = None,
+    *,
+    address: str | None = None,
+    reporter: Reporter = SILENT,
+    cause: str = BROKE_OFF,
 ) -> Run:
     """Go on with a run that broke off, and return it; ``scenario`` must be its own, if given.
+
+    ``cause`` is what died, in words. Should the run break off again, it goes on again.
 
     Raises:
         StorageError: there is no such run, it is complete, or it cannot be read.
         ScenarioError: it is no measured run, or ``scenario`` is another one.
         RayioError: the run fails again.
     """
-    directory = RunDirectory.open(path)
-    own, info = scenario_of(directory), directory.info
-    engine, base = str(info.get("engine")), str(info.get("root", "."))
+    while True:
+        try:
+            return _resume(path, scenario, address, reporter, cause)
+        except BrokenOffError as error:
+            cause = error.cause
+
+
+def _resume(path: str, scenario: Scenario | None, address: str | None, reporter: Reporter, cause: str) -> Run:
+    """Go on with a run once; see :func:`resume`.
+
+    Raises:
+        StorageError: there is no such run, it is complete, or it cannot be read.
+        ScenarioError: it is no measured run, or ``scenario`` is another one.
+        RayioError: the run fails again.
+    """
+    directory = RunDirectory.open(path) if scenario is None else RunDirectory.open(path, scenario.stores)
+    info = directory.info
+    if "engine" not in info:
+        raise StorageError(f"{path}: the run broke off before it began; remove it, and start it again")
+    own = scenario_of(directory)
+    engine, base = str(info["engine"]), str(info.get("root", "."))
     if engine not in ENGINES:
         raise ScenarioError(f"{path}: a run of engine {engine} cannot be resumed; simulate it again, it takes seconds")
     result = directory.result
@@ -53,14 +139,19 @@ def resume(
         raise StorageError(f"{path} is complete (exit code {result.exit_code}): nothing is left to resume")
     if (pid := _alive(info)) is not None:
         raise StorageError(f"{path} is still running (pid {pid}): wait for it, or end it")
+    if (host := str(info.get("host"))) != platform.node():
+        reporter.warn(f"{path} was started on {host}: make sure that it is over there")
+    if own.stages:
+        raise ScenarioError(f"not yet: {path} has stages, whose processes cannot be resumed; start a new run")
     if scenario is not None and (key := _difference(own, scenario)):
         raise ScenarioError(
             f"{path} has another scenario: {key} differs; resume it without a scenario, or start a new run"
         )
     plan = plan_of(own, modelled=engine_named(engine).is_virtual or own.dataset.is_modelled)
     marks, restarts = resuming.read(directory, plan.world_size)
-    mark = _usable(plan, marks, base, own.loader.in_order, reporter)
-    earlier = replace(_earlier(directory, plan, mark), restarts=restarts)
+    is_again = cause != BROKE_OFF and own.failures is not None and own.failures.policy == "from_start"
+    mark = None if is_again else _usable(plan, marks, base, own.loader.in_order, reporter)
+    earlier = replace(_earlier(directory, plan, mark), restarts=restarts, cause=cause)
     start = continued(plan, mark, earlier.attempt).start
     place = f"from the checkpoint before epoch {start.epoch}, step {start.step}" if mark else "from the start"
     reporter.say(f"attempt {earlier.attempt} of {path}: on {place}")
@@ -129,15 +220,25 @@ def _earlier(directory: RunDirectory, plan: Plan, mark: Mark | None) -> Resumed:
     place = integers(spans, "epoch", waits) * (1 << 32) + integers(spans, "step", waits)
     first = continued(plan, mark, attempt).start
     thrown = int(((place >= first.epoch * (1 << 32) + first.step) & (attempts[waits] == attempt)).sum())
-    last = int(place.max(initial=-1))
+    last = _reached(spans, place, plan)
     return Resumed(
         mark=mark,
         attempt=attempt + 1,
         began=int(start[is_rank].min()),
         ended=int(ends.max()),
-        reached=(last >> 32, last & 0xFFFFFFFF) if last >= 0 else (-1, -1),
+        reached=last,
         redone_steps=thrown,
     )
+
+
+def _reached(spans: pa.Table, waits: NDArray[np.int64], plan: Plan) -> tuple[int, int]:
+    """Return the last (epoch, step) that a rank began: it waited for its batch, or computed the step before."""
+    last = int(waits.max(initial=-1))
+    computed = np.flatnonzero(is_text(spans, "name", "compute") & is_text(spans, "role", "rank"))
+    steps = plan.steps[0]
+    done = integers(spans, "epoch", computed) * steps + integers(spans, "step", computed)
+    after = divmod(int(done.max(initial=-1)) + 1, steps) if len(done) else (-1, -1)
+    return max((last >> 32, last & 0xFFFFFFFF) if last >= 0 else (-1, -1), after)
 
 
 def _started(directory: RunDirectory) -> int:

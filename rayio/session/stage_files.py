@@ -25,7 +25,7 @@ def prepare_stages(plan: Plan, base: str, reporter: Reporter) -> None:
         StorageError: a folder holds something else, or there is too little space.
     """
     planned = plan.workflow.planned()
-    for number, stage in enumerate(plan.stages):
+    for number, stage in enumerate(plan.workflow.stages):
         path = stage.path or ""
         store = plan.store(base, path)
         there = _sizes(store, path)

@@ -72,7 +72,7 @@ def tallied(result: RunResult, plan: Plan, tallies: Sequence[StageTally], error:
 
 
 def _differences(plan: Plan, planned: Sequence[StageTally], done: Sequence[StageTally]) -> Iterator[str]:
-    for stage, wanted, tally in zip(plan.stages, planned, done, strict=True):
+    for stage, wanted, tally in zip(plan.workflow.stages, planned, done, strict=True):
         for name, words in _COMPARED.items():
             if (there := getattr(tally, name)) != (due := getattr(wanted, name)):
                 yield f"stage {stage.name}: {there:,} of {due:,} {words}"

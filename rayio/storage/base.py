@@ -21,7 +21,7 @@ class Placed(NamedTuple):
     """The places of a batch's requests."""
 
     #: Paths as passed to the opener.
-    files: list[str]
+    files: Sequence[str]
     #: By request: the number of its file in ``files``, and its offset; None if offsets are unknown.
     file: NDArray[np.int64]
     offset: NDArray[np.int64] | None
@@ -183,6 +183,8 @@ class Served(NamedTuple, Generic[T]):
     skipped: int = 0
     #: CPU time of threads that made requests ahead of the reader's.
     cpu_seconds: float = 0.0
+    #: Time of a write besides requests: making the file's content from the state (ns).
+    made_ns: int = 0
 
 
 class Clock(Protocol):

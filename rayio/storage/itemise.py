@@ -35,7 +35,7 @@ def itemise(
     rows["end"] = arrival + np.rint(end * stretch).astype(np.int64)
     rows["slot"] = slot
     _say_where(rows, kind, is_open, at, sizes, file, offset)
-    return Issued(rows, files)
+    return Issued(rows, [*files])
 
 
 def itemise_served(
@@ -59,7 +59,7 @@ def itemise_served(
     rows["start"] = np.minimum(rows["end"] - took, served[request])
     rows["end"][at], rows["slot"] = served, slot[request]
     _say_where(rows, kind, is_open, at, sizes, file, offset)
-    return Issued(rows, files)
+    return Issued(rows, [*files])
 
 
 def _placed(places: Places | None, number: int) -> Placed:

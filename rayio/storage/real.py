@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from threading import Event
-from typing import BinaryIO, Protocol, TypeVar, cast
+from typing import BinaryIO, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -44,6 +44,29 @@ def random_bytes(num_bytes: int) -> memoryview:
     return np.asarray(words).view(np.uint8)[:num_bytes].data.toreadonly()
 
 
+class Filled(NamedTuple):
+    """The bytes of a file's content, and the time (ns) of making it in addition to the requests."""
+
+    nbytes: int
+    made_ns: int = 0
+
+
+def fill_random(file: BinaryIO, path: str, num_bytes: int, request_bytes: int) -> Filled:
+    """Write random bytes that repeat after ``request_bytes``, in requests of as many."""
+    buffer = random_bytes(min(request_bytes, max(num_bytes, 1)))
+    written = 0
+    while written < num_bytes:
+        written += file.write(buffer[: num_bytes - written]) or 0
+    return Filled(num_bytes)
+
+
+class Filling(Protocol):
+    """A function that writes the content of a file with a state of ``num_bytes``."""
+
+    def __call__(self, file: BinaryIO, path: str, num_bytes: int, request_bytes: int, /) -> Filled:
+        """Return what was written."""
+
+
 class RealStorage:
     """Storage with bytes (``rayio.storage.base.Storage``). ``run`` makes blocking calls for the engine.
 
@@ -62,8 +85,11 @@ class RealStorage:
         is_itemised: bool = True,
         ending: Event | None = None,
         depth: int = 1,
+        fill: Filling = fill_random,
     ) -> None:
         self.depth = depth
+        #: Writes the content of a file.
+        self.fill = fill
         self._crew = Crew(depth)
         self.store = store
         self.run = run
@@ -138,7 +164,7 @@ class RealStorage:
         return value, None  # counted only by host
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
-        """Write random bytes as one file, atomically; after an error the previous file stays.
+        """Write a state of ``num_bytes`` as one file, atomically; after an error the previous file stays.
 
         Raises:
             StorageError: no space, no permission, or the system refuses.
@@ -147,11 +173,11 @@ class RealStorage:
             raise ValueError(f"cannot write {num_bytes} bytes in requests of {request_bytes}")
         traffic = Traffic(self.anchor, is_itemised=self.is_itemised, ending=self.ending)
 
+        filled = Filled(num_bytes)
+
         def fill(file: BinaryIO) -> None:
-            buffer = random_bytes(min(request_bytes, max(num_bytes, 1)))
-            written = 0
-            while written < num_bytes:
-                written += file.write(buffer[: num_bytes - written]) or 0
+            nonlocal filled
+            filled = self.fill(file, path, num_bytes, request_bytes)
 
         doing = f"writing {num_bytes} bytes"
 
@@ -170,9 +196,10 @@ class RealStorage:
             None,
             traffic.opens,
             traffic.requests,
-            num_bytes,
+            filled.nbytes,
             traffic.syncs,
             traffic.issued,
             traffic.sync_ns,
             traffic.retried,
+            made_ns=filled.made_ns,
         )

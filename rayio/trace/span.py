@@ -105,6 +105,12 @@ SPANS: dict[str, SpanName] = {
         {"checkpoint_writer": 1}, "the writing of a checkpoint's manifest, once its files are durable"
     ),
     "load": SpanName({"checkpoint_writer": 0}, "the read requests of one checkpoint file, when a run begins with it"),
+    "serialise": SpanName(
+        {"checkpoint_writer": 0}, "what checkpoint.engine takes in addition to the requests of writing"
+    ),
+    "deserialise": SpanName(
+        {"checkpoint_writer": 0}, "what checkpoint.engine takes in addition to the requests of reading"
+    ),
     "verify": SpanName(
         {"checkpoint_writer": 0, "stage": 0}, "comparing the bytes of a file with what was written there"
     ),

@@ -49,7 +49,8 @@ def calls(issued: Issued) -> Counter[tuple[Any, ...]]:
 def test_what_is_made_ahead_is_the_plan_and_the_samples_are_the_same(
     access: str, form: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    root, walked, files, batches = walk_of(access, form, tmp_path_factory.mktemp("data"), data)
+    root, walked, files, batches = walk_of(access, form, data, tmp_path_factory.mktemp("data"))
+    assert root is not None
     depth, gap = data.draw(st.sampled_from([1, 2, 16])), data.draw(st.sampled_from([0, 100, 1 << 20]))
     storage = RealStorage(PosixStore(root), in_place, 0, depth=depth)
     planned = kept = alone = None

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.data.access.contract import Access, Files
-from rayio.data.layout import Batch
+from rayio.data.layout import Batch, Paths
 from rayio.storage.base import Placed, RequestTable
 from rayio.storage.joining import joined
 
@@ -27,11 +27,12 @@ def joined_table(
     if kept is not None or together.places is None:
         return None
     placed = Placed(*together.places())
-    paths = {path: number for number, path in enumerate(placed.files)}
-    number_of = np.array([paths[files.layout.path(number)] for number in flat.tolist()])
-    step_of = np.empty(len(paths), np.int64)
-    step_of[number_of] = np.arange(flat.size) // size
-    step = step_of[placed.file]
+    if isinstance(placed.files, Paths):
+        names, numbers = placed.files.numbers.tolist(), flat.tolist()
+    else:
+        names, numbers = [*placed.files], [*files.layout.paths(flat)]
+    step_of = dict(zip(numbers, (np.arange(flat.size) // size).tolist(), strict=True))
+    step = np.array([step_of[name] for name in names])[placed.file]
     order = np.argsort(step, kind="stable")  # files of a step stay in their order
     sizes, edges = together.nbytes[order], np.searchsorted(step[order], np.arange(steps + 1))
     sums = np.concatenate([[0], np.cumsum(sizes)])

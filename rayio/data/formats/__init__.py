@@ -94,18 +94,6 @@ def units(form: Format, layout: Layout, batch: Batch, requests: Requests) -> NDA
     return numbers
 
 
-def opened_paths(form: Format, layout: Layout, files: NDArray[np.int64]) -> list[str]:
-    """Return the paths that a batch with samples in ``files`` opens, in order: ``beside`` files come first."""
-    if not getattr(form, "has_files", True):
-        return []
-    paths = []
-    for file in np.unique(files).tolist():
-        path = layout.path(file)
-        paths += [path.removesuffix(layout.extension) + suffix for suffix in getattr(form, "beside", ())]
-        paths.append(path)
-    return paths
-
-
 def not_in_one_file(form: Format) -> str:
     """Return why files of a format are not read one by one; empty if they are."""
     name = next((name for name in FORMATS if FORMATS[name] is form), form.extension[1:])

@@ -30,7 +30,7 @@ from rayio.data.formats.hdf5_stream import METADATA_READS, Stream, opened_by_hdf
 from rayio.data.formats.places import edges_of
 from rayio.data.formats.reads import HEAD, NOT_KEPT, by_file, check_length, opened, place_of
 from rayio.data.formats.sample import Place, check, fill, wrong_label
-from rayio.data.layout import Batch, Layout
+from rayio.data.layout import Batch, Layout, Paths
 from rayio.errors import RayioError
 from rayio.scenario.change import Change, with_keys
 from rayio.scenario.kind import Kind
@@ -143,7 +143,7 @@ class Hdf5(Kind):
         nbytes = reads.repeated(heads, reads.nbytes)
         return Requests(address, int(reads.is_first.sum()), nbytes, partial(self._places, layout, batch))
 
-    def _places(self, layout: Layout, batch: Batch) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+    def _places(self, layout: Layout, batch: Batch) -> tuple[Paths, NDArray[np.int64], NDArray[np.int64]]:
         """Return the files of the requests, in order, and the offset of each request in its file."""
         reads = Reads.of(layout, batch)
         files, file = np.unique(reads.files, return_inverse=True)
@@ -152,7 +152,7 @@ class Hdf5(Kind):
         times = reads.is_first + reads.times
         number = np.arange(len(offsets)) - np.repeat(np.cumsum(times) - times, times) - np.repeat(reads.is_first, times)
         offsets += np.maximum(number, 0) * np.repeat(reads.nbytes, times)
-        return [layout.path(name) for name in files.tolist()], np.repeat(file, times), offsets
+        return layout.paths(files), np.repeat(file, times), offsets
 
     def units(self, layout: Layout, batch: Batch) -> NDArray[np.int64]:
         """Return that the description is kept, and the chunk in HDF5's cache: its offset."""

@@ -17,7 +17,7 @@ from rayio.data.formats.chunks import Hdf5Options, Reads, chunk_shape
 from rayio.data.formats.hdf5_description import description_of_filtered
 from rayio.data.formats.reads import HEAD, NOT_KEPT, window
 from rayio.data.formats.sample import HEADER, LABEL, STRIPE_BYTES, STRIPE_COST, Place, fill
-from rayio.data.layout import Batch, Layout
+from rayio.data.layout import Batch, Layout, Paths
 from rayio.storage.stores.counted import WINDOW_BYTES
 
 #: Bytes before the chunks and of the labels' description; of the index's header, of a block of it, and of a page.
@@ -167,10 +167,10 @@ class ChunkReads(NamedTuple):
         self.nbytes.append(nbytes)
         self.units.append(unit)
 
-    def places(self, layout: Layout) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+    def places(self, layout: Layout) -> tuple[Paths, NDArray[np.int64], NDArray[np.int64]]:
         """Return the files of the requests, in order, and their offsets."""
         files, file = np.unique(np.array(self.files, np.int64), return_inverse=True)
-        return [layout.path(number) for number in files.tolist()], file, np.array(self.offsets, np.int64)
+        return layout.paths(files), file, np.array(self.offsets, np.int64)
 
 
 def _chunks(

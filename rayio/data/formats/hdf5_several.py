@@ -15,7 +15,7 @@ from rayio.data.formats.chunks import Hdf5Options
 from rayio.data.formats.hdf5_description import description_of_several
 from rayio.data.formats.reads import Runs
 from rayio.data.formats.sample import LABEL, fill
-from rayio.data.layout import Batch, Layout
+from rayio.data.layout import Batch, Layout, Paths
 from rayio.storage.stores.counted import WINDOW_BYTES
 
 #: Bytes of the description of a file, and of each dataset in it.
@@ -37,10 +37,10 @@ class RunReads(NamedTuple):
     #: By run: True for the first of a file.
     is_first: NDArray[np.bool_]
 
-    def places(self, layout: Layout) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+    def places(self, layout: Layout) -> tuple[Paths, NDArray[np.int64], NDArray[np.int64]]:
         """Return the files of the requests, in order, and their offsets."""
         files, file = np.unique(self.files, return_inverse=True)
-        return [layout.path(number) for number in files.tolist()], file, self.offsets
+        return layout.paths(files), file, self.offsets
 
 
 class Several(NamedTuple):

@@ -32,7 +32,7 @@ from rayio.data.formats.reads import (
     window,
 )
 from rayio.data.formats.sample import LABEL, Place, check, fill, wrong_label
-from rayio.data.layout import Batch, Layout
+from rayio.data.layout import Batch, Layout, Paths
 from rayio.errors import DataError, RayioError
 from rayio.storage.base import Opener, Requests, RequestTable
 from rayio.storage.stores.counted import WINDOW_BYTES
@@ -108,7 +108,7 @@ class Npz:
         table[:, 2] = np.add.reduceat(batch.nbytes[runs.order], runs.starts)
         return table
 
-    def _places(self, layout: Layout, batch: Batch) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+    def _places(self, layout: Layout, batch: Batch) -> tuple[Paths, NDArray[np.int64], NDArray[np.int64]]:
         runs = Runs.of(batch)
         first = runs.order[runs.starts]
         files, file = np.unique(batch.files[first], return_inverse=True)
@@ -118,7 +118,7 @@ class Npz:
         offsets[:, 1] = np.where(runs.is_first & (file_bytes > WINDOW_BYTES), 0, -1)
         offsets[:, 2] = ROWS + batch.index[first] * batch.nbytes[first]
         issued = offsets >= 0
-        return [layout.path(number) for number in files.tolist()], np.repeat(file, issued.sum(axis=1)), offsets[issued]
+        return layout.paths(files), np.repeat(file, issued.sum(axis=1)), offsets[issued]
 
     def units(self, layout: Layout, batch: Batch) -> NDArray[np.int64]:
         """Return that the directory and the headers are kept, and no rows."""

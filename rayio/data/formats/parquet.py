@@ -35,7 +35,7 @@ from rayio.data.formats.parquet_options import ParquetOptions, chosen
 from rayio.data.formats.parquet_stream import AGAIN, TAIL_BYTES, Chunk, Stream, parquet_in
 from rayio.data.formats.reads import HEAD, check_length, opened, place_of
 from rayio.data.formats.sample import HEADER, Place
-from rayio.data.layout import Batch, Layout
+from rayio.data.layout import Batch, Layout, Paths
 from rayio.errors import RayioError
 from rayio.scenario.kind import Kind
 from rayio.storage.base import Opener, Requests
@@ -104,13 +104,13 @@ class Parquet(Kind):
         nbytes = reads.each(reads.tails, reads.footers, [ranges[1] for ranges in reads.ranges])
         return Requests(address, int(reads.is_first.sum()), nbytes, partial(self._places, layout, batch))
 
-    def _places(self, layout: Layout, batch: Batch) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+    def _places(self, layout: Layout, batch: Batch) -> tuple[Paths, NDArray[np.int64], NDArray[np.int64]]:
         reads = _Reads.of(layout, batch)
         files, file = np.unique(reads.files, return_inverse=True)
         footers_at = reads.sizes - len(MAGIC) - 4 - reads.footers
         offsets = reads.each(reads.sizes - reads.tails, footers_at, [ranges[0] for ranges in reads.ranges])
         number = reads.each(file, file, [np.full_like(r[0], f) for r, f in zip(reads.ranges, file, strict=True)])
-        return [layout.path(name) for name in files.tolist()], number, offsets
+        return layout.paths(files), number, offsets
 
     def units(self, layout: Layout, batch: Batch) -> NDArray[np.int64]:
         """Return that the description is kept, and the row group."""

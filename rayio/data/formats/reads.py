@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.data.formats.sample import Place
-from rayio.data.layout import Batch, Layout
+from rayio.data.layout import Batch, Layout, Paths
 from rayio.errors import DataError
 from rayio.storage.base import Opener, RequestTable
 
@@ -114,9 +114,9 @@ def _few_by_file(batch: Batch) -> Iterator[tuple[int, list[tuple[int, int]]]]:
         yield files[before], spans
 
 
-def whole_places(layout: Layout, files: NDArray[np.int64]) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+def whole_places(layout: Layout, files: NDArray[np.int64]) -> tuple[Paths, NDArray[np.int64], NDArray[np.int64]]:
     """Return the places of requests for whole files: paths, each request's file and its offset."""
-    return [layout.path(number) for number in files.tolist()], np.arange(len(files)), np.zeros_like(files)
+    return layout.paths(files), np.arange(len(files)), np.zeros_like(files)
 
 
 def scratch(num_bytes: int) -> memoryview:

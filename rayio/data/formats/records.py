@@ -6,7 +6,7 @@ around the samples, and how one is made and verified.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import BinaryIO, ClassVar
@@ -164,7 +164,7 @@ class Records(Kind):
         table[:, 1] = np.add.reduceat(self.record_bytes(batch.nbytes[runs.order]), runs.starts)
         return table
 
-    def _places(self, layout: Layout, batch: Batch) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+    def _places(self, layout: Layout, batch: Batch) -> tuple[Sequence[str], NDArray[np.int64], NDArray[np.int64]]:
         runs = self._runs(batch)
         first = runs.order[runs.starts]
         files, file = np.unique(batch.files[first], return_inverse=True)
@@ -172,7 +172,7 @@ class Records(Kind):
         if not self.reads_whole:
             offsets[:, 1] = self._starts(layout, batch.files[first], batch.index[first], batch.nbytes[first])
         issued = self._sizes(layout, runs, batch) > 0
-        return [layout.path(number) for number in files.tolist()], np.repeat(file, issued.sum(axis=1)), offsets[issued]
+        return layout.paths(files), np.repeat(file, issued.sum(axis=1)), offsets[issued]
 
     def spans(self, layout: Layout, batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
         """Return the first byte of each record and one past its last; None if reading one needs other bytes too."""

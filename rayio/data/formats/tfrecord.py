@@ -39,7 +39,7 @@ from rayio.data.formats.reads import (
 )
 from rayio.data.formats.sample import Place, check, fill
 from rayio.data.formats.tfrecord_options import TfRecordOptions, is_zipped
-from rayio.data.layout import Batch, Layout
+from rayio.data.layout import Batch, Layout, Paths
 from rayio.scenario.kind import Kind
 from rayio.storage.base import Opener, Requests, RequestTable
 
@@ -118,11 +118,11 @@ class TfRecord(Kind):
         runs = Runs.of(apart, _records_per_read(layout, whole))
         return requests_of(runs, nbytes.shape, _sizes(layout, runs, whole)[:, np.newaxis])
 
-    def _places(self, layout: Layout, batch: Batch) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+    def _places(self, layout: Layout, batch: Batch) -> tuple[Paths, NDArray[np.int64], NDArray[np.int64]]:
         runs = Runs.of(batch, _records_per_read(layout, batch))
         first = runs.order[runs.starts]
         files, file = np.unique(batch.files[first], return_inverse=True)
-        return [layout.path(number) for number in files.tolist()], file, _spans(layout, batch)[0][first]
+        return layout.paths(files), file, _spans(layout, batch)[0][first]
 
     def spans(self, layout: Layout, batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
         """Return the first byte of each record and one past its last; None in gzip."""
@@ -153,11 +153,7 @@ class TfRecord(Kind):
                                 f"expected a record of {len(record)} bytes at byte {starts[row]}, "
                                 f"found {max(have, 0)}: the file is truncated"
                             )
-                        sample = out[offsets[row] : offsets[row + 1]]
-                        label = _unpack(record, sample, place)
-                        ids[row] = check(sample.data, layout.seed, place)
-                        if label != place.sample:
-                            raise place.error(f"expected label {place.sample}, found {label}")
+                        ids[row] = _verified(record, out[offsets[row] : offsets[row + 1]], layout.seed, place)
         return ids
 
 
@@ -202,12 +198,17 @@ def _read_zipped(opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.u
                 f"expected a record of {stops[row] - starts[row]} bytes at byte {starts[row]} of the gzip stream, "
                 f"found {len(record)}: the file is truncated"
             )
-        sample = out[offsets[row] : offsets[row + 1]]
-        label = _unpack(record, sample, place)
-        ids[row] = check(sample.data, layout.seed, place)
-        if label != place.sample:
-            raise place.error(f"expected label {place.sample}, found {label}")
+        ids[row] = _verified(record, out[offsets[row] : offsets[row + 1]], layout.seed, place)
     return ids
+
+
+def _verified(record: NDArray[np.uint8], sample: NDArray[np.uint8], seed: int, place: Place) -> int:
+    """Unpack a record into ``sample`` and return its id, after a check of sample and label."""
+    label = _unpack(record, sample, place)
+    number = check(sample.data, seed, place)
+    if label != place.sample:
+        raise place.error(f"expected label {place.sample}, found {label}")
+    return number
 
 
 def masked_crc(data: NDArray[np.generic]) -> int:

@@ -153,3 +153,13 @@ def is_dataloader(loader: object) -> bool:
     """Return True for PyTorch's DataLoader, without importing torch: who has one has imported it."""
     kind = getattr(sys.modules.get("torch.utils.data"), "DataLoader", None)
     return isinstance(kind, type) and isinstance(loader, kind)
+
+
+def starts_workers(loader: Any) -> Any:
+    """Return the DataLoader that starts the workers of one: another, if a framework wrapped it.
+
+    Accelerate's loaders, which Transformers' Trainer uses, keep it as ``base_dataloader``.
+    """
+    while is_dataloader(inner := getattr(loader, "base_dataloader", None)):
+        loader = inner
+    return loader

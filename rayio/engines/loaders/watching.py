@@ -15,13 +15,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Any
 
-from rayio.engines.loaders.watched_workers import OnStart, Timed, is_dataloader, time_in_place
+from rayio.engines.loaders.watched_workers import OnStart, Timed, is_dataloader, starts_workers, time_in_place
 from rayio.errors import RunError, StorageError
 from rayio.files import replacing
 from rayio.trace import loop_files
@@ -62,19 +63,26 @@ class Watch:
         self._has_batch = False
         self._in_place: Timed | None = None
         self._on_start: OnStart | None = None
-        self._has_workers = is_dataloader(loader) and loader.num_workers > 0
-        if self._has_workers:
-            self._on_start = loader.worker_init_fn = OnStart(loader.worker_init_fn, str(folder), rank)
+        if is_dataloader(loader):
+            starter = starts_workers(loader)
+            if loader.num_workers:
+                self._on_start = starter.worker_init_fn = OnStart(starter.worker_init_fn, str(folder), rank)
+            elif hasattr(starter, "_get_iterator"):
+                starter._get_iterator = partial(self._timed, starter._get_iterator)
 
     def __iter__(self) -> Iterator[Any]:
         """Begin an epoch, and return its batches."""
         self.begin_epoch()
-        batches = iter(self._loader)
-        if is_dataloader(self._loader) and not self._has_workers:
-            if self._in_place is not None:
-                self._in_place.close()
-            self._in_place = time_in_place(batches, str(self._folder), self._rank, self._epoch)
-        return _Batches(self, batches)
+        return _Batches(self, iter(self._loader))
+
+    def _timed(self, iterate: Callable[[], Any]) -> Any:
+        """Return the iterator of a loader without workers, with its fetcher timed."""
+        batches = iterate()
+        if self._in_place is not None:
+            self._in_place.close()
+        if self._file >= 0:
+            self._in_place = time_in_place(batches, str(self._folder), self._rank, max(self._epoch, 0))
+        return batches
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch."""
@@ -175,7 +183,9 @@ class Watch:
         if self._in_place is not None:
             self._in_place.close()
         if self._on_start is not None:
-            self._loader.worker_init_fn = self._on_start.then
+            starts_workers(self._loader).worker_init_fn = self._on_start.then
+        elif is_dataloader(self._loader):
+            vars(starts_workers(self._loader)).pop("_get_iterator", None)
 
 
 class _Batches:
@@ -206,6 +216,7 @@ def watch(
     out: str | Path,
     *,
     batch_size: int | None = None,
+    accumulate: int = 1,
     synchronize: Callable[[], Any] | None = None,
 ) -> Watch:
     """Return a loader whose use by a training loop is recorded into the run directory ``out``.
@@ -221,6 +232,8 @@ def watch(
         loader: a DataLoader of PyTorch, or anything to iterate over.
         out: run directory to make, the same for all ranks, which are those of ``RANK`` and ``WORLD_SIZE``.
         batch_size: samples of a batch, where the loader does not tell.
+        accumulate: batches that the loop takes before it works on the first of them, as Transformers' Trainer does
+            with ``gradient_accumulation_steps``; a step is the work on one of them.
         synchronize: called before a step ends, such as ``torch.cuda.synchronize``: work on an accelerator goes on
             after its calls have returned.
 
@@ -233,6 +246,10 @@ def watch(
         raise RunError(
             f"rayio.watch: this process watches a loop already, into {_current._folder.parent}; call it once, before "
             "the loop over epochs, or end it by close()"
+        )
+    if type(accumulate) is not int or accumulate < 1:
+        raise RunError(
+            f"rayio.watch: accumulate={accumulate!r} is no whole number from 1; give the batches of an update"
         )
     if "://" in str(out):
         raise StorageError(f"rayio.watch: out={out} is no folder of this machine; give a folder, and copy it later")
@@ -251,7 +268,7 @@ def watch(
         "begin_ns": perf_counter_ns(),
         "is_synchronized": synchronize is not None,
         "has_accelerator": _has_accelerator(),
-        "loader": _facts(loader, batch_size),
+        "loader": _facts(loader, batch_size, accumulate),
     }
     try:
         _write_json(loop_files.header_path(folder, rank), header)
@@ -347,7 +364,7 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
         partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _facts(loader: Any, batch_size: int | None) -> dict[str, Any]:
+def _facts(loader: Any, batch_size: int | None, accumulate: int) -> dict[str, Any]:
     """Return what a loader tells of itself; a loader other than PyTorch's tells its length at most."""
     facts: dict[str, Any] = {"kind": type(loader).__name__, "is_dataloader": is_dataloader(loader)}
     with suppress(TypeError, AttributeError, NotImplementedError):
@@ -360,6 +377,10 @@ def _facts(loader: Any, batch_size: int | None) -> dict[str, Any]:
             facts["samples"] = len(loader.dataset)
     if batch_size is not None:
         facts["batch_size"] = batch_size
+    if starts_workers(loader) is not loader:
+        facts["ahead"] = 1  # Accelerate's loaders take a batch ahead, to know the last one
+    if accumulate > 1:
+        facts["together"] = accumulate
     return {name: fact for name, fact in facts.items() if isinstance(fact, bool | int | str)}
 
 

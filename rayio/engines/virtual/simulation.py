@@ -16,6 +16,7 @@ from rayio.model.engine import Outcome, Site, Watch
 from rayio.model.ledger import Tally
 from rayio.model.plan import Plan
 from rayio.model.processors import cores_of
+from rayio.scenario.failures import BREAKING, ENDING
 from rayio.signals import cancelling, hold
 from rayio.trace.recorder import Recorder
 
@@ -45,7 +46,7 @@ def simulate(plan: Plan, recorder: Recorder, tallies: list[Tally], watch: Callab
     ``watch`` is called about once a second of wall time. The answer has the restarts after ``failures``.
     """
     recorder.pid = 0
-    attempts, failures = Attempts(plan, tallies, Saved(plan.world_size)), plan.failures
+    attempts, failures = Attempts(plan, tallies, Saved(plan.world_size), kinds=(*ENDING, *BREAKING)), plan.failures
     watched = time.monotonic()
     while (death := _attempt(attempts, recorder, watch)) is not None:
         assert failures is not None

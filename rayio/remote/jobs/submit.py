@@ -85,21 +85,41 @@ class Packed:
 
 
 def pack(
-    folder: Path, scenario: Scenario, *, out: str | None, root: str | None, pip: bool, is_installed: bool
+    folder: Path,
+    scenario: Scenario | None,
+    *,
+    out: str | None,
+    root: str | None,
+    pip: bool,
+    is_installed: bool,
+    resumed: str | None = None,
 ) -> Packed:
     """Write all that a scenario's run needs into a folder; return the job to submit.
+
+    ``resumed`` is a run directory in which the job goes on, if its run broke off; with it, ``scenario`` may be None.
 
     Raises:
         ScenarioError: a path has no meaning on the cluster.
     """
-    root = root_of(scenario, out, root)
+    command = ["python", "-m", "rayio", "run"]
+    if scenario is not None:
+        command += [SCENARIO, "--root", root_of(scenario, resumed or out, root)]
+    elif resumed is None or not is_absolute(resumed):
+        raise ScenarioError(
+            f"--resume {resumed} is relative, but Ray removes the working directory of a job; give the run's full path "
+            "or address"
+        )
     job_id = f"rayio-{token_hex(6)}"
     runtime_env = environment(folder, job_id, pip=pip, is_installed=is_installed)
-    (folder / SCENARIO).write_text(to_yaml(scenario), encoding="utf-8")
-    command = ["python", "-m", "rayio", "run", SCENARIO, "--json", "--root", root]
-    command += ["--out", out] if out is not None else []
-    metadata = {"rayio": __version__, "scenario": scenario.name, **({"out": out} if out is not None else {})}
-    return Packed(job_id, shlex.join(command), runtime_env, metadata)
+    metadata = {"rayio": __version__}
+    if scenario is not None:
+        (folder / SCENARIO).write_text(to_yaml(scenario), encoding="utf-8")
+        metadata["scenario"] = scenario.name
+    for option, where in (("--out", out), ("--resume", resumed)):
+        if where is not None:
+            command += [option, where]
+            metadata["out"] = where
+    return Packed(job_id, shlex.join([*command, "--json"]), runtime_env, metadata)
 
 
 def environment(folder: Path, job_id: str, *, pip: bool, is_installed: bool) -> dict[str, Any]:
@@ -143,11 +163,12 @@ def root_of(scenario: Scenario, out: str | None, root: str | None) -> str:
 
 
 def submit(
-    source: str,
+    source: str | None,
     overrides: Sequence[str],
     *,
     address: str,
     out: str | None = None,
+    resumed: str | None = None,
     root: str | None = None,
     pip: bool = False,
     is_installed: bool = False,
@@ -155,19 +176,21 @@ def submit(
 ) -> tuple[Jobs, str]:
     """Check a scenario and submit its run; return the cluster's jobs and the job's id.
 
-    ``address`` is that of the cluster's dashboard.
+    ``address`` is that of the cluster's dashboard, ``resumed`` a run directory to go on in, perhaps without ``source``.
 
     Raises:
         RayioError: the scenario is invalid, or the cluster refuses the job.
     """
-    scenario = load(source, overrides)
-    if scenario.dataset.is_modelled:
+    scenario = None if source is None else load(source, overrides)
+    if scenario is not None and scenario.dataset.is_modelled:
         checks.check_simulated(scenario)
     with TemporaryDirectory(prefix="rayio-submit-") as folder:
-        packed = pack(Path(folder), scenario, out=out, root=root, pip=pip, is_installed=is_installed)
+        packed = pack(
+            Path(folder), scenario, out=out, root=root, pip=pip, is_installed=is_installed, resumed=resumed
+        )  # fmt: skip
         jobs = Jobs(address)
         jobs.submit(packed.entrypoint, packed.job_id, packed.runtime_env, packed.metadata, reporter)
-    reporter.say(f"submitted {scenario.name} as {packed.job_id}")
+    reporter.say(f"submitted {resumed if scenario is None else scenario.name} as {packed.job_id}")
     return jobs, packed.job_id
 
 

@@ -87,6 +87,9 @@ class Job:
     #: Service account of all pods; None for the namespace's default.
     service_account: str | None
     deadline_seconds: int
+    #: Run directory in which each try goes on; None for a run that is tried once.
+    resumed: str | None = None
+    retries: int = 0
     warnings: tuple[str, ...] = ()
 
 
@@ -120,6 +123,7 @@ def documents(job: Job) -> list[dict[str, Any]]:
 
 def _ray_job(job: Job) -> dict[str, Any]:
     command = ["python", "-m", "rayio", "run", *job.arguments, "--root", job.root]
+    command += [] if job.resumed is None else ["--resume", job.resumed]
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
@@ -129,7 +133,7 @@ def _ray_job(job: Job) -> dict[str, Any]:
             # seconds that a stopped run has to write its results; Ray's default is 3
             "runtimeEnvYAML": 'env_vars:\n  RAY_JOB_STOP_WAIT_TIME_S: "60"\n',
             "submissionMode": "K8sJobMode",
-            "backoffLimit": 0,  # a run that failed is a result
+            "backoffLimit": job.retries,  # by default none: a run that failed is a result
             "activeDeadlineSeconds": job.deadline_seconds,
             "preRunningDeadlineSeconds": START_SECONDS,
             "shutdownAfterJobFinishes": True,

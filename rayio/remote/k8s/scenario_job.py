@@ -20,6 +20,8 @@ from rayio.storage.address import is_path, join
 
 #: Allowed multiple of a run's expected time, and the assumed rate of generating its dataset (bytes/s).
 TIMES, GENERATED_PER_SECOND = 3.0, 50e6
+#: Tries of a job after the first, if its run directory is kept.
+RETRIES = 3
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
@@ -36,6 +38,8 @@ def job_of(
     claim: str | None = None,
     secret: str | None = None,
     service_account: str | None = None,
+    resumed: str | None = None,
+    retries: int | None = None,
 ) -> Job:
     """Return the Kubernetes job of a scenario; ``rayio k8s --help`` explains the arguments.
 
@@ -51,6 +55,7 @@ def job_of(
             f"--workers {workers}: must be at most cluster.nodes={scenario.cluster.nodes}; more pods would be idle"
         )
     root = _root(root, claim)
+    retries = _retries(resumed, retries, root, claim)
     plan = plan_of(scenario, modelled=scenario.dataset.is_modelled)
     pods = pods_of(plan, workers)
     is_packaged = source in packaged()
@@ -73,9 +78,27 @@ def job_of(
         claim=claim,
         secret=secret,
         service_account=service_account,
-        deadline_seconds=_deadline(scenario),
+        deadline_seconds=min(MAX_SECONDS, _deadline(scenario) * (1 + retries)),
+        resumed=resumed,
+        retries=retries,
         warnings=tuple(too_large(pods, scenario)),
     )
+
+
+def _retries(resumed: str | None, retries: int | None, root: str, claim: str | None) -> int:
+    """Return how often a job is tried again: only in a run directory that outlives its pods."""
+    if resumed is None:
+        if retries:
+            raise ClusterError(f"--retries {retries} needs --resume RUN, the run directory in which each try goes on")
+        return 0
+    if is_path(where := join(root, resumed)) and claim is None:
+        raise ClusterError(
+            f"--resume {resumed}: the run directory ends with its pod; give --claim NAME of a volume, or "
+            "--root s3://BUCKET/PREFIX"
+        )
+    if is_path(where) and not where.startswith(f"{DATA}/"):
+        raise ClusterError(f"--resume {resumed}: must be inside {DATA}, the pods' folder for files, or an address")
+    return RETRIES if retries is None else retries
 
 
 def _check_names(

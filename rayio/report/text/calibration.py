@@ -40,7 +40,8 @@ def _(note: records.LayerDelays) -> str:
 def _(note: records.OneSize) -> str:
     return (
         f"costs.cpu: every batch had about {format_bytes(note.nbytes)}, so what a byte takes of processors is counted "
-        "as the batch's; name a second short run with samples of another size to tell them apart"
+        "as the batch's, and predictions of other sizes have a wide interval; name a second short run with samples of "
+        "another size to tell them apart"
     )
 
 

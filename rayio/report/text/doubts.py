@@ -8,7 +8,7 @@ from dataclasses import replace
 from rayio.analyze import gate
 from rayio.analyze.stages import shown
 from rayio.records.doubts import Doubt
-from rayio.units import format_seconds, format_share
+from rayio.units import format_bytes, format_seconds, format_share
 
 #: Each doubt in a few words: the badge of a report, and the reason why there is no prediction.
 TITLES = {
@@ -19,6 +19,7 @@ TITLES = {
     gate.PAGE_CACHE: "Page cache, not storage",
     gate.RESTORED_FROM_MEMORY: "Checkpoint read from memory",
     gate.BUSY_MACHINE: "Busy machine",
+    gate.OTHER_SIZE: "Samples of another size",
     gate.CONTRADICTION: "Contradiction",
 }
 
@@ -109,6 +110,14 @@ def _machine_speed(doubt: Doubt) -> str:
     return texts.get(doubt.names.get("of", ""), texts["runs"])
 
 
+def _other_size(doubt: Doubt) -> str:
+    calibrated, now = format_bytes(doubt.numbers["calibrated"]), format_bytes(doubt.numbers["now"])
+    return (
+        f"Its costs are from samples of {calibrated}, and these have {now}: what grows with bytes is not known, so the "
+        "interval is wide. Calibrate with a second short run, of samples of this size"
+    )
+
+
 def _page_cache(doubt: Doubt) -> str:
     share, source = doubt.numbers["share"], doubt.names.get("source")
     if source == "memory":
@@ -156,5 +165,6 @@ _SENTENCES: dict[str, Callable[[Doubt], str]] = {
     gate.PAGE_CACHE: _page_cache,
     gate.RESTORED_FROM_MEMORY: _restored_from_memory,
     gate.BUSY_MACHINE: _busy_machine,
+    gate.OTHER_SIZE: _other_size,
     gate.CONTRADICTION: _contradiction,
 }

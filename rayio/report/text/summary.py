@@ -160,8 +160,8 @@ def _headline(result: RunResult) -> list[str]:
         epochs = f"{result.window_epochs} epoch{'s' * (result.window_epochs != 1)}"
         rows.insert(1, ("within", f"± {format_share(off)}", f"in 95 of 100 cases, from these steps of {epochs}"))
     if (between := result.between) is not None:
-        share = f"{format_share(between.au_low)} to {format_share(between.au_high)}"
-        rows.insert(1, ("between", share, between_words(between)))
+        below, interval = _between(result, between)
+        rows.insert(1 + [row[0] for row in rows].index(below), ("between", interval, between_words(between)))
     if scaling := result.scaling:
         remark = (
             f"on average, {scaling.least} to {scaling.most} at once, {scaling.num_changes} changes; "
@@ -185,7 +185,10 @@ def _headline(result: RunResult) -> list[str]:
             format_share(evaluated.au_max),
             seconds(evaluated.mean_seconds),
         )
-        remark = f"AU of evaluation, min {low}, max {high} over ranks; {evaluated.rounds} of {each} each"
+        shares = f"AU of evaluation, min {low}, max {high} over ranks"
+        if evaluated.au is None:
+            shares = "AU of evaluation: its steps were not recorded"
+        remark = f"{shares}; {evaluated.rounds} of {each} each"
         rows.append(("evaluation", format_share(evaluated.au), remark))
     return [f"  {name:<12}{value:>16}  {remark}".rstrip() for name, value, remark in rows]
 
@@ -214,6 +217,14 @@ def _nodes(pool: PoolUse) -> str:
     if pool.given_up:
         text += f"; {pool.given_up} readers got none in time"
     return text
+
+
+def _between(result: RunResult, bounds: Between) -> tuple[str, str]:
+    """Return the row below which the interval belongs, and the interval: of AU, else of the throughput."""
+    if bounds.au_low is not None or result.samples_per_second is None:
+        return "AU", f"{format_share(bounds.au_low)} to {format_share(bounds.au_high)}"
+    low, high = map(format_number, bounds.rates(result.samples_per_second))
+    return "throughput", f"{low} to {high} samples/s"
 
 
 def between_words(bounds: Between) -> str:

@@ -8,7 +8,7 @@ refusal takes its request's time to first byte; pauses and attempts are those of
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, TypeVar
@@ -304,7 +304,7 @@ class ThrottledStorage:
 
 def _naming(places: Places | None) -> Callable[[int], str]:
     """Return a function from a request to its file, computed on first use; empty if the format has no places."""
-    known: list[tuple[list[str], NDArray[np.int64]]] = []
+    known: list[tuple[Sequence[str], NDArray[np.int64]]] = []
 
     def file_of(request: int) -> str:
         if places is None:

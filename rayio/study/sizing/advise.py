@@ -19,7 +19,7 @@ from rayio.scenario.load import loading
 from rayio.scenario.model import Scenario
 from rayio.schema.fields import show
 from rayio.session.dataset import base_folder
-from rayio.session.execute import run as run_one
+from rayio.session.resume import run as run_one
 from rayio.storage.address import is_path, join
 from rayio.study.sizing.doubts import of_setting
 from rayio.study.sizing.knee import bottleneck_of

@@ -242,7 +242,8 @@ class _Searching:
         bottleneck = bottleneck_of(trial.scenario, run, self.reporter)
         if not self.is_virtual:
             assert run is not None
-            taught = learned(trial.scenario, run, trial.mean(self.formula), self.formula)
+            au = trial.mean(self.formula)
+            taught = learned(trial.scenario, run, au, self.formula, self.trials.address, self.notes)
             if isinstance(taught, Doubt):
                 self.doubts.append(taught)
                 return Help(bottleneck)

@@ -19,8 +19,9 @@ from rayio.analyze.gate import not_reproduced
 from rayio.analyze.worth import is_worth_proposing
 from rayio.errors import RayioError
 from rayio.model.planning import storage_of
-from rayio.predict.calibrate import calibrate
+from rayio.predict.calibrate import Calibration
 from rayio.predict.changes import offered
+from rayio.records.calibrated import NoBusyRun, NotFull
 from rayio.records.doubts import Doubt
 from rayio.records.sizing import Bottleneck, CapacityChange, Combination
 from rayio.report.explain import explain
@@ -34,6 +35,7 @@ from rayio.scenario.loader import MAX_DEPTH
 from rayio.scenario.model import Costs, Scenario, StorageParameters
 from rayio.scenario.workers import MAX_WORKERS
 from rayio.schema.every import Every
+from rayio.session.busy_runs import calibrated
 from rayio.session.conclude import in_memory
 from rayio.session.execute import simulate
 from rayio.study.sizing.questions import Question
@@ -82,15 +84,20 @@ def bottleneck_of(scenario: Scenario, run: Path | None, reporter: Reporter) -> B
     )
 
 
-def learned(scenario: Scenario, run: Path, measured: float | None, formula: str) -> Like | Doubt | str:
+def learned(
+    scenario: Scenario, run: Path, measured: float | None, formula: str, address: str | None, notes: list[str]
+) -> Like | Doubt | str:
     """Return a change that applies a run's calibrated storage, processors and costs; or why there is none.
 
-    There is none if the run's ``scenario``, simulated with them, does not have the ``measured`` AU.
+    There is none if the run's ``scenario``, simulated with them, does not have the ``measured`` AU. A run on Ray gets a
+    busy run on the cluster at ``address``, as in ``rayio calibrate``; where it has none, a note is added to ``notes``.
     """
     try:
-        fitted = calibrate(run).scenario
+        calibration = calibrated(run, address=address)
     except RayioError as error:
         return f"{UNKNOWN}: {error}"
+    fitted = calibration.scenario
+    notes += _unsure(calibration)
 
     def like(scenario: Scenario) -> Scenario:
         cluster = scenario.cluster.model_copy(update={"cores": fitted.cluster.cores})
@@ -102,6 +109,23 @@ def learned(scenario: Scenario, run: Path, measured: float | None, formula: str)
     if simulated is None or measured is None:
         return f"{UNKNOWN}: the calibrated model, or the run, has too few steps for an AU; use a longer run"
     return not_reproduced(simulated, measured) or like
+
+
+def _unsure(calibration: Calibration) -> list[str]:
+    """Return a note if CPU times are those of processors that were not full."""
+    missing = [note for note in calibration.records if isinstance(note, NoBusyRun | NotFull)]
+    cpu = calibration.scenario.charges.cpu
+    return [
+        f"{_without(note)}: where processors are full, changes may take {100 * (1 - cpu.at_least):.0f} % less to "
+        f"{100 * (cpu.at_most - 1):.0f} % more time than predicted"
+        for note in missing[:1]
+    ]
+
+
+def _without(note: NoBusyRun | NotFull) -> str:
+    if isinstance(note, NotFull):
+        return "the busy run left processors free"
+    return f"no busy run{f' ({note.reason})' if note.reason else ''}"
 
 
 def shortened(scenario: Scenario) -> Scenario:

@@ -26,7 +26,7 @@ from rayio.reporter import Reporter
 from rayio.scenario import derive
 from rayio.scenario.model import Scenario
 from rayio.session.conclude import with_spans
-from rayio.session.execute import run as run_one
+from rayio.session.resume import run as run_one
 from rayio.signals import deferred
 from rayio.study.sweeps.sweep_directory import SweepDirectory
 from rayio.study.sweeps.sweep_rows import Row, row_of

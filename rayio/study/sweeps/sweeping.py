@@ -16,7 +16,7 @@ from rayio.scenario.load import loading
 from rayio.scenario.model import Scenario
 from rayio.schema.fields import MAX_WHOLE
 from rayio.session.dataset import base_folder
-from rayio.session.execute import run as run_one
+from rayio.session.resume import run as run_one
 from rayio.signals import deferred
 from rayio.storage.address import is_path, join
 from rayio.study.sweeps import worker

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rayio.data.access.contract import Access, Files
-from rayio.data.formats import opened_paths
-from rayio.data.layout import Batch
+from rayio.data.formats import Format
+from rayio.data.layout import Batch, Layout
 from rayio.schema.fields import Section, whole
 from rayio.storage.base import Opener, Placed, Places, Requests
 
@@ -69,3 +69,15 @@ def _placed(places: Places, new: set[str]) -> Placed:
     paths, file, offset = places()
     first = np.sort(np.unique(file, return_index=True)[1])
     return Placed(paths, file, offset, np.array([at for at in first if paths[file[at]] in new], np.int64))
+
+
+def opened_paths(form: Format, layout: Layout, files: NDArray[np.int64]) -> list[str]:
+    """Return the paths that a batch with samples in ``files`` opens, in order: ``beside`` files come first."""
+    if not getattr(form, "has_files", True):
+        return []
+    paths = []
+    for file in np.unique(files).tolist():
+        path = layout.path(file)
+        paths += [path.removesuffix(layout.extension) + suffix for suffix in getattr(form, "beside", ())]
+        paths.append(path)
+    return paths

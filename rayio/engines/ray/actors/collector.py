@@ -55,7 +55,7 @@ class Collector:
         #: By rank: number of changes of its queue's request for readers, and the latest.
         self._wishes: dict[int, tuple[int, int]] = {}
         #: The checkpoints of the run, as ranks report them.
-        self._keeper = Keeper(self.directory)
+        self._keeper = Keeper(self.directory, world_size)
         self._saved = Saved(world_size, self._keeper.keep)
         self._failure: RayioError | None = None
         #: True while a push is processed; true once this process was asked to end.
@@ -75,6 +75,11 @@ class Collector:
     def ready(self) -> dict[str, Any]:
         """Return the collector's entry of run.json, once it has started."""
         return {"name": "collector", "pid": os.getpid()}
+
+    def die(self, pid: int) -> None:
+        """End this process as a failure does, if it is the named one."""
+        if pid == os.getpid():
+            os.kill(pid, signal.SIGKILL)
 
     def now(self) -> int:
         """Return the run's time in ns since the Unix epoch."""

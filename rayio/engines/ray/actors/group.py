@@ -136,7 +136,7 @@ class ActorGroup:
         )  # fmt: skip
         if self.plan.has_barrier:
             self._serve(BarrierActor, "barrier", -1)
-        if self.plan.stages:
+        if self.plan.workflow:
             self._serve(StagesActor, CONDUCTOR, 0, self.group)
         scaling = self.plan.loader.scaling
         for spec in self.specs:
@@ -236,7 +236,7 @@ class ActorGroup:
         waiting, reported = list(names_by_reference), time.monotonic()
         while waiting:
             ready, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=LOOK_SECONDS)
-            self.control.look()
+            self.survival.look()
             for reference in ready:
                 try:
                     self.actors.append(ray.get(reference))
@@ -288,16 +288,12 @@ class ActorGroup:
                 except RayTaskError as error:
                     raise plain(error) from None
                 except RayError as end:  # various classes: Ray reports its own kills for memory in another one
+                    self.survival.look()
                     if self.survival.is_possible:
                         return self.survival.death_of(lives[reference])
-                    name = lives[reference]
-                    text = (
-                        f"{name} died ({self.deaths.why(name, end)}); a rank is not restarted: the run is over; its "
-                        "spans are in the run directory"
-                    )
-                    raise RunError(text.replace("a rank is", "they are") if name == CONDUCTOR else text) from None
+                    raise RunError(self.deaths.over(lives[reference], end)) from None
             if waiting:
-                self.control.look()
+                self.survival.look()
                 progress = self._progress()
                 if self.team is not None:
                     self._from_ray(partial(self.team.look, progress["wishes"]), time.monotonic() + COLLECTOR_SECONDS)
@@ -324,8 +320,9 @@ class ActorGroup:
             ) from None
         except RayError as error:
             self.control.look()
-            why = self.deaths.why_collector(error)
-            raise RunError(f"the collector died ({why}): spans can no longer be stored; start the run again") from None
+            self.silent.add("collector")
+            why = f"the collector died ({self.deaths.why_collector(error)}): spans can no longer be stored"
+            raise self.survival.broken_off("collector", 0, f"{why}; start the run again") from None
         self._remember(progress)
         return progress
 

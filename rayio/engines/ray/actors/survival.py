@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
@@ -10,13 +12,15 @@ from typing import Any, Protocol
 import ray
 from ray.exceptions import RayError
 
+from rayio.engines.ray.cluster.connect import Connection
 from rayio.engines.ray.cluster.control import Control
+from rayio.engines.ray.cluster.lost import await_loss, lost_nodes
 from rayio.engines.ray.placement import SERVERS, ActorSpec
 from rayio.errors import RunError
-from rayio.model.attempts import Attempts, Death, Resumed, Saved
+from rayio.model.attempts import Attempts, BrokenOffError, Death, Resumed, Saved
 from rayio.model.ledger import Tally
 from rayio.model.plan import Plan
-from rayio.scenario.failures import REPLACED
+from rayio.scenario.failures import BREAKING, REPLACED
 from rayio.trace.clocks import Anchor
 
 #: Seconds for ranks that are alive to send their spans and their consumption.
@@ -29,12 +33,18 @@ class Group(Protocol):
     """The part of a run's actors (``rayio.engines.ray.actors.group``) that failures need."""
 
     plan: Plan
+    directory: str
     specs: list[ActorSpec]
     handles: dict[str, Any]
     actors: list[dict[str, Any]]
     restarts: list[dict[str, Any]]
     tallies: list[Tally]
     control: Control
+    connection: Connection
+    #: The Ray node of each emulated one, by its number as text.
+    homes: dict[str, str]
+    #: Actors that do not answer, and are not waited for at the end.
+    silent: set[str]
     anchor: Anchor
 
     def create(self, spec: ActorSpec, name: str = "") -> Any:
@@ -53,12 +63,16 @@ class Survival:
         self.attempts.start(self.now(), resumed)
         group.plan = self.attempts.plan
         section = group.plan.failures
-        #: Events on actors that Ray replaces, the earliest last.
+        passed = -1.0 if resumed is None else (self.now() - resumed.began) / 1e9
+        #: Events on processes other than ranks, the earliest last.
         self._kills = sorted(
-            (event for event in (() if section is None else section.events) if event.kind in REPLACED),
+            (
+                event for event in (() if section is None else section.events)
+                if event.kind in (*REPLACED, *BREAKING) and (event.at or 0.0) > passed
+            ),
             key=lambda event: event.at or 0.0,
             reverse=True,
-        )
+        )  # fmt: skip
         self._next: Death | None = None
         #: The deaths of this attempt that this process caused.
         self._struck: Death | None = None
@@ -77,6 +91,7 @@ class Survival:
         """Begin the time of the first attempt, once its actors are there."""
         if self.attempts.restarts:
             self.attempts.begun(self.now())
+            self.group.handles["collector"].remember.remote(self.attempts.restarts)
         else:
             self.attempts.start(self.now())
         self._next = self.attempts.next_death()
@@ -97,6 +112,37 @@ class Survival:
             death, self._next = self._next._replace(at=now), None
             self._struck = death
             self._kill(death.kind, death.number)
+
+    def look(self) -> None:
+        """Look whether Ray and its nodes live.
+
+        Raises:
+            ClusterError: Ray does not, or a node is gone that the run cannot go on without.
+            RunError: a node is gone; BrokenOffError if the run goes on with the others.
+        """
+        group, section = self.group, self.group.plan.failures
+        if section is not None and self.is_possible and (lost := lost_nodes(group.control, group.homes)):
+            number, node = min(lost.items())
+            group.silent |= {actor["name"] for actor in group.actors if actor.get("ray_node") in lost.values()}
+            await_loss(group.control, {*lost.values()}, len(group.connection.nodes), section.rejoin)
+            raise self.broken_off("node", number, f"the Ray node {node[:8]} was lost")
+        group.control.look()
+
+    def broken_off(self, kind: str, number: int, why: str) -> RunError:
+        """Return the error of a run that lost what no actor replaces, and goes on in its directory; or why it cannot.
+
+        ``number`` is that of a node; ``why`` is the message of a run that does not survive.
+        """
+        if not self.is_possible:
+            return RunError(why)
+        death = Death(kind, number, self.now())
+        try:
+            self.attempts.check(death)
+        except RunError as error:
+            return error
+        broken = BrokenOffError(f"{death.name} was lost; the run goes on in its directory (failures)")
+        broken.cause, broken.directory = death.name, self.group.directory
+        return broken
 
     def death_of(self, name: str) -> Death:
         """Return the death of a rank's actor: on purpose, at a step, or by another cause."""
@@ -162,6 +208,8 @@ class Survival:
 
     def _kill(self, kind: str, number: int) -> None:
         """Send SIGKILL to the processes of a rank, a node or another role: each sends it to itself."""
+        if kind == "driver":
+            os.kill(os.getpid(), signal.SIGKILL)
         for name in self._names(kind, number):
             if (handle := self.group.handles.get(name)) is not None:
                 pids = [actor["pid"] for actor in self.group.actors if actor["name"] == name]
@@ -172,6 +220,8 @@ class Survival:
     def _names(self, kind: str, number: int) -> Iterator[str]:
         if kind == "barrier" or (kind == "node" and number == 0):
             yield "barrier"
+        if kind == "collector":
+            yield "collector"
         workers = max(1, self.group.plan.loader.num_workers)
         member = divmod(number, workers) if kind == "reader" else (number,)
         for spec in self.group.specs:

@@ -1,0 +1,1 @@
+"""Engines of checkpoints that write and read with PyTorch."""
