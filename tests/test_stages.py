@@ -215,6 +215,22 @@ def test_a_lost_process_ends_with_exit_code_4() -> None:
     )  # fmt: skip
 
 
+def test_explain_says_what_stages_cost_as_the_run_without_them_does(tmp_path: Path) -> None:
+    """Predicted from the run with stages, and really made."""
+    shared = {"first_byte": "1 ms", "connection_bandwidth": "100 MB/s", "bandwidth": "100 MB/s"}
+    hog = [{"name": "hog", "count": 10, "arrivals": "60 ms", "reads": {"files": 20, "size": "1 MB"}}]
+    of = {"dataset__num_files": 320, "dataset__sample_bytes": "100 KB", "storage": {"model": shared}}
+    rayio.simulate(scenario(stages=hog, **of), out=tmp_path / "run")
+    simulated = rayio.explain(tmp_path / "run").simulated
+    assert simulated is not None
+    rows = {row.change: row for row in simulated.changes}
+    without = in_memory(scenario(**of))
+    assert simulated.au == pytest.approx(rayio.Run.open(tmp_path / "run").au, abs=1e-6)
+    assert rows["no stages"].au == pytest.approx(without.au, abs=1e-6)
+    assert without.au is not None
+    assert without.au > (simulated.au or 0.0) + 0.2
+
+
 def test_an_error_of_a_process_ends_the_run_with_its_line(tmp_path: Path) -> None:
     stages = [{"name": "a", "count": 2, "reads": {"size": "1 KB"}}, {"name": "b", "count": 1, "compute": "60 s"}]
     wanted = workflow(stages, dataset__path="data")

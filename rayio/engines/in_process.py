@@ -294,7 +294,11 @@ class InProcess:
             lives = [self.wiring.rank(tally.rank, self, tally) for tally in self.tallies]
             if self.plan.workflow:
                 start, tallies = self.wiring.stage_process, self._stage_tallies
-                lives.append(Conductor(self.plan.workflow, self.kernel, start, tallies).run())
+                stages = Conductor(self.plan.workflow, self.kernel, start, tallies).run()
+                if self.plan.workflow.is_background:
+                    self.kernel.spawn(stages, "stages")
+                else:
+                    lives.append(stages)
             await self.kernel.gather(*lives)
         finally:
             for queue in self._foreseen:

@@ -78,6 +78,8 @@ class Workflow:
     stages: tuple[Stage, ...] = ()
     seed: int = 0
     nodes: int = 1
+    #: True if the run ends with its ranks: only what stages cost them is of interest.
+    is_background: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.stages)
