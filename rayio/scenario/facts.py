@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rayio.records.workflow import Workflow
 from rayio.units import BYTES, RATE, SECONDS, Dimension
+
+if TYPE_CHECKING:
+    from rayio.records.workflow import Workflow
 
 SHARE = Dimension("shares", '"7 %"', {"%": Decimal("0.01")}, ("%",), 1e9)
 RATIO = Dimension("ratios", '"1.5 ×"', {"×": Decimal(1)}, ("×",), 1e9)
