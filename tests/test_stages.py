@@ -127,7 +127,7 @@ def test_stages_and_ranks_share_one_storage() -> None:
 def stages_of(draw: st.DrawFn) -> list[dict[str, Any]]:
     """Draw one to three stages, of which each may wait for, follow and read an earlier one."""
     size = st.sampled_from(["700 B", {"kind": "uniform", "low": 1, "high": 3000}])
-    asked = st.sampled_from([None, 300, 1 << 20])
+    requested = st.sampled_from([None, 300, 1 << 20])
     made: list[dict[str, Any]] = []
     for number in range(draw(st.integers(1, 3))):
         stage: dict[str, Any] = {
@@ -135,16 +135,17 @@ def stages_of(draw: st.DrawFn) -> list[dict[str, Any]]:
             "arrivals": draw(st.sampled_from(["0 s", "1 ms"])), "compute": draw(st.sampled_from(["0 s", "1 ms"])),
         }  # fmt: skip
         if draw(st.booleans()):
-            stage["writes"] = {"files": draw(st.integers(1, 3)), "size": draw(size), "request_bytes": draw(asked)}
+            stage["writes"] = {"files": draw(st.integers(1, 3)), "size": draw(size), "request_bytes": draw(requested)}
         before: dict[str, Any] | None = None
-        if made and draw(st.booleans()):
+        is_linked = draw(st.booleans())
+        if made and is_linked:
             before = draw(st.sampled_from(made))
         if before is not None:
             stage |= {"follows": before["name"]} if draw(st.booleans()) else {"after": [before["name"]]}
         if before is not None and "writes" in before and draw(st.booleans()):
-            stage["reads"] = {"of": before["name"], "request_bytes": draw(asked)}
+            stage["reads"] = {"of": before["name"], "request_bytes": draw(requested)}
         elif draw(st.booleans()):
-            stage["reads"] = {"files": draw(st.integers(1, 3)), "size": draw(size), "request_bytes": draw(asked)}
+            stage["reads"] = {"files": draw(st.integers(1, 3)), "size": draw(size), "request_bytes": draw(requested)}
         made.append(stage)
     return made
 
