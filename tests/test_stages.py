@@ -114,6 +114,19 @@ def test_a_stage_begins_after_others_or_follows_one_in_step() -> None:
     assert found["d-0"] == (22, 23)
 
 
+def test_a_process_reads_the_files_that_its_partner_wrote() -> None:
+    """Files of different sizes show whose they are; so do the planned sums, which are computed for all at once."""
+    stages = [
+        {"name": "a", "count": 6, "writes": {"files": 2, "size": {"kind": "uniform", "low": 1, "high": 9000}}},
+        {"name": "b", "count": 3, "follows": "a", "reads": {"of": "a"}},
+    ]
+    plan, tallies, rows = virtual(workflow(stages))
+    made = {name: [nbytes for _, nbytes, _ in each] for name, each in requests(rows).items()}
+    assert [made[f"b-{number}"] for number in range(3)] == [made["a-0"], made["a-2"], made["a-4"]]
+    assert len({tuple(sizes) for sizes in made.values()}) == 6
+    assert tallies == plan.workflow.planned()
+
+
 def test_stages_and_ranks_share_one_storage() -> None:
     """The shared bandwidth serves who comes first: 1 MB of a process delay a rank's first batch by a second."""
     shared = {"first_byte": "0 s", "connection_bandwidth": "1 GB/s", "bandwidth": "1 MB/s"}
