@@ -15,7 +15,8 @@ Goals: median error 5 %, 95th percentile 15 %; 85 % of points in their interval,
 high end) is 15 %; a third of the trivial predictor's mean error.
 
 ``python benchmarks/predict.py`` draws points until 24 count; ``--count N`` N of them, ``--seed N`` others, ``--group
-NAME`` (again and again) those of some groups. ``--disk DIR`` has the files whose cache is dropped.
+NAME`` (again and again) those of some groups. ``--taught 600`` calibrates one sample size, so that intervals are wide
+for the others. ``--disk DIR`` has the files whose cache is dropped.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import random
 import shutil
 import statistics
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -128,11 +129,11 @@ def points(seed: int, groups: list[str]) -> Iterator[Point]:
             yield Point(group, *draws[group][number])
 
 
-def learned(group: str, root: str, tries: int) -> tuple[Scenario, float]:
-    """Calibrate two runs of a group; give the seconds of fixed work with them too."""
+def learned(group: str, root: str, tries: int, sizes: Sequence[int] = TAUGHT_KB) -> tuple[Scenario, float]:
+    """Calibrate a run of a group for each sample size (kB); give the seconds of fixed work with them too."""
     runs: list[rayio.Run] = []
     speeds: list[float] = []
-    for sample_kb in TAUGHT_KB:
+    for sample_kb in sizes:
         wanted = build(Point(group, 1, 2, 4, sample_kb, TAUGHT_MS).scenario())
         make = partial(rayio.run, wanted, root=root)
         run, speed = at_a_speed(make, speeds[0] if speeds else None, SPEED_WITHIN, tries)
@@ -190,6 +191,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=23, help="which points")
     parser.add_argument("--tries", type=int, default=3, help="how often a point is made until the speed is right")
     parser.add_argument("--group", choices=[*GROUPS], action="append", help="points of this group")
+    parser.add_argument("--taught", type=int, nargs="+", default=TAUGHT_KB, help="sample sizes that are calibrated, kB")
     parser.add_argument("--disk", default=None, help="folder on a device, for the files whose cache is dropped")
     asked = parser.parse_args()
     print_machine()
@@ -201,7 +203,7 @@ def main() -> None:
     with memory_and_ray() as memory, tempfile.TemporaryDirectory(prefix="rayio-bench-", dir=asked.disk) as disk:
         roots = {group: disk if GROUPS[group][1] else memory for group in groups}
         for group in groups:
-            taught[group] = learned(group, roots[group], asked.tries)
+            taught[group] = learned(group, roots[group], asked.tries, asked.taught)
         print()
         print_head(
             "group", "workers", "ranks", "batch", "sample", "compute", "step made", "predicted", "error", "trivial",

@@ -21,6 +21,9 @@ _KINDS = {
     stat.S_IFDIR: "a folder",
 }
 
+#: Flags of every open: opening a pipe does not wait for a writer, and a terminal stays another's.
+OPENING = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
 #: The most digits of a whole number in JSON; arithmetic ends at 308.
 MOST_DIGITS = 40
 
@@ -60,7 +63,7 @@ def open_regular(path: str, flags: int) -> tuple[int, int]:
         OSError: it is missing, or the operating system refuses.
     """
     try:
-        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path, flags | OPENING, 0o666)
     except OSError as error:
         if error.errno in (errno.ENXIO, errno.ENODEV):  # a socket, or a device that is missing
             check_regular(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
 import signal
@@ -26,9 +27,18 @@ AGAIN_SECONDS = 0.02
 
 #: True once the command is over: signals are then ignored.
 _is_over = False
+#: When a signal last asked this process to end (``time.monotonic``). Nobody waits for calls that began before.
+asked_at = -math.inf
+
+
+def ask() -> None:
+    """Remember that this process is asked to end now."""
+    global asked_at
+    asked_at = time.monotonic()
 
 
 def _interrupt(number: int, frame: object) -> None:
+    ask()
     if not _is_over:
         raise KeyboardInterrupt
 
@@ -164,6 +174,7 @@ class Interrupts:
         self._raised = None
 
     def _caught(self, number: int, frame: FrameType | None) -> None:
+        ask()
         if self._is_over:
             signal.signal(number, self._before[number])
             signal.raise_signal(number)

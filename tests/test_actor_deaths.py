@@ -21,6 +21,7 @@ from ray.exceptions import (
 from rayio.engines.ray.actors import deaths
 from rayio.engines.ray.actors.deaths import Deaths
 from rayio.engines.ray.actors.group import ActorGroup
+from rayio.engines.ray.actors.survival import Survival
 from rayio.engines.ray.cluster.control import Control
 from rayio.errors import RunError
 from rayio.machine.oom import oom_kills
@@ -97,6 +98,8 @@ def test_a_collector_that_died_is_one_line_with_its_cause(
     group.handles = {"collector": MagicMock()}
     group.control = Control("127.0.0.1:0", "")
     group.deaths, group.silent, group.vigil = Deaths(group.control, []), set(), Vigil(600.0, print)
+    group.plan, group.survival = MagicMock(failures=None), Survival.__new__(Survival)
+    group.survival.group = group
     monkeypatch.setattr("ray.wait", MagicMock(return_value=([None], [])))
     for kind, killed, told in (
         (OutOfMemoryError, 3, r"^the collector died \(killed by Ray: its node is out of memory\): spans can no longer"),

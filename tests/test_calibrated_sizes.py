@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,19 @@ def taught(first: Learnable, *more: Learnable, is_cached: bool = True) -> Calibr
     return learn(first.spans, first.scenario, first.info, more=more, is_cached=is_cached)
 
 
+@cache
+def of_large(ranks: int, costs: str = "both", storage: str = "", decode: str = "") -> Calibration:
+    """Return a calibration of samples of 600 kB; without storage named, memory serves them."""
+    return taught(recorded(machine("600 kB", ranks, costs, storage, decode)), is_cached=not storage)
+
+
+def machine(size: str, ranks: int, costs: str = "both", storage: str = "", decode: str = "") -> Scenario:
+    keys = ({"storage__model": SLOW[storage]} if storage else {}) | (
+        {"loader__decode": DECODES[decode]} if decode else {}
+    )
+    return made(busy(size, ranks, ranks, "1 ms") | keys, MACHINES[costs])
+
+
 def ends(said: Scenario) -> tuple[float, float]:
     """Return the shortest and the longest time of a step in the prediction's interval."""
     found = between(said, in_memory(said))
@@ -52,31 +66,26 @@ def asked(found: Calibration, true: Scenario) -> Scenario:
 
 
 @pytest.mark.parametrize("size", ["100 kB", "300 kB", "2 MB"])
-@pytest.mark.parametrize("machine", MACHINES)
-def test_full_processors_with_other_samples_are_in_the_interval(machine: str, size: str) -> None:
-    found = taught(recorded(made(busy("600 kB", 2, 2, "1 ms"), MACHINES[machine])))
-    true = made(busy(size, 2, 2, "1 ms"), MACHINES[machine])
-    low, high = ends(asked(found, true))
+@pytest.mark.parametrize("costs", MACHINES)
+def test_full_processors_with_other_samples_are_in_the_interval(costs: str, size: str) -> None:
+    true = machine(size, 2, costs)
+    low, high = ends(asked(of_large(2, costs), true))
     assert low <= seconds_per_step(true) <= high
 
 
 @pytest.mark.parametrize("size", ["100 kB", "2 MB"])
 @pytest.mark.parametrize("storage", SLOW)
 def test_storage_with_other_samples_is_in_the_interval(storage: str, size: str) -> None:
-    keys = {"storage__model": SLOW[storage]}
-    found = taught(recorded(made(busy("600 kB", 1, 1, "1 ms") | keys)), is_cached=False)
-    true = made(busy(size, 1, 1, "1 ms") | keys)
-    low, high = ends(asked(found, true))
+    true = machine(size, 1, storage=storage)
+    low, high = ends(asked(of_large(1, storage=storage), true))
     assert low <= seconds_per_step(true) <= high
 
 
 @pytest.mark.parametrize("size", ["100 kB", "2 MB"])
 @pytest.mark.parametrize("decode", DECODES)
 def test_decoding_of_other_samples_is_in_the_interval(decode: str, size: str) -> None:
-    keys = {"loader__decode": DECODES[decode]}
-    found = taught(recorded(made(busy("600 kB", 1, 1, "1 ms") | keys)))
-    true = made(busy(size, 1, 1, "1 ms") | keys)
-    low, high = ends(asked(found, true))
+    true = machine(size, 1, decode=decode)
+    low, high = ends(asked(of_large(1, decode=decode), true))
     assert low <= seconds_per_step(true) <= high
 
 
@@ -89,6 +98,13 @@ def test_the_same_size_two_sizes_and_almost_the_same_size_leave_nothing_open() -
     widths = [high / low for low, high in (ends(asked(*pair)) for pair in ((one, usual), (two, other), (one, other)))]
     assert widths[1] == pytest.approx(widths[0], rel=0.3)
     assert widths[2] > 1.5 * widths[0]
+
+
+@pytest.mark.parametrize(("stdev", "is_one"), [("10 kB", True), ("300 kB", False)])
+def test_sizes_that_vary_within_a_run_tell_bytes_apart(stdev: str, is_one: bool) -> None:
+    varied = {"dataset__sample_bytes": {"kind": "normal", "mean": "600 kB", "stdev": stdev}}
+    found = taught(recorded(made(busy("600 kB", 1, 1, "1 ms") | varied)))
+    assert (found.scenario.charges.sample_bytes is not None) == is_one
 
 
 def test_other_samples_are_a_doubt_with_its_remedy() -> None:

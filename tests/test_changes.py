@@ -77,9 +77,12 @@ def test_a_change_made_is_as_it_was_simulated(name: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("name", "made"),
-    [("checkpoints async", {"asynchronous": True}), ("checkpoints ÷ 2", {"every": {"steps": 20}})],
-    ids=["behind", "half as often"],
-)
+    [
+        ("checkpoints async", {"asynchronous": True}), ("checkpoints ÷ 2", {"every": {"steps": 20}}),
+        ("checkpoints sharded", {"writers": "sharded"}),
+    ],
+    ids=["behind", "half as often", "sharded"],
+)  # fmt: skip
 def test_changes_of_checkpoints_are_as_they_were_simulated(name: str, made: dict[str, Any], tmp_path: Path) -> None:
     # 40 requests of 1 ms every 10 steps of 10 ms.
     saved = SAVED | {"every": {"steps": 10}}
@@ -90,6 +93,35 @@ def test_changes_of_checkpoints_are_as_they_were_simulated(name: str, made: dict
     assert change(found, name).au == pytest.approx(made_au, abs=0.001)
     assert found.prediction is not None
     assert found.prediction.change == "With checkpoint.asynchronous=true", "a key comes before no checkpoints at all"
+
+
+def test_sharded_checkpoints_save_nothing_where_one_writer_fills_the_storage(tmp_path: Path) -> None:
+    full = {"connection_bandwidth": "100 MB/s", "bandwidth": "100 MB/s"}
+    found = explained(planted(full, checkpoint=SAVED | {"every": {"steps": 10}}), tmp_path / "before")
+    made = au_of(planted(full, checkpoint=SAVED | {"every": {"steps": 10}, "writers": "sharded"}), tmp_path / "made")
+    row = change(found, "checkpoints sharded")
+    assert row.au == pytest.approx(made, abs=0.001)
+    assert row.time_saved == pytest.approx(0, abs=0.01)
+
+
+def test_sharded_checkpoints_are_offered_where_one_rank_saves_for_all_and_storage_is_a_model() -> None:
+    def names(**checkpoint: Any) -> set[str]:
+        wanted = planted({}, checkpoint=SAVED | {"every": {"steps": 10}} | checkpoint)
+        return {each.name for each in offered(Planned(wanted), "explain")}
+
+    assert "checkpoints sharded" in names()
+    assert "checkpoints sharded" in names(writers={"dedicated": 2})
+    assert "checkpoints sharded" not in names(writers="sharded")
+    assert "checkpoints sharded" not in names(model={"bytes": 1}), "one byte for two ranks"
+
+
+def test_by_the_clock_half_as_many_are_twice_as_many_seconds_apart(tmp_path: Path) -> None:
+    saved = SAVED | {"every": {"seconds": "150 ms"}}
+    quick = {"first_byte": "1 ms"}
+    row = change(explained(planted(quick, checkpoint=saved), tmp_path / "before"), "checkpoints ÷ 2")
+    made = au_of(planted(quick, checkpoint=saved | {"every": {"seconds": "300 ms"}}), tmp_path / "made")
+    assert row.time_saved > 0.05
+    assert row.au == pytest.approx(made, abs=0.001)
 
 
 def test_formats_are_tried_where_requests_take_the_time_and_only_those_with_fewer(tmp_path: Path) -> None:

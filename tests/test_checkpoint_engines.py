@@ -256,3 +256,10 @@ def test_an_array_of_a_state_is_made_once_and_its_content_repeats() -> None:
     assert first.tobytes() == state(100, 30)
     assert np.shares_memory(first, states.of(50, 30))
     assert states.of(64, 17).tobytes() == state(64, 17)
+    states.clear()
+    assert states.of(100, 17).tobytes() == state(100, 17)
+
+
+def test_a_run_leaves_no_state_in_memory(tmp_path: Path) -> None:
+    ran(wanted("torch"), tmp_path)
+    assert not len(streams.STATES._array)

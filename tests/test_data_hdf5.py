@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -394,6 +395,12 @@ def test_compressed_chunks_have_the_size_that_is_known_before_and_h5py_reads_the
         stored = list[int]()
         file["x"].id.chunk_iter(lambda chunk: stored.append(chunk.size))
     assert len({*stored}) == 1
+    shuffled = replace(layout, options=Hdf5Options(chunk=chunk, compression="gzip", shuffle=True))
+    content = written(shuffled)
+    assert len(content) == FORM.file_bytes(shuffled, np.array([0])).tolist()[0]
+    with h5py.File(io.BytesIO(content)) as file:
+        assert (file["x"].compression, file["x"].shuffle) == ("gzip", True)
+        assert file["x"][:].tobytes() == plain.tobytes()
     if size > 100_000 and factor < 16:  # the factor is that of the bytes on disk, but for what fills them up
         rows, columns = chunk_shape(layout, np.array([size]))
         assert stored[0] == pytest.approx(rows[0] * columns[0] / factor, rel=0.13)
@@ -438,6 +445,11 @@ def test_a_compressed_file_of_something_else_is_refused(damage: str, tmp_path: P
 def test_compression_without_chunks_is_refused(chunk: int | None, message: str) -> None:
     with pytest.raises(ScenarioError, match=message):
         scenario(dataset__format="hdf5", dataset__compression="gzip")
+
+
+def test_a_shuffle_without_compression_is_refused() -> None:
+    with pytest.raises(ScenarioError, match=r"dataset.shuffle=true: only before compression; give dataset.compression"):
+        scenario(dataset__format="hdf5", dataset__chunk=4096, dataset__shuffle=True)
 
 
 def test_samples_of_several_sizes_lie_in_one_dataset_with_their_offsets(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayio.data.formats import FORMATS
-from rayio.data.formats.tfrecord import READ_BYTES, _around, _starts, decode, masked_crc
+from rayio.data.formats.tfrecord import READ_BYTES, _starts, masked_crc
+from rayio.data.formats.tfrecord_example import around, decode
 from rayio.data.formats.tfrecord_options import TfRecordOptions
 from rayio.data.layout import Layout
 from rayio.errors import DataError
@@ -126,7 +127,7 @@ def test_bytes_that_are_no_example_are_told_in_two_kinds_of_error(content: bytes
 
 def test_a_sealed_record_without_our_example_is_refused() -> None:
     layout = Layout(1, 1, Constant(value=20), 5, ".tfrecord")
-    before, after = _around(20, 0)
+    before, after = around(20, 0)
     payload = written(layout, 0)[12:-4]
     for changed, says in [
         (bytes(len(payload)), "expected a tf.train.Example with x and y, found none"),
@@ -143,7 +144,7 @@ def test_a_sealed_record_without_our_example_is_refused() -> None:
 def test_records_start_where_their_encoding_says(row_bytes: int, file: int, per_file: int) -> None:
     layout = Layout(file + 1, per_file, Constant(value=row_bytes), 5)
     ids = range(file * per_file, file * per_file + per_file)
-    sizes = [16 + len(b"".join(_around(row_bytes, sample))) + row_bytes for sample in ids]
+    sizes = [16 + len(b"".join(around(row_bytes, sample))) + row_bytes for sample in ids]
     index = np.arange(per_file + 1)
     starts = _starts(layout, np.full_like(index, file), index, np.full_like(index, row_bytes))
     assert starts.tolist() == [0, *np.cumsum(sizes).tolist()]

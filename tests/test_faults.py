@@ -27,7 +27,7 @@ from rayio.scenario.write import to_yaml
 from rayio.storage.layers.faults import Faults
 from rayio.trace.recorder import Recorder
 from rayio.trace.slices import Slices
-from scenarios import scenario
+from scenarios import scenario, simulated
 
 STALLS = {"stalls": [{"rate": 0.05, "seconds": "40 ms"}]}
 
@@ -171,11 +171,10 @@ def test_every_step_still_sums_and_every_sample_is_delivered_or_skipped(seed: in
         {**STALLS, "errors": [{"rate": 0.1}], "slow_files": {"share": 0.2, "factor": 3}, "on_error": on_error},
         seed=seed,
     )
-    run = rayio.simulate(wanted)
-    charged = attribute(Slices.of(run.directory.spans()))
+    run = simulated(wanted)
+    charged = attribute(Slices.of(run.spans))
     assert (sum(charged.lost.values()) + charged.steps.parts["compute"] == charged.steps.duration).all()
-    books = run.result.ledger
-    assert books is not None
+    books = run.ledger
     assert books.even
     assert books.delivered_samples + (books.skipped_samples or 0) == books.planned_samples == 384
     assert bool(books.skipped_samples) is (on_error == "skip")
@@ -321,6 +320,5 @@ def test_times_of_a_run_are_refused_where_readers_share_none() -> None:
 def test_an_error_for_a_time_holds_a_worker_up_once_however_large_its_batches_are(batch_size: int) -> None:
     faults = {"errors": [{"kind": "EIO", "at": "100 ms", "seconds": "100 ms"}]}
     wanted = faulty(faults, loader__batch_size=batch_size, loader__num_workers=1, cluster__ranks_per_node=1)
-    spans = rayio.simulate(wanted).spans()
-    seconds = spans[spans.name == "delay"].duration_ns.sum() / 1e9
+    seconds = sum(row["duration_ns"] for row in simulated(wanted).rows("delay")) / 1e9
     assert 0.05 < seconds < 0.31, "pauses of 50 to 100, then of 100 to 200 ms reach its end"

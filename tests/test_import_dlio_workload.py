@@ -235,11 +235,13 @@ ACTING: dict[str, Any] = {
     "model.parallelism.tensor": 2, "model.parallelism.pipeline": 2, "model.parallelism.zero_stage": 3,
     "model.transformer.vocab_size": 9, "model.transformer.hidden_size": 64, "model.transformer.ffn_hidden_size": 9,
     "model.transformer.num_attention_heads": 16, "model.transformer.num_kv_heads": 4,
+    "checkpoint.mode": "subset", "checkpoint.recovery_rank_shift": True, "model.parallelism.data": 4,
 }  # fmt: skip
 SAVED = {"workflow.checkpoint": True}
 TRIED = {"workflow.evaluation": True, "dataset.num_files_eval": 8}
 BUCKET = {"storage.storage_type": "s3", "storage.storage_root": "bucket"}
 SHAPED = SAVED | {"model.type": "transformer", "model.num_layers": 4}
+ONCE = SAVED | {"workflow.train": False, "checkpoint.num_checkpoints_write": 1}
 TORCH = {"framework": "pytorch", "dataset.format": "hdf5"}
 #: Other keys that a key needs to act, by the beginning of its name; the last one that fits is taken.
 NEEDED: dict[str, dict[str, Any]] = {
@@ -256,14 +258,15 @@ NEEDED: dict[str, dict[str, Any]] = {
     "checkpoint.num_checkpoints": SAVED | {"workflow.train": False, "checkpoint.num_checkpoints_write": 3},
     "reader.computation_threads": {"reader.preprocess_time": 1}, "model.num_layers": SHAPED,
     "model.transformer.": SHAPED, "model.parallelism.": SHAPED, "model.model_datatype": SHAPED,
+    "checkpoint.mode": SHAPED | ONCE | {"model.parallelism.data": 2}, "checkpoint.recovery_rank_shift": ONCE,
+    "checkpoint.model_size": SAVED,
     "model.optimizer_datatype": SHAPED, "model.type": SAVED | {"model.model_size": 3},
 }  # fmt: skip
 #: A value without effect, and a value that cannot be, of keys with one possible value.
 SINGLE: dict[str, tuple[Any, Any]] = {
     "dataset.hdf5.num_dset_per_record": (1, 3), "reader.computation_threads": (1, 2),
-    "checkpoint.mode": ("default", "subset"), "checkpoint.rank_sync": (False, True),
+    "checkpoint.rank_sync": (False, True),
     "output.metric.exclude_start_steps": (1, 2), "metric.exclude_end_steps": (0, 1),
-    "model.parallelism.data": (-1, 4), "checkpoint.recovery_rank_shift": (False, True),
     "output.metric.exclude_end_steps": (0, 1), "metric.exclude_start_steps": (1, 0),
 }  # fmt: skip
 #: Keys whose value is refused, or is a line, in place of a key of the scenario.
@@ -426,8 +429,7 @@ def test_checkpoints_without_training_are_written_and_read(tmp_path: Path) -> No
     for key, value, line in [
         ("num_checkpoints_read", 4, "num_checkpoints_read=4: must be a whole number, at most num_checkpoints_write"),
         ("num_checkpoints_write", 0, "num_checkpoints_write must be a whole number of at least 1"),
-        ("recovery_rank_shift", True, "recovery_rank_shift=true: only False"),
-        ("mode", "subset", "mode=subset: only default"),
+        ("mode", "subset", "mode=subset: only of a transformer (model.num_layers) and without training"),
     ]:
         with pytest.raises(ScenarioError) as refused:
             load(source, {f"++workload.checkpoint.{key}": value})

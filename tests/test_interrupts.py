@@ -83,10 +83,11 @@ def test_signals_after_the_last_step_wait_until_the_result_is_written(
 
 
 class TwiceInterrupted(Reporter):
-    """Gets one signal while the roles live, and more while they are brought to an end."""
+    """Gets one signal when a step is done, and more while the roles are brought to an end."""
 
     def live(self, text: str, share: float | None = None) -> None:
-        signal.raise_signal(signal.SIGTERM)
+        if share:
+            signal.raise_signal(signal.SIGTERM)
 
     def done(self) -> None:
         signal.raise_signal(signal.SIGTERM)

@@ -260,6 +260,48 @@ def test_a_head_that_is_too_busy_to_answer_is_asked_again_for_minutes(
         assert follow(busy, "rayio-1").output == "hello"
 
 
+class Pending:
+    """The jobs of a cluster on which one stays pending for some seconds, by the hand of a clock."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.now = seconds, 0.0
+
+    def state(self, job_id: str) -> JobState:
+        self.now += 10.0
+        return job("PENDING", None) if self.now <= self.seconds else job("SUCCEEDED", 0)
+
+    def output(self, job_id: str) -> str:
+        return "hello"
+
+
+@pytest.mark.parametrize(("seconds", "lines"), [(50.0, 0), (600.0, 1)])
+def test_a_job_that_does_not_begin_is_explained_once(
+    seconds: float, lines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its environment may take minutes, and where the agent for environments is stopped it never begins."""
+    pending: Any = Pending(seconds)
+    warned: list[str] = []
+
+    class Warned(Reporter):
+        def warn(self, text: str) -> None:
+            warned.append(text)
+
+    monkeypatch.setattr("rayio.remote.jobs.submit.monotonic", lambda: pending.now)
+    monkeypatch.setattr("rayio.remote.jobs.submit.Event", NoWait)
+    assert follow(pending, "rayio-1", Warned()).output == "hello"
+    assert len(warned) == lines
+    for text in warned:
+        assert text.startswith("rayio-1 has been pending for 60 s: the cluster still prepares its environment, has no")
+        assert text.endswith("(runtime_env_agent.log in Ray's logs); rayio stop rayio-1 gives up")
+
+
+class NoWait:
+    """An event that nobody waits for."""
+
+    def wait(self, seconds: float) -> bool:
+        return False
+
+
 @pytest.mark.parametrize("refusals", [0, 3, 10_000])
 def test_a_head_without_an_agent_is_waited_for_and_then_its_port_is_named(
     refusals: int, monkeypatch: pytest.MonkeyPatch

@@ -333,6 +333,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "reader": {"reader": "numpy"},
     "aggregators": {"aggregators": 2},
     "num_parallel_reads": {"num_parallel_reads": 2},
+    "hdf5.shuffle": {"chunk": "4 KiB", "compression": "gzip", "shuffle": True},
     "request_bytes": {"request_bytes": "5 KiB"},
     "keep_open": {"keep_open": 3},
     "buffer_bytes": {"buffer_bytes": "3 KiB"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -11,11 +12,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trustme
 from ray.exceptions import ActorDiedError
 
 from rayio.engines.ray import rounds as asking
-from rayio.engines.ray.actors import deaths
+from rayio.engines.ray.actors import deaths, showing
 from rayio.engines.ray.actors.deaths import Deaths
+from rayio.engines.ray.cluster import connect
 from rayio.engines.ray.cluster.control import GCS, LAST_SECONDS, Control, raylet
 from rayio.engines.ray.cluster.pulse import PREFACE, Pulse, Sign, ring
 from rayio.engines.ray.placement import ActorSpec
@@ -74,6 +77,55 @@ def test_a_process_that_runs_answers_and_one_that_is_stopped_does_not() -> None:
         }  # fmt: skip
         assert ring([alive, rude], 600) == {alive: Sign.ANSWERED, rude: Sign.ANSWERED}, "it waits for no time"
     assert ring([]) == {}
+
+
+HAS_IPV6 = socket.has_ipv6 and Path("/proc/net/if_inet6").exists()
+
+
+@pytest.mark.skipif(not HAS_IPV6, reason="no IPv6 here")
+def test_processes_on_ipv6_are_heard_with_brackets_and_without() -> None:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
+        port = server.getsockname()[1]
+
+        def serve() -> None:
+            for _ in range(2):
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(len(PREFACE), socket.MSG_WAITALL)
+                    connection.sendall(b"\0")
+
+        threading.Thread(target=serve, daemon=True).start()
+        for address in (f"[::1]:{port}", f"::1:{port}"):
+            assert ring([address], 600) == {address: Sign.ANSWERED}
+        assert ring([f"[::1]:{port}"], 0.2) == {f"[::1]:{port}": Sign.SILENT}, "nobody serves any more"
+        connect._knock(f"[::1]:{port}")  # somebody listens there
+        assert Control(f"[::1]:{port}", "").address
+        with pytest.raises(ClusterError, match=r"^cannot reach a Ray cluster at \[::1\]:1: Connection refused; is"):
+            connect._knock("[::1]:1")
+
+
+def test_metrics_of_a_node_on_ipv6_have_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = {"NodeID": "a", "NodeManagerAddress": "fd00::2", "MetricsExportPort": 8080}
+    monkeypatch.setattr(showing, "ray", SimpleNamespace(nodes=lambda: [node]))
+    assert showing.metrics_address("a") == "http://[fd00::2]:8080/metrics"
+
+
+def test_processes_with_tls_are_heard_and_stopped_ones_are_not(tmp_path: Path) -> None:
+    """A server of TLS ends a connection that begins with other bytes: that is a sign of life too."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+    with socket.create_server(("127.0.0.1", 0)) as server, served(b"") as stopped:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with contextlib.suppress(OSError):
+                context.wrap_socket(connection, server_side=True)
+            connection.close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        assert ring([address], 600) == {address: Sign.ANSWERED}
+        assert ring([address, stopped], 0.2) == {address: Sign.SILENT, stopped: Sign.SILENT}
 
 
 def beating(signs: Mapping[str, Sign]) -> tuple[Pulse, Clock]:

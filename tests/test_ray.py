@@ -389,6 +389,27 @@ def test_a_run_on_ray_restores_what_a_run_in_this_process_saved_and_finds_a_dama
         run(real(checkpoint=again, **how), root=tmp_path, out="damaged")
 
 
+def test_on_ray_pytorch_saves_by_the_clock_after_the_same_steps_on_all_ranks(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    saved = {
+        "every": {"seconds": "40 ms"}, "path": "ck", "model": {"bytes": 4001}, "writers": "sharded", "engine": "dcp"
+    }  # fmt: skip
+    how: dict[str, Any] = {
+        "loader__num_workers": 0, "cluster__roles_per_actor": 2,
+        "train__compute": {"kind": "uniform", "low": "2 ms", "high": "20 ms"},
+    }  # fmt: skip
+    done = run(real(checkpoint=saved, **how), root=tmp_path, out="saved")
+    spans = done.spans()
+    steps = spans[spans["name"] == "checkpoint"].groupby("rank")[["epoch", "step"]].apply(lambda at: at.values.tolist())
+    assert len(steps) == 2
+    assert steps[0] == steps[1] != []
+    there = search(storage.open(tmp_path / "ck"))
+    assert (len(there.complete), there.passed) == (len(steps[0]), {})
+    again = run(real(checkpoint=saved | {"restore": "newest"}, **how), engine="local", root=tmp_path, out="restored")
+    restored = again.spans()
+    assert sorted(restored[restored["name"] == "verify"]["bytes"]) == [2000, 2001]
+
+
 def test_a_killed_rank_ends_the_run_in_one_line_and_leaves_it_readable(tmp_path: Path) -> None:
     killer = Killer("rank-1")
     wanted = real(train__compute="60 ms", train__epochs=EPOCHS, loader__num_workers=0)

@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,15 +18,14 @@ import pytest
 from breaking import BREAKS, Fault, Server, another_page, breaking, busy, flooding, reset, silent, trickling
 from objects import KEY, SECRET
 
-from rayio import storage
+from rayio import signals, storage
 from rayio.errors import DataError, RayioError, StorageError
 from rayio.scenario.s3 import S3Options
 from rayio.storage.stores import retrying
 from rayio.storage.stores.counted import Traffic
-from rayio.storage.stores.opening import Settings, Store
+from rayio.storage.stores.opening import PART_BYTES, Settings, Store
 from rayio.storage.stores.s3 import bounds, bucket
 from rayio.storage.stores.s3 import store as s3_store
-from rayio.storage.stores.s3.putting import PART_BYTES
 
 #: Seconds in which anything ends that ends at all, on a machine that is busy with other work.
 PATIENCE = 60
@@ -162,6 +162,33 @@ def test_an_answer_without_an_end_is_one_line_and_takes_bounded_memory(
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
     assert grown < 2 << 30  # what arrives between two looks
     assert not isinstance(error.value, DataError)
+
+
+@pytest.mark.parametrize("use", ["list", "get"])
+def test_an_answer_without_an_end_is_cut_off_once_a_signal_came(
+    use: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take processors and memory until the process has ended: 4.4 s on a busy one."""
+    monkeypatch.setattr(bounds, "MOST_BYTES", 1 << 60)
+    monkeypatch.setattr(signals, "asked_at", signals.asked_at)
+    server.lasting[FLOODS[use][0]] = flooding("403 Forbidden")
+    refused: list[RayioError] = []
+
+    def made() -> None:
+        with pytest.raises(RayioError) as error:
+            FLOODS[use][1](store_at(attempts=1))
+        refused.append(error.value)
+
+    thread = threading.Thread(target=made)
+    thread.start()
+    while server.flooded < 8 << 20:
+        time.sleep(0.01)
+    assert not refused
+    signals.ask()
+    thread.join(PATIENCE)
+    assert "an answer without an end" in str(*refused)
+    server.lasting.clear()
+    assert store_at().read("f") == CONTENT, "later calls are not abandoned"
 
 
 def test_a_listing_without_an_end_is_one_line(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

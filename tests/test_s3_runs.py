@@ -310,6 +310,24 @@ def test_the_workers_of_a_dataloader_read_from_a_bucket_unless_they_are_forks(
     assert "was forked from one that has used s3:// already" in said(capsys).splitlines()[-1]
 
 
+@pytest.mark.parametrize("engine", ["torch", "dcp"])
+def test_pytorch_saves_into_a_bucket_and_restores_from_it(small: Path, home: Path, place: str, engine: str) -> None:
+    pytest.importorskip("torch")
+    saved = (
+        "checkpoint.path=kept", "checkpoint.model.bytes=100001", f"checkpoint.engine={engine}", "checkpoint.keep=2",
+        "checkpoint.writers=sharded", "checkpoint.request_bytes=30 kB", "train.epochs=1", "--root", place,
+        "--engine", "local",
+    )  # fmt: skip
+    assert command("run", small, "checkpoint.every={steps: 2}", *saved, "--out", home / "saved") == 0
+    found = search(storage.open(f"{place}/kept"))
+    assert (len(found.complete), found.passed) == (2, {})
+    assert (".metadata" in found.complete[0].files) == (engine == "dcp")
+    never = ("checkpoint.every={epochs: 9}", "checkpoint.restore=newest")
+    assert command("run", small, *never, *saved, "--out", home / "restored") == 0
+    spans = rayio.Run.open(home / "restored").spans()
+    assert sorted(spans[spans["name"] == "verify"]["bytes"]) == [50_000, 50_001]
+
+
 def test_checkpoints_in_a_bucket_are_completed_restored_verified_and_removed(
     small: Path, home: Path, place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

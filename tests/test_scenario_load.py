@@ -247,6 +247,7 @@ def test_full_names_every_key_there_is(here: Path) -> None:
         "storage": {"page_cache", "stage", "faults", *S3Options.model_fields} - {"endpoint", "region"},
         "loader": {"kind", "worker", "file_access", "keep_open"},
         "train": {"compute_cores", "accumulate"},
+        "checkpoint": {"engine"},
     }
     assert {*resolved} == {*keys} | {"trace", "stages"}
     for section, content in resolved.items():

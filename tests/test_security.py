@@ -46,6 +46,8 @@ OWN = {
     ("study/sweeps/worker.py", "pickle.load"),  # pipes between a sweep and the processes that it starts
     ("engines/ray/transport/lines.py", "pickle.loads"),  # sockets between actors of a run, who look at whose they are
     ("signals.py", "exec"),  # of an empty text
+    ("engines/savers/dcp.py", "pickle.loads"),  # an index that is equal to the one that this process makes
+    ("engines/savers/torch_save.py", "torch.load"),  # with weights_only, which runs nothing
 }
 
 

@@ -34,8 +34,7 @@ from rayio.scenario.s3 import S3Options
 from rayio.storage.base import Opener, Requests, Served
 from rayio.storage.real import RealStorage
 from rayio.storage.stores.counted import Traffic
-from rayio.storage.stores.opening import Settings, Store
-from rayio.storage.stores.s3.putting import PART_BYTES
+from rayio.storage.stores.opening import PART_BYTES, Settings, Store
 
 T = TypeVar("T")
 NOTHING = Requests((0, 0, 0), 0, np.zeros(0, np.int64))

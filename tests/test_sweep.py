@@ -359,7 +359,7 @@ def test_a_line_that_was_cut_off_is_made_again_and_one_that_is_damaged_is_named(
 
 
 def test_a_sweep_that_was_stopped_goes_on_where_it_was(home: Path) -> None:
-    keys = ["loader.num_workers=1,2,3,4", "seed=1,2,3,4,5,6", "dataset.num_files=800"]
+    keys = ["loader.num_workers=1,2,3,4", "seed=1,2,3,4,5,6", "dataset.num_files=1200"]
     folder = home / "sweeps" / "small"
     file, done = folder / "points.jsonl", list[str]()
     for how in (signal.SIGKILL, signal.SIGINT):

@@ -111,6 +111,13 @@ class Layout:
             return self.listing.names[file]
         return f"{file // self.files_per_folder:06d}/{file:09d}{self.extension}"
 
+    def names_of(self, files: list[int]) -> list[str]:
+        """Return the paths of some files."""
+        if self.listing is not None:
+            return [self.listing.names[file] for file in files]
+        number, extension = self.files_per_folder, self.extension
+        return ["%06d/%09d%s" % (file // number, file, extension) for file in files]  # noqa: UP031 (a third faster)
+
     def paths(self, files: NDArray[np.int64]) -> Paths:
         """Return the paths of files, each computed when it is needed."""
         return Paths(self, files)

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 from rayio.imports.dlio_reading import Reading
 from rayio.imports.dlio_state import TRANSFORMER, is_transformer, put_transformer
+from rayio.scenario.checkpoint import NODE
 from rayio.scenario.dlio_keys import KEYS
 
 #: Numbers of checkpoints without training.
 _WRITES, _READS = "checkpoint.num_checkpoints_write", "checkpoint.num_checkpoints_read"
-_SHIFT = "checkpoint.recovery_rank_shift"
+_SHIFT, _MODE = "checkpoint.recovery_rank_shift", "checkpoint.mode"
 _EVERY = (
     "checkpoint.checkpoint_after_epoch", "checkpoint.epochs_between_checkpoints",
     "checkpoint.steps_between_checkpoints",
@@ -92,13 +93,13 @@ def checkpoint(reading: Reading) -> tuple[str, ...]:
         for name in (*keys, *TRANSFORMER, "model.type", *sizes):
             reading.unused(name, "nothing is saved (workflow.checkpoint)")
         return keys
-    if reading.choice("checkpoint.mode", "default", ("default", "subset")) != "default":
-        reading.refuse("checkpoint.mode", KEYS["checkpoint.mode"].why)
-    for name in ("checkpoint.rank_sync", _SHIFT):
-        if reading.flag(name):
-            reading.refuse(name, KEYS[name].why)
+    is_subset = reading.choice(_MODE, "default", ("default", "subset")) == "subset"
+    if reading.flag("checkpoint.rank_sync"):
+        reading.refuse("checkpoint.rank_sync", KEYS["checkpoint.rank_sync"].why)
     has_layers = is_transformer(reading)
-    names: tuple[str, ...] = (_WRITES, _READS)
+    if is_subset and not (has_layers and is_alone(reading)):
+        reading.refuse(_MODE, "only of a transformer (model.num_layers) and without training (workflow.train: False)")
+    names: tuple[str, ...] = (_WRITES, _READS, _SHIFT)
     if is_alone(reading):
         when, due = "checkpoint.phases", _phases(reading)
     else:
@@ -109,7 +110,7 @@ def checkpoint(reading: Reading) -> tuple[str, ...]:
     reading.put(when, due, *names)
     reading.out["checkpoint.path"] = path
     if has_layers:
-        put_transformer(reading)
+        put_transformer(reading, is_subset=is_subset)
     else:
         reading.put("checkpoint.model", {"bytes": size}, size_name)
         reading.put("checkpoint.writers", writers, "checkpoint.type")
@@ -125,7 +126,7 @@ def _every_checkpoint(
     reading: Reading, after: int, between: int, steps: float
 ) -> tuple[Mapping[str, int] | None, tuple[str, ...]]:
     """Return the period of checkpoints while training, None without any, and the keys that it is from."""
-    for name in (_WRITES, _READS):
+    for name in (_WRITES, _READS, _SHIFT):
         reading.unused(name, "only without training (workflow.train: False)")
     if steps < 0:
         return _every(reading, after, between, *_EVERY[:2], "saves"), _EVERY[:2]
@@ -139,7 +140,7 @@ def _every_checkpoint(
     return {"steps": often} if often else None, _EVERY[2:]
 
 
-def _phases(reading: Reading) -> Mapping[str, int] | None:
+def _phases(reading: Reading) -> Mapping[str, int | str] | None:
     """Return the numbers of checkpoints that are written and read without training."""
     for name in _EVERY:
         reading.unused(name, "without training there are no epochs (workflow.train: False)")
@@ -152,4 +153,8 @@ def _phases(reading: Reading) -> Mapping[str, int] | None:
         reading.refuse(_READS, "must be a whole number, at most num_checkpoints_write")
         return None
     reading.out["loader.scaling"] = ("weak", "not in such files: any number of ranks has samples, which are not read")
-    return {"writes": int(writes), "reads": max(int(reads), 0)}
+    due: dict[str, int | str] = {"writes": int(writes), "reads": max(int(reads), 0)}
+    if reading.flag(_SHIFT):
+        reading.differs(_SHIFT)
+        due["shift"] = NODE
+    return due

@@ -43,8 +43,12 @@ def is_transformer(reading: Reading) -> bool:
     return True
 
 
-def put_transformer(reading: Reading) -> None:
-    """Map the shape of a transformer and its division among ranks; ranks are assumed for one replica."""
+def put_transformer(reading: Reading, *, is_subset: bool) -> None:
+    """Map the shape of a transformer and its division among ranks.
+
+    Ranks are those of all replicas, or of one if their number is not given; those of a subset are one pipeline stage,
+    on a node.
+    """
     reading.put("checkpoint.model.kind", "transformer", "model.type")
     reading.put("checkpoint.model.layers", reading.whole("model.num_layers", 1, 1), "model.num_layers")
     for name, (key, default) in _SHAPE.items():
@@ -54,10 +58,16 @@ def put_transformer(reading: Reading) -> None:
     tensor, pipeline = (reading.whole(name, 1, 1) for name in _PARALLEL[:2])
     for name, value in zip(_PARALLEL, (tensor, pipeline, reading.whole(_PARALLEL[2], 0)), strict=True):
         reading.put(f"train.parallelism.{name.rpartition('.')[2]}", value, name)
+    replicas = 1
     if reading.number(_REPLICAS, -1.0, -1) > 0:
-        reading.refuse(_REPLICAS, KEYS[_REPLICAS].why)
+        replicas = reading.whole(_REPLICAS, 1, 1)
+    elif is_subset:
+        reading.refuse("checkpoint.mode", f"a subset needs {_REPLICAS}, the replicas of the whole training")
+    if is_subset:
+        reading.put("checkpoint.subset_of", tensor * pipeline * replicas, "checkpoint.mode", _REPLICAS)
     reading.put("checkpoint.writers", "parallel", "model.type")
-    reading.put("cluster.nodes", pipeline, "model.parallelism.pipeline")
+    nodes = 1 if is_subset else pipeline * replicas
+    reading.put("cluster.nodes", nodes, "model.parallelism.pipeline", _REPLICAS)
     reading.put("cluster.ranks_per_node", tensor, "model.parallelism.tensor")
     for name in ("model.model_size_bytes", "model.model_size", "checkpoint.model_size"):
         reading.unused(name, "a transformer's size follows from its shape")

@@ -309,8 +309,10 @@ class Env(StageEnv):
             self.span("overshoot", end, woken, at)
         return delivery
 
-    async def compute_and_synchronise(self, seconds: float, sync_seconds: float | None, at: Where) -> None:
+    async def compute_and_synchronise(self, seconds: float, sync_seconds: float | None, at: Where) -> int:
         """Compute for ``seconds``, then meet other ranks and spend ``sync_seconds`` together; None: meet nobody.
+
+        Return the end of the step (ns), which is the same number for all ranks that meet.
 
         The barrier receives this rank's deadline before the compute begins; on a core, where that is unknown, at its
         end. ``sync`` runs from this rank's deadline to the latest one plus the all-reduce; the excess of messages and
@@ -322,11 +324,10 @@ class Env(StageEnv):
             await self.burn(seconds)
             mine = self.kernel.now()
         elif self.barrier is None or sync_seconds is None:
-            await self.sleep("compute", seconds, at)
-            return
+            return await self.sleep("compute", seconds, at)
         if self.barrier is None or sync_seconds is None:
             self.span("compute", start, mine, at)
-            return
+            return mine
         self.doing = ("compute", start, at, mine)
         end = max(await self.barrier.announce(at, mine), mine) + round(sync_seconds * 1e9)
         self.doing = ("sync", mine, at, end)
@@ -341,3 +342,4 @@ class Env(StageEnv):
             span("sync", mine, end, at)
         if (woken := self.kernel.now()) > end:
             span("overshoot", end, woken, at)
+        return end

@@ -13,8 +13,8 @@ from rayio.model.savers import Raw, Saver
 from rayio.place import Where
 from rayio.storage.base import Requests, Served, Storage
 from rayio.storage.itemise import Samples
-from rayio.storage.model import sizes_of_writes
 from rayio.storage.stores.opening import Store
+from rayio.storage.uploads import sizes_of_writes
 from rayio.trace.recorder import Add
 
 #: The writer that completes checkpoints.

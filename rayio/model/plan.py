@@ -322,7 +322,7 @@ class Plan:
         chosen = self.storage
         return DeviceSpec(
             chosen.connection_bandwidth, chosen.bandwidth, chosen.requests_per_second, chosen.opens_per_second,
-            chosen.open if chosen.open.expected > 0 else None,
+            chosen.open if chosen.open.expected > 0 else None, chosen.upload_parts,
         )  # fmt: skip
 
     def device_of_node(self, node: int) -> int:

@@ -127,13 +127,17 @@ def _checkpointing(scenario: Scenario, *, modelled: bool) -> Checkpointing | Non
     saved = scenario.checkpoint
     if saved is None:
         return None
+    seconds = None if saved.every is None or saved.phases is not None else saved.every.seconds
+    period = 1 if seconds else max(1, derive.checkpoint_period(scenario))
     return Checkpointing(
         path=saved.path,
         state=saved.model,
         writers=saved.writers,
-        topology=scenario.topology,
+        topology=scenario.saving_topology,
+        ranks=derive.world_size(scenario),
         sizes=derive.checkpoint_shards(scenario),
-        schedule=Schedule(max(1, derive.checkpoint_period(scenario)), derive.steps_per_epoch(scenario)),
+        schedule=Schedule(period, derive.steps_per_epoch(scenario)),
+        seconds=seconds,
         phases=saved.phases,
         keep=saved.keep,
         request_bytes=saved.request_bytes,
@@ -148,11 +152,13 @@ def _checkpointing(scenario: Scenario, *, modelled: bool) -> Checkpointing | Non
 
 def _identity(scenario: Scenario, *, modelled: bool) -> Identity:
     """Return what the checkpoints of a scenario are of."""
-    saved, topology = scenario.checkpoint, scenario.topology
+    saved, topology = scenario.checkpoint, scenario.saving_topology
     assert saved is not None
     plain = json.loads(saved.model_dump_json(include={"model", "writers"}, exclude_none=True))
     split = {key: getattr(topology, key) for key in ("tensor_parallel", "pipeline_parallel", "zero_stage")}
     layout = {"ranks": topology.ranks, "writers": plain["writers"], **split}
+    if saved.subset_of is not None:
+        layout["first ranks"] = derive.world_size(scenario)
     if not modelled and saved.engine != "raw":
         layout["engine"] = f"{saved.engine} ({SAVERS[saved.engine].library})"
     return Identity(scenario.name, plain["model"], layout)
@@ -204,5 +210,6 @@ def storage_of(scenario: Scenario) -> StorageParameters:
         opens_per_second=preset.opens_per_second and preset.opens_per_second / parts,
         scope=preset.scope,
         gap=preset.gap,
+        upload_parts=preset.upload_parts,
         servers=scenario.storage.servers,
     )

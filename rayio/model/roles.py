@@ -64,6 +64,7 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
         await restore(env, training, tally, training.restored, attempt)
     if training.phases is not None:
         await save_and_restore(env, training, tally, training.phases, attempt)
+    clock = training.clock()
     for epoch in range(start.epoch, training.epochs):
         first = start.first_step(epoch)
         pause = training.next_pause(epoch, first)
@@ -75,14 +76,16 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
             seconds = training.compute_seconds(at)
             if training.bubble:
                 await env.pause("bubble", seconds * training.bubble, at)
-            await env.compute_and_synchronise(seconds, training.sync_after(step), at)
-            if step == pause:
-                if shards := training.shards(at):
+            end = await env.compute_and_synchronise(seconds, training.sync_after(step), at)
+            saves = clock is None or (training.sees_all(step) and clock.is_due(end))
+            if step == pause or (saves and clock is not None):
+                if saves and (shards := training.shards(at)):
                     await save(env, training, shards, at)
                 env.raise_failure()
                 for number in training.evaluations(at):
                     await evaluate(env, training, tally, number, at)
-                env.passed(training.checkpoints(at), tally)
+                if saves:
+                    env.passed(training.checkpoints(at), tally)
                 pause = training.next_pause(epoch, step + 1)
             elif env.failure is not None:
                 env.raise_failure()

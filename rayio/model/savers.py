@@ -49,6 +49,9 @@ class Saver(Kind):
     def prepare(self, num_bytes: int, period: int) -> None:
         """Make the state of files of up to ``num_bytes``, which repeats after ``period`` bytes."""
 
+    async def close(self) -> None:
+        """Forget what :meth:`prepare` made, at the end of a run in this process."""
+
     def fill(self, file: BinaryIO, path: str, num_bytes: int, period: int) -> Filled:
         """Write the content of a file in requests of ``period`` bytes."""
         raise NotImplementedError

@@ -29,6 +29,8 @@ class Checkpointing:
     state: State
     writers: Writers
     topology: Topology
+    #: Ranks of the run: all of the topology's, or with ``checkpoint.subset_of`` the first ones.
+    ranks: int
     #: Bytes of each writer, by number.
     sizes: tuple[int, ...]
     schedule: Schedule
@@ -39,6 +41,8 @@ class Checkpointing:
     identity: Identity
     #: Epochs of the run.
     epochs: int
+    #: Time from one to the next; the schedule then has each step, as one may follow each. None: by the schedule alone.
+    seconds: float | None = None
     #: Checkpoints alone, without training; None: training.
     phases: Phases | None = None
     #: Complete checkpoints that stay; None: all.
@@ -75,11 +79,10 @@ class Checkpointing:
             yield Shard(f"{folder}/{part.name}", part.num_bytes, self.request_bytes, self.fsync, writer)
 
     @property
-    def largest(self) -> tuple[int, int, int]:
-        """Bytes, requests and files of the writer with the most bytes."""
+    def largest(self) -> list[int]:
+        """Bytes of each file of the writer with the most bytes."""
         writer = max(range(len(self.sizes)), key=self.sizes.__getitem__)
-        files = self.writers.files(writer, self.state, self.topology)
-        return self.sizes[writer], sum(-(-part.num_bytes // self.request_bytes) for part in files), len(files)
+        return [part.num_bytes for part in self.writers.files(writer, self.state, self.topology)]
 
     def writers_of(self, ranks: Iterable[int]) -> Sequence[int]:
         """Return the numbers of the writers of some ranks' shards, and of the one that completes checkpoints."""
@@ -136,8 +139,8 @@ class Checkpointing:
 
         Its own writers read them.
         """
-        shift = 0 if self.phases is None else self.phases.shift
-        theirs = self.writers.of_rank((rank + shift) % self.topology.ranks, self.topology)
+        shift = 0 if self.phases is None else self.phases.shifted(self.topology.ranks_per_node)
+        theirs = self.writers.of_rank((rank + shift) % self.ranks, self.topology)
         mine = self.writers.of_rank(rank, self.topology)
         return tuple(
             shard._replace(period=restored.request_bytes, writer=reader)

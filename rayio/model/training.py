@@ -11,11 +11,11 @@ from rayio import seeds
 from rayio.model.env import Shard
 from rayio.model.manifest import Restored
 from rayio.model.saving import Checkpointing
-from rayio.model.schedule import Schedule
+from rayio.model.schedule import ByClock, Schedule
 from rayio.place import Where
 from rayio.scenario.checkpoint import Phases
 from rayio.scenario.device_copy import DeviceCopy
-from rayio.scenario.meetings import Meetings
+from rayio.scenario.meetings import ALL, Meetings
 from rayio.scenario.pace import USUAL, Pace
 from rayio.schema.distribution import Constant
 from rayio.seeds import Draws
@@ -115,6 +115,16 @@ class Training:
         saved = self.checkpointing
         return NEVER if saved is None else saved.schedule.due(at.epoch, at.step, self.steps(at.epoch))
 
+    def clock(self) -> ByClock | None:
+        """Return the decisions of a rank that saves by the clock; None if the schedule alone has them."""
+        saved = self.checkpointing
+        return None if saved is None or saved.seconds is None else ByClock(saved.seconds)
+
+    def sees_all(self, step: int) -> bool:
+        """Return True if all ranks learn when a step ended: they meet, or there is one rank."""
+        meetings = self._meetings
+        return meetings is None or meetings.ranks == 1 or meetings.group(self.rank, step) == ALL
+
     def evaluations(self, at: Where) -> range:
         """Return the evaluations after a step, by epoch number, continued from training."""
         if self.evaluating is None:
@@ -125,7 +135,9 @@ class Training:
     def next_pause(self, epoch: int, step: int) -> int:
         """Return the first step of an epoch, from ``step`` on, before a checkpoint or evaluation, or one beyond."""
         steps = self.steps(epoch)
-        saved = steps if self.checkpointing is None else self.checkpointing.schedule.next_step(epoch, step, steps)
+        of, saved = self.checkpointing, steps
+        if of is not None and of.seconds is None:
+            saved = of.schedule.next_step(epoch, step, steps)
         return saved if self.evaluating is None else min(saved, self.evaluating.next_step(epoch, step, steps))
 
     @property

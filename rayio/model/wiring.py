@@ -246,6 +246,7 @@ class Wiring:
             env.store, env.is_replacing = self.plan.store(self.root, checkpointing.path), checkpointing.is_replacing
             env.saver, env.index = checkpointing.saver, checkpointing.index
             checkpointing.prepare(number)
+            self.closing.append(env.saver.close)
         return env
 
     def completion(self, env: Env) -> Completion:

@@ -44,6 +44,8 @@ from rayio.scenario.costs import MOST_FACTOR, CpuCosts, taken
 from rayio.scenario.model import Scenario, StorageParameters
 from rayio.scenario.write import to_yaml
 from rayio.schema.distribution import Distribution
+from rayio.storage.address import join
+from rayio.storage.stores.opening import upload_parts_at
 from rayio.storage.stores.refusals import write_text
 from rayio.trace.slices import Slices
 
@@ -208,7 +210,11 @@ def learn(
         # The fitted model contains the effects of layers, such as refusals and caches.
         storing |= {key: value for name, _ in scenario.storage.layers for key, value in scenario.storage.defaults(name)}
         storing["model"] = fitted.model_copy(
-            update={"provenance": "fitted", "source": f"fitted to the reads of {_whence(info, name)}{guessed}"}
+            update={
+                "provenance": "fitted",
+                "source": f"fitted to the reads of {_whence(info, name)}{guessed}",
+                "upload_parts": _upload_parts(scenario, info),
+            }
         )
         decoded = [Decoded(each.scenario, reads_of(each.spans), 0, SeenCpu.of(each.info, "")) for each in full]
         decoded = decoded or [Decoded(scenario, read, warm, SeenCpu.of(info, name))]
@@ -298,6 +304,12 @@ def _one_after_another(runs: Sequence[observe.Reads]) -> observe.Reads:
 def _whence(info: Mapping[str, Any], name: str) -> str:
     day = str(info.get("started") or "").partition("T")[0]
     return f"{' '.join(name.split())} ({info.get('engine')} engine{f', {day}' if day else ''})"
+
+
+def _upload_parts(scenario: Scenario, info: Mapping[str, Any]) -> int:
+    """Return how many parts of an upload are in flight where a run's checkpoints went."""
+    saved = scenario.checkpoint
+    return 1 if saved is None else upload_parts_at(join(str(info.get("root") or "."), saved.path))
 
 
 def _carries(guessed: StorageParameters, run: Shown) -> StorageParameters:

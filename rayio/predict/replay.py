@@ -170,9 +170,11 @@ class Measured:
             "storage": kept.model_copy(update={"model": modelled or UNLIMITED_STORAGE}),
             "trace": Trace(),
         }
-        if scenario.checkpoint is not None:  # in steps, which a cut epoch does not change
+        saved = scenario.checkpoint
+        by_clock = saved is not None and saved.every is not None and saved.every.seconds is not None
+        if saved is not None and not by_clock:  # in steps, which a cut epoch does not change
             every = Every(steps=derive.checkpoint_period(scenario))
-            sections["checkpoint"] = scenario.checkpoint.model_copy(update={"every": every})
+            sections["checkpoint"] = saved.model_copy(update={"every": every})
         if (
             scenario.train.evaluate is not None
             and "steps" in train

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from rayio.predict.costs import typical
 from rayio.predict.shown import Shown
 from rayio.records.calibrated import Checkpoints, NoCheckpoint, Note, OneCheckpoint
 from rayio.scenario.model import Costs, StorageParameters
+from rayio.storage.uploads import upload_of
 
 #: How much shorter and longer than a single measured checkpoint others may be, as factors:
 #: 40 MB written to memory take 21 to 48 ms, and now and then 134 to 190 (`benchmarks/predict.py`).
@@ -45,7 +48,10 @@ def beyond_model(run: Shown, model: StorageParameters) -> float:
     taken, saved = run.checkpoints, run.plan.checkpointing
     if not len(taken) or saved is None:
         return 0.0
-    nbytes, requests, files = saved.largest
-    alone = requests * model.first_byte.expected + files * model.open.expected + nbytes / model.connection_bandwidth
+    alone = 0.0
+    for nbytes in saved.largest:
+        upload = upload_of(nbytes, saved.request_bytes, model.upload_parts)
+        latencies = np.full(len(upload.sizes), model.first_byte.expected)
+        alone += model.open.expected + upload.alone(latencies, model.connection_bandwidth)
     shared = sum(saved.sizes) / run.plan.num_devices / model.bandwidth
     return round(max(0.0, typical(taken) / 1e9 - max(alone, shared)), 9)

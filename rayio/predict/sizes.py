@@ -16,7 +16,6 @@ from rayio.place import batch_parts
 from rayio.predict.freed import of_mean
 from rayio.predict.observe import Reads
 from rayio.predict.processors import ALIKE
-from rayio.predict.storage import ALIKE as VARIES
 from rayio.scenario import derive
 from rayio.scenario.costs import Costs
 from rayio.scenario.decode import Work
@@ -25,6 +24,8 @@ from rayio.schema.distribution import Distribution
 
 #: Sizes that differ by a smaller share are the same.
 SAME = 0.01
+#: Batches of a run whose bytes per sample vary by this share (standard deviation) tell samples and bytes apart.
+VARIES = 0.1
 #: Costs of a batch that copies may be part of.
 OF_BATCH = ("put", "take", "receive")
 CPU_OF_BATCH = ("sample", "queue", "rank", "step", "put")

@@ -23,7 +23,7 @@ DERIVED: dict[str, str] = {
     "num_readers": "workers of the run",
     "num_queues": "prefetch queues of the run, one for each rank with workers",
     "num_writers": "checkpoint writers of the run",
-    "num_checkpoints": "checkpoints of the run",
+    "num_checkpoints": "checkpoints of the run; by the clock, the fewest, which a run without waits has",
     "checkpoint_files": "files of a checkpoint, all writers",
     "checkpoint_bytes": "bytes of a checkpoint, all writers",
     "checkpoint_model_bytes": "bytes of the model in a checkpoint; 0 unless checkpoint.model is a transformer",

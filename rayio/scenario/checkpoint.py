@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -12,7 +12,7 @@ from rayio.place import MAX_RANKS, MAX_STEPS, checkpoint_place
 from rayio.scenario.address import Path
 from rayio.scenario.state import AnyState
 from rayio.scenario.topology import Topology
-from rayio.scenario.writers import MAX_FILES, AnyWriters, RankZero
+from rayio.scenario.writers import MAX_FILES, AnyWriters, BesideRanks, RankZero
 from rayio.schema.choice import named
 from rayio.schema.every import Every
 from rayio.schema.fields import Bytes, Flag, Rate, Reads, RefusedError, Seconds, Section, none_is_null, whole
@@ -34,6 +34,9 @@ def _restored(value: Any) -> str:
     raise RefusedError("must be none, newest, or a folder in checkpoint.path such as epoch-0000-step-00000099")
 
 
+#: The value of ``phases.shift`` that means as many ranks as a node has.
+NODE: Final = "node"
+
 _FOLDERS = {"type": "string", "pattern": "^epoch-[0-9]{4,}-step-[0-9]{8,}$"}
 
 
@@ -45,11 +48,15 @@ class Phases(Section):
         0, description="Checkpoints that are read back, from the first one on; at most writes."
     )
     gap: Seconds = Field(0.0, description="Pause between the last write and the first read.")
-    shift: Annotated[int, whole(0, MAX_RANKS)] = Field(
+    shift: Annotated[int | Literal["node"], whole(0, MAX_RANKS, or_word=NODE)] = Field(
         0,
-        description="Rank r reads back what rank r + shift saved. With cluster.ranks_per_node, no node reads what its "
-        "page cache has of its writing.",
+        description="Rank r reads back what rank r + shift saved. With node, shift is cluster.ranks_per_node: no node "
+        "reads what its page cache has of its writing.",
     )
+
+    def shifted(self, ranks_per_node: int) -> int:
+        """Return ``shift`` as a number of ranks."""
+        return ranks_per_node if isinstance(self.shift, str) else self.shift
 
 
 class Checkpoint(Section):
@@ -98,6 +105,12 @@ class Checkpoint(Section):
         "training. The dataset is not read.",
     )
 
+    subset_of: Annotated[int | None, whole(1, MAX_RANKS, or_none=True)] = Field(
+        None,
+        description="Ranks of the training whose first ranks these are: they save their parts of its model, and the "
+        "others are left out (the subset mode of MLPerf Storage). Only with checkpoint.phases; none is all.",
+    )
+
     def contradictions(self) -> Iterator[str]:
         """Refuse a state that cannot be, and checkpoints that are never due."""
         yield from self.model.contradictions()
@@ -105,6 +118,11 @@ class Checkpoint(Section):
             yield "checkpoint.every: is required and missing; give it, or checkpoint.phases"
         if self.phases is not None and self.phases.reads > self.phases.writes:
             yield f"checkpoint.phases.reads={self.phases.reads}: more than the {self.phases.writes} of writes"
+        if self.subset_of is not None and self.phases is None:
+            yield (
+                f"not yet: checkpoint.subset_of={self.subset_of} with training; give checkpoint.phases, which writes "
+                "and reads checkpoints alone"
+            )
         if self.phases is not None and self.keep is not None:
             yield f"checkpoint.keep={self.keep}: checkpoint.phases reads what it writes; leave one of the two out"
         if self.phases is not None and self.restore != NOTHING:
@@ -113,13 +131,30 @@ class Checkpoint(Section):
                 "of the two out"
             )
 
-    def refusals(self, topology: Topology) -> Iterator[str]:
-        """Refuse what these ranks cannot save: their parts, files of too many requests, too many files."""
+    def refusals(self, topology: Topology, ranks: int) -> Iterator[str]:
+        """Refuse what these ranks cannot save: their parts, files of too many requests, too many files.
+
+        Args:
+            topology: all ranks that have the model; with ``subset_of`` more than the run's.
+            ranks: those of the run.
+        """
+        if (of := self.subset_of) is not None and (of < ranks or of % topology.ranks_per_node):
+            yield (
+                f"checkpoint.subset_of={of}: must be a multiple of cluster.ranks_per_node={topology.ranks_per_node}, "
+                f"and at least the {ranks} ranks of the run"
+            )
+            return
+        if of is not None and not isinstance(self.writers, BesideRanks):
+            yield (
+                f"checkpoint.subset_of={of}: with checkpoint.writers={self.writers.kind}, one rank saves for others; "
+                "use parallel, sharded, all_ranks or per_group"
+            )
+            return
         if refused := [*self.writers.refusals(self.model, topology)]:
             yield from refused
             return
-        if self.phases is not None and self.phases.shift % topology.ranks:
-            numbers = {len(self.writers.of_rank(rank, topology)) for rank in range(topology.ranks)}
+        if self.phases is not None and self.phases.shifted(topology.ranks_per_node) % ranks:
+            numbers = {len(self.writers.of_rank(rank, topology)) for rank in range(ranks)}
             if len(numbers) > 1:
                 yield (
                     f"checkpoint.phases.shift={self.phases.shift}: with these checkpoint.writers not every rank saves "

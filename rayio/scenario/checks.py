@@ -155,7 +155,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     yield from of_kinds(scenario, lambda kind: kind.contradictions(scenario))
     if (steps := derive.steps_per_epoch(scenario)) > MAX_STEPS:
         yield f"train.steps={show(train.steps)}: {steps} steps per epoch; at most {MAX_STEPS} are possible"
-    yield from train.parallelism.refusals(ranks)
+    yield from train.parallelism.refusals(derive.saving_ranks(scenario))
     yield from derive.pace(scenario).contradictions(cluster.nodes, ranks, who)
     if train.device_copy is not None and train.device_copy.overlap:
         yield from _not_copied_ahead(scenario)
@@ -230,7 +230,8 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
                 f"checkpoint.path={scenario.checkpoint.path}: has no bytes, and dataset.path={dataset.path} has; "
                 "give a folder"
             )
-        yield from scenario.checkpoint.refusals(scenario.topology)
+        yield from scenario.checkpoint.refusals(scenario.saving_topology, derive.world_size(scenario))
+        yield from _saved_by_clock(scenario)
         if scenario.checkpoint.phases is not None and scenario.train.evaluate is not None:
             yield "train.evaluate: checkpoint.phases is a run without training; leave one of the two out"
     yield from failure_checks.refusals(scenario)
@@ -274,13 +275,12 @@ def idle(scenario: Scenario) -> list[str]:
     train, loader, steps = scenario.train, scenario.loader, derive.total_steps(scenario)
     notes = evaluation.idle(scenario)
     if scenario.checkpoint is not None and not derive.num_checkpoints(scenario):
-        first = derive.checkpoint_period(scenario)
-        notes.append(f"checkpoint.every: no checkpoint falls due, the first would be after {first} of {steps} steps")
+        notes.append(_no_checkpoint(scenario, steps))
     if zero := train.parallelism.zero_stage:
         setting = f"train.parallelism.zero_stage={zero}: changes nothing"
         if scenario.checkpoint is None or not scenario.checkpoint.writers.follows_zero:
             notes.append(f"{setting} without checkpoint.writers=parallel")
-        elif scenario.topology.data_parallel == 1 and (zero < 3 or train.parallelism.pipeline == 1):
+        elif scenario.saving_topology.data_parallel == 1 and (zero < 3 or train.parallelism.pipeline == 1):
             notes.append(f"{setting}, the model has one replica")
     if train.warmup_steps >= steps and derive.phases(scenario) is None:
         notes.append(f"train.warmup_steps={train.warmup_steps}: the run has {steps} steps, so nothing is measured")
@@ -315,6 +315,34 @@ def idle(scenario: Scenario) -> list[str]:
             "loader.scaling=weak: changes nothing with loader.partition=replicated: every rank reads the whole dataset"
         )
     return notes
+
+
+def _no_checkpoint(scenario: Scenario, steps: int) -> str:
+    saved, first = scenario.checkpoint, derive.checkpoint_period(scenario)
+    every = None if saved is None else saved.every
+    if every is None or every.seconds is None:
+        return f"checkpoint.every: no checkpoint falls due, the first would be after {first} of {steps} steps"
+    compute = format_seconds(derive.ideal_seconds(scenario))
+    return (
+        f"checkpoint.every={every.by_clock}: the compute of the whole run takes {compute}, so perhaps no checkpoint "
+        "falls due"
+    )
+
+
+def _saved_by_clock(scenario: Scenario) -> Iterator[str]:
+    """Refuse checkpoints by the clock where ranks cannot agree on a step."""
+    saved = scenario.checkpoint
+    if saved is None or saved.phases is not None or saved.every is None or saved.every.seconds is None:
+        return
+    setting = f"checkpoint.every={saved.every.by_clock}"
+    if derive.world_size(scenario) > 1 and not derive.meeting_period(scenario):
+        yield (
+            f"{setting}: ranks agree on a step where all of them meet, and train.sync=none never lets them; use "
+            "train.sync=barrier, or checkpoint.every={steps: n}"
+        )
+    fewest, most = derive.rank_steps(scenario)
+    if fewest < most:
+        yield f"not yet: {setting} with loader.drop_last=false, where ranks have {fewest} or {most} steps; use true"
 
 
 def table(scenario: Scenario) -> dict[str, float]:

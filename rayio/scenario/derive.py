@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rayio.kinds import PARTITIONS
+from rayio.place import MAX_STEPS
 from rayio.scenario import shards
 from rayio.scenario.compute import Between, times_at
 from rayio.scenario.meetings import Meetings
@@ -274,13 +275,35 @@ def num_roles(scenario: Scenario) -> int:
 def checkpoint_shards(scenario: Scenario) -> tuple[int, ...]:
     """Return the bytes of each writer in one checkpoint, by number."""
     checkpoint = scenario.checkpoint
-    return () if checkpoint is None else checkpoint.writers.loads(checkpoint.model, scenario.topology)
+    if checkpoint is None:
+        return ()
+    topology = scenario.saving_topology
+    loads = checkpoint.writers.loads(checkpoint.model, topology)
+    if checkpoint.subset_of is None:
+        return loads
+    used = {writer for rank in range(world_size(scenario)) for writer in checkpoint.writers.of_rank(rank, topology)}
+    return loads[: len(used)]  # each belongs to a rank of the same number
+
+
+def saving_ranks(scenario: Scenario) -> int:
+    """Return the ranks that divide a model: those of the run, or those that it has a subset of."""
+    saved = scenario.checkpoint
+    return world_size(scenario) if saved is None or saved.subset_of is None else saved.subset_of
 
 
 def checkpoint_contents(scenario: Scenario) -> dict[str, tuple[int, int]]:
     """Return the number of files of one checkpoint and their bytes, by what they hold."""
     checkpoint = scenario.checkpoint
-    return {} if checkpoint is None else checkpoint.writers.contents(checkpoint.model, scenario.topology)
+    if checkpoint is None:
+        return {}
+    if checkpoint.subset_of is None:
+        return checkpoint.writers.contents(checkpoint.model, scenario.topology)
+    contents: dict[str, tuple[int, int]] = {}
+    for writer in range(num_writers(scenario)):
+        for part in checkpoint.writers.files(writer, checkpoint.model, scenario.saving_topology):
+            number, nbytes = contents.get(part.of, (0, 0))
+            contents[part.of] = number + 1, nbytes + part.num_bytes
+    return contents
 
 
 def checkpoint_files(scenario: Scenario) -> int:
@@ -292,8 +315,9 @@ def checkpoint_shares(scenario: Scenario) -> list[int]:
     """Return the bytes that each rank saves in one checkpoint."""
     if scenario.checkpoint is None or not (loads := checkpoint_shards(scenario)):
         return []
-    writers, ranks = scenario.checkpoint.writers, scenario.topology
-    return [sum(loads[writer] for writer in writers.of_rank(rank, ranks)) for rank in range(ranks.ranks)]
+    writers, topology = scenario.checkpoint.writers, scenario.saving_topology
+    ranks = range(world_size(scenario))
+    return [sum(loads[writer] for writer in writers.of_rank(rank, topology)) for rank in ranks]
 
 
 def checkpoint_bytes(scenario: Scenario) -> int:
@@ -308,7 +332,10 @@ def checkpoint_period(scenario: Scenario) -> int:
 
 
 def period(scenario: Scenario, every: Every) -> int:
-    """Return the steps from one occasion to the next, counted over epochs."""
+    """Return the steps from one occasion to the next, counted over epochs; of seconds, the steps without any wait."""
+    if every.seconds is not None:
+        each = compute_seconds(scenario)
+        return max(1, math.ceil(min(every.seconds / each, float(MAX_STEPS)) - 1e-9)) if each > 0 else MAX_STEPS
     return every.steps if every.steps is not None else (every.epochs or 1) * steps_per_epoch(scenario)
 
 
@@ -322,10 +349,13 @@ def checkpoint_steps(scenario: Scenario) -> Iterator[tuple[int, int]]:
 
 
 def num_checkpoints(scenario: Scenario) -> int:
-    """Return the number of checkpoints of the whole run."""
+    """Return the number of checkpoints of the whole run; by the clock, those without any wait."""
     if (chosen := phases(scenario)) is not None:
         return chosen.writes
-    often = checkpoint_period(scenario)
+    often, saved = checkpoint_period(scenario), scenario.checkpoint
+    if often and saved is not None and saved.every is not None and (seconds := saved.every.seconds) is not None:
+        after_first = total_steps(scenario) - 1
+        return min(after_first, int(after_first * compute_seconds(scenario) / seconds + 1e-9))
     return total_steps(scenario) // often if often else 0
 
 

@@ -53,7 +53,9 @@ KEYS = {
     "model.optimizer_datatype": Key("checkpoint.model.optimizer_datatype"),
     "model.parallelism.tensor": Key("train.parallelism.tensor"),
     "model.parallelism.pipeline": Key("train.parallelism.pipeline"),
-    "model.parallelism.data": _only("only -1: replicas follow from the ranks"),
+    "model.parallelism.data": Key(
+        "cluster.nodes", "one replica if it is -1; with checkpoint.mode: subset, checkpoint.subset_of"
+    ),
     "model.parallelism.zero_stage": Key("train.parallelism.zero_stage"),
     "model.transformer.vocab_size": Key("checkpoint.model.vocabulary"),
     "model.transformer.hidden_size": Key("checkpoint.model.hidden"),
@@ -139,12 +141,14 @@ KEYS = {
     ),
     "checkpoint.model_size": Key("checkpoint.model.bytes", "the older place of model.model_size"),
     "checkpoint.type": Key("checkpoint.writers"),
-    "checkpoint.mode": _only("only default: a subset of the ranks is not yet possible"),
+    "checkpoint.mode": Key("checkpoint.subset_of", "subset: of a transformer, without training"),
     "checkpoint.fsync": Key("checkpoint.fsync", "it acts; in DLIO it does nothing"),
     "checkpoint.time_between_checkpoints": _idle("checkpoints without training follow each other at once"),
     "checkpoint.num_checkpoints_write": Key("checkpoint.phases.writes", "without training"),
     "checkpoint.num_checkpoints_read": Key("checkpoint.phases.reads", "without training"),
-    "checkpoint.recovery_rank_shift": _only("only False: each rank reads what it wrote"),
+    "checkpoint.recovery_rank_shift": Key(
+        "checkpoint.phases.shift", "node, without training; it acts, in DLIO it does nothing"
+    ),
     "checkpoint.rank_sync": _only("only False: after a checkpoint, ranks meet at the end of their next step"),
     "checkpoint.randomize_tensor": _idle("the content of a state does not change its size"),
     "checkpoint.ksm": _idle(_KSM),

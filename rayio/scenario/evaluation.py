@@ -72,6 +72,9 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     """Yield a line for each pair of values of the evaluation that contradict each other."""
     if scenario.train.evaluate is None:
         return
+    if (every := scenario.train.evaluate.every).seconds is not None:
+        yield f"not yet: train.evaluate.every={every.by_clock}; give steps or epochs"
+        return
     own, ranks = scenario.dataset.eval, derive.world_size(scenario)
     path, phase = path_of(scenario), phase_of(scenario)
     if own.num_files == 0:

@@ -81,8 +81,24 @@ class Scenario(Section):
     @property
     def topology(self) -> Topology:
         """The ranks, their nodes, and their parts of the model. An impossible division counts as none."""
-        cluster, divided = self.cluster, self.train.parallelism
-        ranks = Topology(nodes=cluster.nodes, ranks_per_node=cluster.ranks_per_node)
+        ranks = Topology(nodes=self.cluster.nodes, ranks_per_node=self.cluster.ranks_per_node)
+        return ranks if self._subset_of is not None else self._divided(ranks)
+
+    @property
+    def saving_topology(self) -> Topology:
+        """The ranks that save a checkpoint: these, or ``checkpoint.subset_of`` ranks, of which these are the first."""
+        if (of := self._subset_of) is None:
+            return self.topology
+        each = self.cluster.ranks_per_node
+        return self._divided(Topology(nodes=max(1, of // each), ranks_per_node=each))
+
+    @property
+    def _subset_of(self) -> int | None:
+        return None if self.checkpoint is None else self.checkpoint.subset_of
+
+    def _divided(self, ranks: Topology) -> Topology:
+        """Return ranks with the parts of the model that they have."""
+        divided = self.train.parallelism
         if ranks.ranks % divided.parts:
             return ranks
         return replace(

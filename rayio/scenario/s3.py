@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from rayio.schema.fields import Flag, Reads, RefusedError, Section, choice, quantity, whole
-from rayio.storage.stores.opening import GAP_BYTES, Settings, Store
+from rayio.storage.stores.opening import GAP_BYTES, PARTS, Settings, Store
 from rayio.units import SECONDS
 
 
@@ -57,6 +57,7 @@ class S3Scheme:
 
     options = S3Options
     gap = GAP_BYTES
+    upload_parts = PARTS
 
     def check(self, address: str) -> None:
         """Refuse an invalid address, without any request.

@@ -9,6 +9,7 @@ from rayio.scenario.change import BOTH, Change, Command, Run, with_keys
 from rayio.scenario.loader import MAX_BATCH
 from rayio.scenario.model import NoSync
 from rayio.scenario.workers import MAX_WORKERS, Autoscaled
+from rayio.scenario.writers import Dedicated, RankZero, Sharded
 from rayio.schema.every import Every
 
 
@@ -118,9 +119,11 @@ def of_pipeline(run: Run) -> Iterator[Change]:
 
 
 def of_checkpoint(run: Run) -> Iterator[Change]:
-    """``checkpoint``: none; if checkpoints cost time, asynchronous ones, and half as many."""
+    """``checkpoint``: none; if checkpoints cost time, asynchronous ones, a part from each rank, and half as many."""
     section, number = run.scenario.checkpoint, derive.num_checkpoints(run.scenario)
-    if section is None or not number:
+    every = None if section is None else section.every
+    seconds = None if every is None else every.seconds
+    if section is None or not (number or seconds):
         return
     yield Change(
         "no checkpoints", kind="removal", to=lambda scenario: scenario.model_copy(update={"checkpoint": None}),
@@ -131,11 +134,19 @@ def of_checkpoint(run: Run) -> Iterator[Change]:
             "checkpoints async", kind="setting", to=with_keys("checkpoint", asynchronous=True),
             key="checkpoint.asynchronous=true", helps=("checkpoint",), after=("no checkpoints",),
         )  # fmt: skip
-    if number > 1:
-        steps = 2 * derive.checkpoint_period(run.scenario)
+    ranks = run.scenario.topology.ranks
+    is_cut = 1 < ranks <= section.model.num_bytes and isinstance(section.writers, (RankZero, Dedicated))
+    if run.modelled is not None and is_cut and section.subset_of is None:  # real storage: unknown for more writers
         yield Change(
-            "checkpoints ÷ 2", kind="setting", to=with_keys("checkpoint", every=Every(steps=steps)),
-            key=f"checkpoint.every={{steps: {steps}}}", helps=("checkpoint",), after=("no checkpoints",),
+            "checkpoints sharded", kind="setting", to=with_keys("checkpoint", writers=Sharded()),
+            key="checkpoint.writers=sharded", helps=("checkpoint",), after=("no checkpoints",),
+        )  # fmt: skip
+    if number > 1 or seconds:
+        rarer = Every(seconds=2 * seconds) if seconds else Every(steps=2 * derive.checkpoint_period(run.scenario))
+        written = rarer.by_clock if seconds else f"{{steps: {rarer.steps}}}"
+        yield Change(
+            "checkpoints ÷ 2", kind="setting", to=with_keys("checkpoint", every=rarer),
+            key=f"checkpoint.every={written}", helps=("checkpoint",), after=("no checkpoints",),
         )  # fmt: skip
 
 

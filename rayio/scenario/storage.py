@@ -45,6 +45,10 @@ from rayio.units import BYTES
 _PerSecond = Annotated[float | None, per_second(or_none=True)]
 
 
+#: The most parts of an upload in flight.
+MOST_UPLOAD_PARTS = 1024
+
+
 class StorageParameters(Section):
     """A modelled storage system: times per request and per opened file, limits per connection and per ``scope``."""
 
@@ -62,6 +66,11 @@ class StorageParameters(Section):
     )
     gap: Annotated[int, quantity(BYTES, integer=True)] = Field(
         0, description="Ranges of a file that are at most this far apart are one request; 0 is never."
+    )
+    upload_parts: Annotated[int, whole(1, MOST_UPLOAD_PARTS)] = Field(
+        1,
+        description="Parts of an upload in flight, as of an object store: it takes files above 8 MiB in parts of 8 "
+        "MiB, with a request before them and one after. 1: requests of checkpoint.request_bytes, one by one.",
     )
     servers: Annotated[Servers | None, BeforeValidator(none_is_null)] = Field(
         None, description="The object servers over which files are striped; none is one pipe, in which files are alike."

@@ -6,22 +6,32 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from rayio.schema.fields import RefusedError, Section, refusal, whole
+from rayio.schema.fields import RefusedError, Section, quantity, refusal, whole
+from rayio.units import SECONDS
 
 
 class Every(Section):
-    """When something is due: after every n steps (counted over epochs) or after every n epochs."""
+    """When something is due: after every n steps (counted over epochs), n epochs, or n seconds."""
 
-    keys_not_yet = frozenset({"seconds"})
     steps: Annotated[int | None, whole(1, or_none=True)] = Field(
-        None, description="Steps from one occasion to the next, counted over epochs. One of steps and epochs is given."
+        None, description="Steps from one occasion to the next, counted over epochs. One of the three keys is given."
     )
     epochs: Annotated[int | None, whole(1, or_none=True)] = Field(
-        None, description="Epochs from one occasion to the next. One of steps and epochs is given."
+        None, description="Epochs from one occasion to the next. One of the three keys is given."
+    )
+    seconds: Annotated[float | None, quantity(SECONDS, positive=True, or_none=True)] = Field(
+        None,
+        description="Time from one checkpoint to the next: each follows the first step that ends in a new interval, "
+        "counted from the end of the first step. Only checkpoints have it. One of the three keys is given.",
     )
 
     @model_validator(mode="after")
-    def _is_one_of_two(self) -> Self:
-        if (self.steps is None) == (self.epochs is None):
-            raise refusal(RefusedError("must be {steps: n} or {epochs: n}"))
+    def _is_one_of_three(self) -> Self:
+        if sum(value is not None for value in (self.steps, self.epochs, self.seconds)) != 1:
+            raise refusal(RefusedError("must be {steps: n}, {epochs: n} or {seconds: n}"))
         return self
+
+    @property
+    def by_clock(self) -> str:
+        """The period in seconds, as a user writes it."""
+        return f"{{seconds: {SECONDS.exact(self.seconds)}}}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,6 +68,7 @@ class Checkpoints:
         self.store: Store = storage.open(join(base, self.path), scenario.stores)
         checkpointing = plan.checkpointing
         assert checkpointing is not None
+        self._checkpointing = checkpointing
         #: The files of one checkpoint with their bytes, and those that ranks save with the bytes of their state.
         self.files: Mapping[str, int] = checkpointing.files
         self.parts: Mapping[str, int] = checkpointing.parts
@@ -93,7 +94,7 @@ class Checkpoints:
                 )
             self.store.tidy(name)
         self.replaced = 0
-        due = {checkpoint_folder(epoch, step) for epoch, step in derive.checkpoint_steps(self.scenario)}
+        due = self._due(there)
         self.is_replacing = not due.isdisjoint(there)
         for folder in there if self.store.is_local else sorted(due & {*there}):
             for name, size in self.store.sizes(folder).items():
@@ -104,6 +105,14 @@ class Checkpoints:
                 if (is_replaced or not _FILE.fullmatch(name)) and not self._is_ours(f"{folder}/{name}", size):
                     raise self._refusal(f"{folder}/{name}")
                 self.replaced += size if is_replaced else 0
+
+    def _due(self, there: Sequence[str]) -> set[str]:
+        """Return the folders of the run's checkpoints; by the clock, those of ``there`` that it may write."""
+        saved = self._checkpointing
+        if saved.seconds is None:
+            return {checkpoint_folder(epoch, step) for epoch, step in derive.checkpoint_steps(self.scenario)}
+        places = {folder: checkpoint_place(folder) for folder in there}
+        return {folder for folder, place in places.items() if place is not None and saved.may_write(*place)}
 
     def begin(self, plan: Plan, reporter: Reporter) -> tuple[Plan, list[str]]:
         """Return the plan of a run that begins with the wanted checkpoint, and notes; after :meth:`look`.
@@ -140,7 +149,8 @@ class Checkpoints:
         total, free = each * number, self.store.free_bytes()
         # a replaced file stays until its replacement is complete
         needed = max(0, total - self.replaced) + (each if self.replaced and number else 0)
-        demand = f"{number} of {format_bytes(each)}, {format_bytes(total)} in all"
+        fewest = "at least " * (self._checkpointing.seconds is not None)
+        demand = f"{fewest}{number} of {format_bytes(each)}, {format_bytes(total)} in all"
         if free is None:
             return f"{demand}; free space unknown"
         if needed > free:

@@ -16,6 +16,11 @@ T = TypeVar("T")
 #: ``opener(path, file)`` reuses a file that an earlier call to storage opened.
 Opener = Callable[..., BinaryIO]
 
+#: Opens a file, makes requests to it and closes it: ``fill(path, reads, total, size)``. A read is an offset and the
+#: buffers that it fills; all buffers have ``total`` bytes. Returns False if it cannot be done, or the file has fewer
+#: bytes, or another size, if one is given.
+AtOnce = Callable[..., bool]
+
 
 class Placed(NamedTuple):
     """The places of a batch's requests."""

@@ -21,6 +21,7 @@ from rayio import seeds
 from rayio.seeds import Draws
 from rayio.storage.base import READ, WRITE, Clock, Issued, Opener, Places, Requests, RequestTable, Served
 from rayio.storage.itemise import itemise, synced
+from rayio.storage.uploads import upload_of
 
 T = TypeVar("T")
 
@@ -43,6 +44,8 @@ class DeviceSpec:
     opens_per_second: float | None = None
     #: Seconds to open one file; None is nothing.
     open: Draws | None = None
+    #: Parts of an upload in flight.
+    upload_parts: int = 1
 
     @property
     def calls_per_second(self) -> float | None:
@@ -286,20 +289,23 @@ class ModelStorage:
         return alone, calls
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
-        """Wait for the writes of a file, one after another; latencies are drawn at the address of its path."""
-        sizes = sizes_of_writes(num_bytes, request_bytes)
+        """Wait for the writes of a file; latencies are drawn at the address of its path."""
+        upload = upload_of(num_bytes, request_bytes, self.spec.upload_parts)
+        sizes = upload.sizes
         latencies = each = self.latencies.of_writes(path, len(sizes))
         opens = np.zeros(1)
         if self.spec.open is not None:
             opens = self.latencies.of_creation(self.spec.open, path)
             latencies = each_before_a_request(opens, latencies)
-        alone = round(seconds_alone(latencies, sizes, self.spec.connection_bandwidth, 1) * 1e9)
+        alone = round(upload.alone(latencies, self.spec.connection_bandwidth) * 1e9)
         arrival = self.clock.now()
         served = self.arbiter.reserve(arrival, self.spec.calls(1, len(sizes)), num_bytes, alone)
         await self.clock.sleep_until(served if isinstance(served, int) else await served)
         syncs = 2 if fsync else 0
         if not self.is_itemised:
             return Served(None, 1, len(sizes), num_bytes, syncs)
+        if upload.depth > 1:  # one row, as of a real upload
+            each, sizes = np.array([alone / 1e9]), np.array([num_bytes])
         issued = self._itemised(WRITE, arrival, each, sizes, opens, None, depth=1)
         return Served(None, 1, len(sizes), num_bytes, syncs, synced(Issued(issued.rows, [path]), syncs))
 
@@ -312,13 +318,6 @@ class ModelStorage:
 
     def _alone(self, latencies: NDArray[np.float64], sizes: NDArray[np.int64]) -> float:
         return seconds_alone(latencies, sizes, self.spec.connection_bandwidth, self.io_depth)
-
-
-def sizes_of_writes(num_bytes: int, request_bytes: int) -> NDArray[np.int64]:
-    """Return the bytes of each request that writes a file; the last one is the rest."""
-    sizes = np.full(max(1, -(-num_bytes // request_bytes)), request_bytes, np.int64)
-    sizes[-1] = num_bytes - request_bytes * (len(sizes) - 1)
-    return sizes
 
 
 def each_before_a_request(opens: NDArray[np.float64], latencies: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rayio.storage.presets import Preset
-from rayio.storage.stores.opening import GAP_BYTES
+from rayio.storage.stores.opening import GAP_BYTES, PARTS
 
 S3 = Preset(
     first_byte_median=30e-3,
@@ -26,6 +26,7 @@ S3 = Preset(
     ),
     retrieved="2026-11-21",
     gap=GAP_BYTES,
+    upload_parts=PARTS,
 )
 
 S3_DOCUMENTED = Preset(
@@ -44,6 +45,7 @@ S3_DOCUMENTED = Preset(
     url="https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance-guidelines.html",
     retrieved="2026-11-23",
     gap=GAP_BYTES,
+    upload_parts=PARTS,
 )
 
 S3_EXPRESS = Preset(
@@ -61,6 +63,7 @@ S3_EXPRESS = Preset(
         "ms, 100 MiB/s a connection, 100 Gb/s a node"
     ),
     gap=GAP_BYTES,
+    upload_parts=PARTS,
 )
 
 GCS = Preset(
@@ -78,6 +81,7 @@ GCS = Preset(
         "connection, 100 Gb/s a node, and that writes (documented: 1000/s) count as reads"
     ),
     gap=GAP_BYTES,
+    upload_parts=PARTS,
 )
 
 AZURE_BLOB = Preset(
@@ -94,6 +98,7 @@ AZURE_BLOB = Preset(
         "50 ms, 40 MiB/s a connection; the target of 500 requests/s for one blob is not modelled"
     ),
     gap=GAP_BYTES,
+    upload_parts=PARTS,
 )
 
 MINIO_NVME = Preset(
@@ -107,4 +112,5 @@ MINIO_NVME = Preset(
     provenance="assumed",
     source="a MinIO cluster on NVMe drives: 3 ms, 1 GB/s a connection, 100 Gb/s a node of clients; all assumed",
     gap=GAP_BYTES,
+    upload_parts=PARTS,
 )

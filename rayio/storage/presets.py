@@ -42,6 +42,8 @@ class Preset:
     shared_cap: bool = False
     #: Ranges of an object at most this many bytes apart are one request; 0 for files.
     gap: int = 0
+    #: Parts of an upload in flight (``storage.model.upload_parts``); 1 for files.
+    upload_parts: int = 1
     #: Its object servers, as ``storage.model.servers`` writes them (``rayio/scenario/servers.py``); None is one pipe.
     servers: Mapping[str, Any] | None = None
 

@@ -12,7 +12,7 @@ import numpy as np
 from rayio.errors import DataError, RayioError
 from rayio.machine.counters import fetched_by_this_thread
 from rayio.storage.ahead import Ahead, Crew
-from rayio.storage.base import Moved, Opener, Requests, Served
+from rayio.storage.base import AtOnce, Moved, Opener, Requests, Served
 from rayio.storage.stores.counted import CountedFile, Traffic
 from rayio.storage.stores.opening import Store
 
@@ -26,15 +26,34 @@ class Threaded(Protocol):
         """Return an awaitable of the call's result."""
 
 
-def counted_opener(store: Store, traffic: Traffic) -> Opener:
-    """Return an opener for files of a store that counts in ``traffic``."""
+class CountedOpener:
+    """An opener of a store's files that counts in ``traffic``."""
 
-    def open_(path: str, kept: BinaryIO | None = None) -> BinaryIO:
+    __slots__ = ("fill", "store", "traffic")
+
+    def __init__(self, store: Store, traffic: Traffic) -> None:
+        self.store, self.traffic = store, traffic
+        filling = getattr(store, "filling", None)
+        #: Reads a file in one call, which counts nothing: :meth:`filled` does. None where requests need more care.
+        self.fill: AtOnce | None = None if filling is None or traffic.needs_files else filling()
+
+    def __call__(self, path: str, kept: BinaryIO | None = None) -> BinaryIO:
+        """Open a file, or reuse one that an earlier call opened."""
+        traffic = self.traffic
         if traffic.ahead is not None:
             return cast(BinaryIO, traffic.ahead.open(path, kept))
-        return store.open(path, traffic) if kept is None else cast(CountedFile, kept).again(path, traffic)
+        return self.store.open(path, traffic) if kept is None else cast(CountedFile, kept).again(path, traffic)
 
-    return open_
+    def filled(self, opens: int, requests: int, nbytes: int) -> None:
+        """Count what :attr:`fill` read."""
+        self.traffic.opens += opens
+        self.traffic.requests += requests
+        self.traffic.nbytes += nbytes
+
+
+def counted_opener(store: Store, traffic: Traffic) -> Opener:
+    """Return an opener for files of a store that counts in ``traffic``."""
+    return CountedOpener(store, traffic)
 
 
 @lru_cache(maxsize=2)

@@ -35,7 +35,7 @@ TITLES = {
     "reader": "ray::Reader", "queue": "ray::PrefetchQueue", "rank": "ray::TrainerRank",
     "checkpoint_writer": "ray::CheckpointWriter", "barrier": "ray::BarrierActor", "storage": "ray::StorageServer",
     "network": "ray::LayerServer", "collector": "ray::Collector", "gcs": "gcs_server", "raylet": "raylet/raylet",
-    "dashboard_agent": "ray::DashboardAgent",
+    "dashboard_agent": "ray::DashboardAgent", "runtime_env_agent": "ray::RuntimeEnvAgent",
 }  # fmt: skip
 
 

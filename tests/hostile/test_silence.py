@@ -70,6 +70,23 @@ def test_a_raylet_that_is_stopped_as_actors_start_is_named(command: Command) -> 
     command.nothing_lives()
 
 
+@pytest.mark.parametrize(
+    ("agent", "text"),
+    [
+        ("runtime_env_agent", "starting a local Ray"), ("runtime_env_agent", "actors are running"),
+        ("dashboard_agent", "actors are running"),
+    ],
+)  # fmt: skip
+def test_an_agent_that_is_stopped_disturbs_no_run(command: Command, agent: str, text: str) -> None:
+    """They serve jobs and their environments, which a run on a local Ray does not have."""
+    command.begin(*ON_RAY, SOON)
+    command.until(text)
+    command.stop(agent)
+    assert command.code() == 0, command.errors()
+    command.run(is_whole=True)
+    command.nothing_lives()
+
+
 def test_one_that_is_stopped_for_a_while_goes_on(command: Command) -> None:
     command.begin(*ON_RAY)
     command.until("actors are running")

@@ -16,6 +16,7 @@ from options import drawn
 from packages import toy_installed
 
 from rayio.data.access.contract import ACCESSES, Access, Files
+from rayio.data.access.joined import joined_table
 from rayio.data.formats import FORMATS
 from rayio.data.generate import write_file
 from rayio.data.layout import Batch, Layout
@@ -25,6 +26,7 @@ from rayio.schema.choice import options_of
 from rayio.schema.distribution import Uniform
 from rayio.storage.base import READ, Issued, Requests
 from rayio.storage.itemise import itemise
+from rayio.storage.joining import joined
 from rayio.storage.real import counted_opener
 from rayio.storage.stores.counted import Traffic
 from rayio.storage.stores.posix import PosixStore
@@ -58,7 +60,7 @@ class Walk(NamedTuple):
 def walk_of(access: str, form: str, draw: st.DataObject, root: Path | None = None) -> Walk:
     """A small dataset in any layout of its format, to be walked in any order with any options; written to ``root``."""
     made, found = FORMATS[form], ACCESSES[access]
-    num_files, per_file = draw.draw(st.integers(1, 5)), draw.draw(st.integers(1, 6))
+    num_files, per_file = draw.draw(st.integers(1, 4)), draw.draw(st.integers(1, 5))
     sizes = Uniform(low=16, high=draw.draw(st.sampled_from([40, 5000])))
     layout = Layout(num_files, per_file, sizes, 5, made.extension, draw.draw(drawn(options_of(made))))
     if getattr(made, "sizes_vary", False) and draw.draw(st.booleans()):
@@ -147,6 +149,32 @@ def test_the_requests_of_many_steps_at_once_are_those_of_each_step(access: str, 
             together = table.row(row, alone.address, size)
             assert kept is None
             assert (together.num_opens, together.nbytes.tolist()) == (alone.num_opens, alone.nbytes.tolist())
+
+
+@there
+@every_walk
+@few
+@given(
+    steps=st.integers(1, 4), size=st.integers(1, 3), high=st.sampled_from([40, 20_000]),
+    gap=st.sampled_from([1, 5000, 1 << 20]), data=st.data(),
+)  # fmt: skip
+def test_joined_requests_of_many_steps_are_those_of_each_step_where_a_file_is_one_sample(
+    access: str, form: str, steps: int, size: int, high: int, gap: int, data: st.DataObject
+) -> None:
+    made, found = FORMATS[form], ACCESSES[access]
+    layout = Layout(12, 1, Uniform(low=16, high=high), 5, made.extension, data.draw(drawn(options_of(made))))
+    assume(not found.cannot(made, layout))
+    files = Files(made, layout, data.draw(drawn(options_of(found))))
+    file = np.array(data.draw(st.permutations(range(12)))[: steps * size]).reshape(steps, size)
+    index, nbytes = np.zeros_like(file), layout.delivered_bytes_of(file, file)
+    table = joined_table(found, files, file, index, nbytes, gap)
+    for step in range(steps if table is not None else 0):
+        assert table is not None
+        batch = Batch(0, 0, step, file[step], file[step], index[step], nbytes[step])
+        alone = joined(found.requests(files, batch, None)[0], gap)
+        together = table.row(step, alone.address, size)
+        assert (together.num_opens, together.nbytes.tolist()) == (alone.num_opens, alone.nbytes.tolist())
+        assert together.total_bytes == alone.total_bytes
 
 
 @there

@@ -121,7 +121,6 @@ def is_sample(form: Format, layout: Layout, sample: int, found: bytes) -> bool:
 
 
 @every_format
-@settings(max_examples=settings().max_examples // 2)
 @given(
     num_files=st.integers(1, 5),
     per_file=st.integers(1, 70),
@@ -231,7 +230,7 @@ def is_delivered(form: Format, layout: Layout, content: bytes, right: tuple[list
 
 
 @every_stored
-@settings(max_examples=settings().max_examples // 3)
+@settings(max_examples=settings().max_examples // 2)
 @given(
     edits=st.lists(st.tuples(st.integers(0, 10**6), st.binary(max_size=9), st.integers(0, 9)), min_size=1, max_size=4),
     place=st.integers(0, 10**6), bit=st.integers(0, 7), data=st.data(),

@@ -122,7 +122,7 @@ def folder(request: pytest.FixtureRequest, path: Path) -> Trial:
 
 def bucket(request: pytest.FixtureRequest, path: Path) -> Trial:
     """A bucket of a server on loopback, which says what it was asked."""
-    from rayio.storage.stores.s3.putting import PART_BYTES
+    from rayio.storage.stores.opening import PART_BYTES
 
     objects: Objects = request.getfixturevalue("objects")
 

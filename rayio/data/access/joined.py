@@ -27,6 +27,8 @@ def joined_table(
     if kept is not None or together.places is None:
         return None
     placed = Placed(*together.places())
+    if len(placed.files) != flat.size:  # a sample has other files too, such as an index
+        return None
     if isinstance(placed.files, Paths):
         names, numbers = placed.files.numbers.tolist(), flat.tolist()
     else:

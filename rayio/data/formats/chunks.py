@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from rayio.data.formats.reads import Runs
 from rayio.data.layout import Batch, Layout
-from rayio.schema.fields import RefusedError, Section, choice, quantity, refusal, whole
+from rayio.schema.fields import Flag, RefusedError, Section, choice, quantity, refusal, whole
 from rayio.units import BYTES
 
 #: HDF5 stores the size of a chunk in 32 bits.
@@ -26,6 +26,7 @@ class Hdf5Options(Section):
 
     compression: Annotated[str, choice("none", "gzip")] = Field("none", description="Compression of chunks, as h5py's.")
     compression_level: Annotated[int, whole(1, 9)] = Field(4, description="Level of gzip.")
+    shuffle: Flag = Field(False, description="HDF5's shuffle before compression; values of one byte stay as they are.")
     datasets: Annotated[int, whole(1, 5)] = Field(
         1, description="Datasets read for each sample: `x`, then labels and weights, a number for each sample."
     )
@@ -36,6 +37,8 @@ class Hdf5Options(Section):
             raise refusal(RefusedError("must be less than 4 GiB, which is HDF5's limit", "chunk", self.chunk))
         if self.chunk is not None and self.datasets > 1:
             raise refusal(RefusedError("only without chunks (dataset.chunk)", "datasets", self.datasets))
+        if self.shuffle and self.compression == "none":
+            raise refusal(RefusedError("only before compression; give dataset.compression", "shuffle", self.shuffle))
         if self.chunk is None and self.compression != "none":
             raise refusal(
                 RefusedError("only chunks are compressed; give dataset.chunk", "compression", self.compression)

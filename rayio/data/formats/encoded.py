@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rayio import seeds
 from rayio.data.formats.records import Records
-from rayio.data.formats.sample import Place, checksum, wrong_sample
+from rayio.data.formats.sample import Judge, Place, checksum, checksum_seed, wrong_sample
 from rayio.data.layout import Layout
 from rayio.schema.distribution import Constant
 from rayio.schema.fields import Section
@@ -87,6 +87,19 @@ class Encoded(Records):
                 f"the file is corrupted or foreign; delete it and generate it again"
             ) from error
         raise wrong_sample(read_id, written, self._digest(sample, layout.seed, read_id), place)
+
+    def judge(self, layout: Layout) -> Judge:
+        """Return a function that tells if bytes are a sample, by its number."""
+        begin, end, lead = self.lead_at, self.lead_at + self.lead_bytes, self.lead
+        digest, start, mask = xxhash.xxh3_64_intdigest, checksum_seed(layout.seed), seeds.MASK
+
+        def is_right(sample: memoryview, number: int) -> bool:
+            computed = digest(sample[end:], (start + number) & mask)
+            if begin:
+                computed = (computed + digest(sample[:begin])) & mask
+            return bytes(sample[begin:end]) == lead(number, computed)
+
+        return is_right
 
     def _digest(self, sample: memoryview, seed: int, number: int) -> int:
         """Return the checksum of a sample's bytes before and after its lead."""

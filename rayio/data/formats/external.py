@@ -124,6 +124,10 @@ class External(Records):
             return layout.samples_per_file * layout.sample_bytes_of(files)
         return layout.listing.sizes[files]
 
+    def sizes_of_files(self, layout: Layout, batch: Batch) -> NDArray[np.int64]:
+        """Return the size of each sample's file."""
+        return self.file_bytes(layout, batch.files)
+
     def _starts(
         self, layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64]
     ) -> NDArray[np.int64]:
@@ -143,8 +147,8 @@ class External(Records):
             self._verify(sample, 1, place)
         return place.sample
 
-    def _whole(self, stream: BinaryIO, layout: Layout, number: int, place: Place) -> memoryview:
-        content = super()._whole(stream, layout, number, place)
+    def _whole(self, stream: BinaryIO, nbytes: int, layout: Layout, place: Place) -> memoryview:
+        content = super()._whole(stream, nbytes, layout, place)
         self._verify(content, layout.samples_per_file, place)
         return content
 

@@ -283,11 +283,13 @@ def _find(h5: Any, layout: Layout, place: Place, shape: tuple[int, int], stream:
 
     access = h5p.create(h5p.DATASET_ACCESS)
     packed: tuple[int, ...] = ()
+    filtered = Filtered.of(layout)
     if chunk_of(layout) is not None:
         rows, columns = (int(edge[0]) for edge in chunk_shape(layout, np.array([shape[1]])))
         access.set_chunk_cache(1, rows * columns, 1.0)
-        packed = (rows, columns) if Filtered.of(layout) is not None else ()
-    return _described(h5, b"x", np.dtype(np.uint8), place, shape, stream, access, packed)
+        packed = (rows, columns) if filtered is not None else ()
+    is_shuffled = filtered is not None and filtered.is_shuffled
+    return _described(h5, b"x", np.dtype(np.uint8), place, shape, stream, access, packed, is_shuffled)
 
 
 def _described(
@@ -299,10 +301,11 @@ def _described(
     stream: Stream,
     access: Any = None,
     packed: tuple[int, ...] = (),
+    is_shuffled: bool = False,
 ) -> Any:
     """Return a dataset, opened and checked for type, shape, filters and place in this file.
 
-    ``packed`` is the shape of chunks compressed with gzip; empty without compression.
+    ``packed`` is the shape of chunks compressed with gzip, perhaps after a shuffle; empty without compression.
     """
     from h5py import h5d, h5l, h5z
 
@@ -314,7 +317,8 @@ def _described(
         raise place.error(f"expected {label} of shape {shape} and {dtype}, found {x.shape} and {x.dtype}")
     plan = x.get_create_plist()
     filters = [plan.get_filter(number)[0] for number in range(plan.get_nfilters())]
-    if filters != ([h5z.FILTER_DEFLATE] if packed else []):
+    shuffled = [h5z.FILTER_SHUFFLE] if is_shuffled else []
+    if filters != ([*shuffled, h5z.FILTER_DEFLATE] if packed else []):
         wanted = "compressed with gzip alone" if packed else "stored plainly"
         present = "compressed or filtered" if filters else "stored plainly"
         raise place.error(f"expected {label} {wanted}, found it {present}")

@@ -146,7 +146,7 @@ def _described_first(datasets: Sequence[tuple[bytes, tuple[int, ...]]]) -> bytes
 
 @lru_cache(maxsize=64)
 def description_of_filtered(
-    shape: tuple[int, int], chunk: tuple[int, int], slot: int, level: int
+    shape: tuple[int, int], chunk: tuple[int, int], slot: int, level: int, is_shuffled: bool = False
 ) -> tuple[bytes, bytes, bytes]:
     """Return HDF5's bytes of a file with compressed chunks of ``slot`` bytes: before them, after the first, after all.
 
@@ -160,6 +160,8 @@ def description_of_filtered(
         of_labels = plan.copy()
         of_labels.set_alloc_time(h5d.ALLOC_TIME_EARLY)
         plan.set_chunk(chunk)
+        if is_shuffled:
+            plan.set_shuffle()
         plan.set_deflate(level)
         x = h5d.create(h5, b"x", h5t.STD_U8LE, h5s.create_simple(shape), plan)
         for row in range(0, shape[0], chunk[0]):

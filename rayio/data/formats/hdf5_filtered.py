@@ -31,6 +31,8 @@ class Filtered(NamedTuple):
 
     level: int
     compressibility: float
+    #: True with HDF5's shuffle, which changes nothing of values of one byte.
+    is_shuffled: bool = False
 
     @classmethod
     def of(cls, layout: Layout) -> Self | None:
@@ -38,7 +40,7 @@ class Filtered(NamedTuple):
         options = layout.options
         if not isinstance(options, Hdf5Options) or options.compression == "none":
             return None
-        return cls(options.compression_level, layout.compressibility)
+        return cls(options.compression_level, layout.compressibility, options.shuffle)
 
     def slots(
         self, rows: NDArray[np.int64], columns: NDArray[np.int64], sample: NDArray[np.int64]
@@ -80,7 +82,7 @@ class Filtered(NamedTuple):
         slot = int(self.slots(np.array([rows]), np.array([columns]), whole.nbytes[:1])[0])
         parts, number = -(-row_bytes // columns), len(whole.samples)
         shape = number, row_bytes
-        head, index, labels = description_of_filtered(shape, (rows, columns), slot, self.level)
+        head, index, labels = description_of_filtered(shape, (rows, columns), slot, self.level, self.is_shuffled)
         file.write(head)
         block, is_first = np.zeros((rows, parts * columns), np.uint8), True
         for first in range(0, number, rows):
@@ -104,7 +106,8 @@ class Filtered(NamedTuple):
         """
         rows, columns = (int(edge[0]) for edge in chunk_shape(layout, np.array([nbytes])))
         slot = int(self.slots(np.array([rows]), np.array([columns]), np.array([nbytes]))[0])
-        wanted, _, _ = description_of_filtered((layout.samples_per_file, nbytes), (rows, columns), slot, self.level)
+        shape = layout.samples_per_file, nbytes
+        wanted, _, _ = description_of_filtered(shape, (rows, columns), slot, self.level, self.is_shuffled)
         _, content = window(file, 0, len(wanted))
         if content[: len(wanted)] != wanted:
             raise place.error(

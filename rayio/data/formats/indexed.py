@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import struct
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
-from itertools import accumulate
-from typing import TYPE_CHECKING, BinaryIO, ClassVar
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.data.formats.reads import HEAD, NOT_KEPT, Runs, by_file, check_length, opened, read_into, scratch
+from rayio.data.formats.at_once import Group, Whereabouts
+from rayio.data.formats.reads import HEAD, NOT_KEPT, Runs, by_file, opened, read_into, scratch
 from rayio.data.formats.records import AGAIN, Records
 from rayio.data.formats.sample import Place
 from rayio.data.layout import Batch, Layout
@@ -137,11 +137,10 @@ class Indexed(Records):
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Read what the index has of each run of samples, then the samples, and verify both."""
-        sizes, rows, samples = batch.nbytes.tolist(), batch.index.tolist(), batch.samples.tolist()
-        offsets = [0, *accumulate(sizes)]
-        check_length(offsets[-1], out)
-        ids = [0] * len(samples)
-        for file, runs in by_file(batch):
+        here = Whereabouts(opener, layout, batch, out)
+        sizes, rows, samples, offsets = here.sizes, here.rows, here.samples, here.offsets
+        ids = samples.copy()
+        for file, runs in self._at_once(here, batch):
             begin = runs[0][0]
             path, index, nbytes = layout.path(file), index_path(layout, file), sizes[begin]
             wanted = self.index(layout.samples_per_file, nbytes)
@@ -164,6 +163,50 @@ class Indexed(Records):
                                 )
                             ids[n] = self.check(out[offsets[n] : offsets[n + 1]].data, layout, place)
         return np.array(ids, np.int64)
+
+    def _at_once(self, here: Whereabouts, batch: Batch) -> Iterable[Group]:
+        """Read and verify one sample of each file, a call for each of its two; return what is to be read otherwise."""
+        fill, files, layout = here.fill, batch.files.tolist(), here.layout
+        number = layout.samples_per_file
+        index_bytes = self.index_bytes(number)
+        is_small = index_bytes <= AHEAD_BYTES and self.reads_index_at_once(layout)
+        if fill is None or not is_small or len(set(files)) != len(files):
+            return by_file(batch)
+        is_right, samples, rows, sizes = self.judge(layout), here.samples, here.rows, here.sizes
+        order, view = sorted(range(len(files)), key=files.__getitem__), here.view
+        left: list[Group] = []
+        content, around, nbytes, cut = (
+            bytearray(index_bytes),
+            memoryview(bytearray(2 * PAGE_BYTES)),
+            0,
+            len(layout.extension),
+        )
+        for path, n in zip(layout.names_of([files[n] for n in order]), order, strict=True):
+            size, begin = sizes[n], here.offsets[n]
+            span, start = view[begin : begin + size], rows[n] * size
+            first, last = self.page_edges(start, start + size, number * size)
+            if first == start and last == start + size:
+                reads: Any = ((start, (span,)),)
+            else:
+                reads = (
+                    (first, (around[: start - first], span, around[PAGE_BYTES : PAGE_BYTES + last - start - size])),
+                )
+            if (
+                fill(path[:-cut] + self.beside[0], ((0, (content,)),), index_bytes)
+                and content == self.index(number, size)
+                and fill(path, reads, last - first)
+                and is_right(span, samples[n])
+            ):
+                nbytes += index_bytes + last - first
+            else:
+                left.append((files[n], [(n, n + 1)]))
+        done = len(order) - len(left)
+        here.count(2 * done, 2 * done, nbytes)
+        return left
+
+    def page_edges(self, start: int, stop: int, size: int) -> tuple[int, int]:
+        """Return the first byte and the end of the read for bytes ``start`` to ``stop`` of a file of ``size`` bytes."""
+        return start, stop
 
     def _samples(self, stream: BinaryIO, layout: Layout, start: int, nbytes: int, span: memoryview) -> int:
         """Read samples from byte ``start`` on into ``span``; return the bytes that are there."""
@@ -235,9 +278,12 @@ class MmapIndexedBinary(Indexed):
         """Return the first byte and the end of the pages of samples."""
         return _pages(start, stop, layout.samples_per_file * nbytes)
 
+    def page_edges(self, start: int, stop: int, size: int) -> tuple[int, int]:
+        """Return the first byte and the end of the pages of bytes ``start`` to ``stop``."""
+        return start // PAGE_BYTES * PAGE_BYTES, min(-(-stop // PAGE_BYTES) * PAGE_BYTES, size)
+
     def _samples(self, stream: BinaryIO, layout: Layout, start: int, nbytes: int, span: memoryview) -> int:
-        edges = (np.array([edge]) for edge in (start, start + len(span), layout.samples_per_file * nbytes))
-        begin, end = (int(edge[0]) for edge in _pages(*edges))
+        begin, end = self.page_edges(start, start + len(span), layout.samples_per_file * nbytes)
         if (begin, end) == (start, start + len(span)):
             return read_into(stream, start, span)
         pages = scratch(end - begin)

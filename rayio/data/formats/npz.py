@@ -9,13 +9,14 @@ from __future__ import annotations
 import io
 import struct
 import zipfile
-from functools import partial
-from itertools import accumulate
+from collections.abc import Iterable
+from functools import lru_cache, partial
 from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.data.formats.at_once import Group, Whereabouts
 from rayio.data.formats.npy_header import HEADER_BYTES as NPY
 from rayio.data.formats.npy_header import find_array, header
 from rayio.data.formats.reads import (
@@ -24,14 +25,13 @@ from rayio.data.formats.reads import (
     Runs,
     as_one,
     by_file,
-    check_length,
     opened,
     place_of,
     read_into,
     requests_of,
     window,
 )
-from rayio.data.formats.sample import LABEL, Place, check, fill, wrong_label
+from rayio.data.formats.sample import LABEL, Place, check, fill, judge, wrong_label
 from rayio.data.layout import Batch, Layout, Paths
 from rayio.errors import DataError, RayioError
 from rayio.storage.base import Opener, Requests, RequestTable
@@ -44,6 +44,8 @@ DATE = (1980, 1, 1, 0, 0, 0)
 LOCAL, ENTRY, END, ZIP64_SIZES, ZIP64_END = 30, 46, 22, 20, 76
 #: Offset of the rows of ``x.npy`` in a file written by rayio.
 ROWS = LOCAL + len(SAMPLES) + ZIP64_SIZES + NPY
+#: Bytes between the samples and the first label.
+BEFORE_LABELS = LOCAL + len(LABELS) + ZIP64_SIZES + NPY
 #: Of a local header and of an entry: signature, flags, method, lengths of name and extra field; an entry also has the
 #: offset of its local header. Of the end: signature, size and offset of the directory.
 LOCAL_FIELDS, ENTRY_FIELDS, END_FIELDS = map(struct.Struct, ("<4s2xHH16xHH", "<4s4xHH16xH12xI", "<4s8xII2x"))
@@ -58,16 +60,8 @@ class Npz:
     extension = ".npz"
 
     def file_bytes(self, layout: Layout, files: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sizes of samples, labels and the zip's records, which depend on zip64's limit."""
-        limit, rows = zipfile.ZIP64_LIMIT, layout.samples_per_file
-        x = NPY + rows * layout.sample_bytes_of(files)
-        y = NPY + rows * 8
-        labels_at = LOCAL + len(SAMPLES) + ZIP64_SIZES + x
-        directory_at = labels_at + LOCAL + len(LABELS) + ZIP64_SIZES + y
-        of_x, of_y = 2 * (x > limit), 2 * (y > limit) + (labels_at > limit)
-        directory = ENTRY + len(SAMPLES) + _zip64_field(of_x) + ENTRY + len(LABELS) + _zip64_field(of_y)
-        sizes: NDArray[np.int64] = directory_at + directory + (directory_at > limit) * ZIP64_END + END
-        return sizes
+        """Return the sizes of samples, labels and the zip's records."""
+        return file_bytes(layout.samples_per_file, layout.sample_bytes_of(files))
 
     def write(self, file: BinaryIO, layout: Layout, number: int) -> None:
         """Write samples and labels; a label is the sample's id."""
@@ -88,7 +82,7 @@ class Npz:
     def requests(self, layout: Layout, batch: Batch) -> Requests:
         """Return, per file, reads of its end (the zip's directory), its start (the headers), then each run of rows."""
         address = (batch.rank, batch.epoch, batch.step)
-        if layout.samples_per_file == 1 and batch.nbytes.size and batch.nbytes.min() >= WINDOW_BYTES:
+        if _is_one_each(layout, batch.files, batch.nbytes):
             nbytes = np.full((batch.nbytes.size, 3), WINDOW_BYTES, np.int64)
             nbytes[:, 2] = batch.nbytes[np.argsort(batch.files, kind="stable")]
             return Requests(address, len(batch.files), nbytes.ravel(), partial(self._places, layout, batch))
@@ -132,7 +126,7 @@ class Npz:
         if not nbytes.size:
             return None
         steps, size = nbytes.shape
-        if layout.samples_per_file == 1 and nbytes.min() >= WINDOW_BYTES:
+        if _is_one_each(layout, files, nbytes):
             table = np.full((steps, size, 3), WINDOW_BYTES, np.int64)
             table[:, :, 2] = np.take_along_axis(nbytes, np.argsort(files, axis=1, kind="stable"), axis=1)
             totals = (nbytes.sum(axis=1) + 2 * size * WINDOW_BYTES).tolist()
@@ -144,11 +138,10 @@ class Npz:
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Find the rows with zipfile and numpy, read the wanted ones into ``out`` and verify each."""
-        offsets = [0, *accumulate(batch.nbytes.tolist())]
-        check_length(offsets[-1], out)
-        samples, rows = batch.samples.tolist(), batch.index.tolist()
-        ids, view = [0] * len(samples), out.data
-        for file, runs in by_file(batch):
+        here = Whereabouts(opener, layout, batch, out)
+        offsets, samples, rows, view = here.offsets, here.samples, here.rows, here.view
+        ids = samples.copy()
+        for file, runs in _at_once(here, batch):
             path, begin = layout.path(file), runs[0][0]
             first = Place(path, samples[begin], rows[begin])
             with opened(opener, first) as stream:
@@ -181,6 +174,19 @@ class Npz:
             _check_labels(stream, offset, place, layout.samples_per_file)
 
 
+def file_bytes(rows: int, nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the sizes of files of ``rows`` samples of ``nbytes``; they depend on zip64's limit."""
+    limit = zipfile.ZIP64_LIMIT
+    x = NPY + rows * nbytes
+    y = NPY + rows * 8
+    labels_at = LOCAL + len(SAMPLES) + ZIP64_SIZES + x
+    directory_at = labels_at + LOCAL + len(LABELS) + ZIP64_SIZES + y
+    of_x, of_y = 2 * (x > limit), 2 * (y > limit) + (labels_at > limit)
+    directory = ENTRY + len(SAMPLES) + _zip64_field(of_x) + ENTRY + len(LABELS) + _zip64_field(of_y)
+    sizes: NDArray[np.int64] = directory_at + directory + (directory_at > limit) * ZIP64_END + END
+    return sizes
+
+
 def _check_labels(stream: BinaryIO, offset: int, first: Place, rows: int) -> None:
     """Compare ``rows`` labels, from byte ``offset`` on, with the ids of ``first`` and the samples after it."""
     stream.seek(offset)
@@ -196,7 +202,7 @@ def _few_labels(first: Place, offset: int, rows: int, have: int) -> DataError:
 
 def _check_labels_in(tail_at: int, tail: bytes, shape: tuple[int, int], first: Place, rows: int) -> None:
     """Compare ``rows`` labels of a file written by rayio, as far as they are in the window at its end."""
-    offset = ROWS + shape[0] * shape[1] + LOCAL + len(LABELS) + ZIP64_SIZES + NPY + first.row * LABEL - tail_at
+    offset = ROWS + shape[0] * shape[1] + BEFORE_LABELS + first.row * LABEL - tail_at
     if offset < 0 or (rows == 1 and tail[offset : offset + LABEL] == first.sample.to_bytes(LABEL, "little")):
         return
     if (have := max(0, len(tail) - offset)) < rows * LABEL:
@@ -217,24 +223,75 @@ def _tail_if_plain(stream: BinaryIO, shape: tuple[int, int]) -> tuple[int, bytes
         return None
     tail_at = max(0, size - WINDOW_BYTES)
     tail_at, tail = find(tail_at, size - tail_at)
-    if len(tail) < size - tail_at:
+    if len(tail) < size - tail_at or (entry_at := _directory_in(tail_at, tail)) < 0:
         return None
+    return (tail_at, tail) if _is_plain(tail, entry_at, find(0, ROWS)[1], header("|u1", shape)) else None
+
+
+def _is_one_each(layout: Layout, files: NDArray[np.int64], nbytes: NDArray[np.int64]) -> bool:
+    """Return True if the samples of each batch (a row) are whole files, none drawn twice, and larger than a window."""
+    if layout.samples_per_file > 1 or not nbytes.size or nbytes.min() < WINDOW_BYTES:
+        return False
+    in_order = np.sort(files, axis=-1)
+    return bool((in_order[..., 1:] != in_order[..., :-1]).all())
+
+
+def _directory_in(tail_at: int, tail: bytes | bytearray) -> int:
+    """Return the offset of the zip's directory in the window at a file's end; -1 if it is not there."""
     signature, directory_bytes, directory_at = END_FIELDS.unpack_from(tail, len(tail) - END)
-    entry_at = directory_at - tail_at
-    if signature != b"PK\5\6" or directory_at + directory_bytes != size - END or entry_at < 0:
-        return None
-    if directory_bytes < ENTRY + len(SAMPLES):
-        return None
-    _, head = find(0, ROWS)
-    is_plain = (
+    if signature != b"PK\5\6" or directory_at + directory_bytes != tail_at + len(tail) - END:
+        return -1
+    return max(-1, directory_at - tail_at) if directory_bytes >= ENTRY + len(SAMPLES) else -1
+
+
+def _is_plain(tail: bytes | bytearray, entry_at: int, head: bytes | bytearray, described: bytes) -> bool:
+    """Return True if the first entries of directory and file are those that rayio writes."""
+    return (
         ENTRY_FIELDS.unpack_from(tail, entry_at) == FIRST_ENTRY
         and tail.startswith(NAME, entry_at + ENTRY)
         and len(head) >= ROWS
         and LOCAL_FIELDS.unpack_from(head) == FIRST_LOCAL
         and head.startswith(NAME, LOCAL)
-        and head.startswith(header("|u1", shape), ROWS - NPY)
+        and head.startswith(described, ROWS - NPY)
     )
-    return (tail_at, tail) if is_plain else None
+
+
+def _at_once(here: Whereabouts, batch: Batch) -> Iterable[Group]:
+    """Read and verify one sample of each file in one call each; return the files that are to be read otherwise."""
+    fill, files, layout = here.fill, batch.files.tolist(), here.layout
+    if fill is None or len(set(files)) != len(files):
+        return by_file(batch)
+    is_right, samples, rows, offsets, view = judge(layout.seed), here.samples, here.rows, here.offsets, here.view
+    order, number = sorted(range(len(files)), key=files.__getitem__), layout.samples_per_file
+    left: list[Group] = []
+    tail, head, nbytes = bytearray(WINDOW_BYTES), bytearray(WINDOW_BYTES), 0
+    for path, n in zip(layout.names_of([files[n] for n in order]), order, strict=True):
+        size = here.sizes[n]
+        file_bytes, tail_at, described = _shape_of(number, size)
+        span = view[offsets[n] : offsets[n + 1]]
+        reads = (tail_at, (tail,)), (0, (head,)), (ROWS + rows[n] * size, (span,))
+        if tail_at > 0 and fill(path, reads, 2 * WINDOW_BYTES + size, file_bytes):
+            entry_at = _directory_in(tail_at, tail)
+            label = ROWS + number * size + BEFORE_LABELS + rows[n] * LABEL - tail_at
+            if (
+                entry_at >= 0
+                and _is_plain(tail, entry_at, head, described)
+                and (label < 0 or tail[label : label + LABEL] == samples[n].to_bytes(LABEL, "little"))
+                and is_right(span, samples[n])
+            ):
+                nbytes += 2 * WINDOW_BYTES + size
+                continue
+        left.append((files[n], [(n, n + 1)]))
+    done = len(order) - len(left)
+    here.count(done, 3 * done, nbytes)
+    return left
+
+
+@lru_cache(maxsize=256)
+def _shape_of(rows: int, nbytes: int) -> tuple[int, int, bytes]:
+    """Return the size of a file with ``rows`` of ``nbytes``, the offset of its last window, and NumPy's header."""
+    size = int(file_bytes(rows, np.array([nbytes]))[0])
+    return size, size - WINDOW_BYTES, header("|u1", (rows, nbytes))
 
 
 def _find_rows(stream: BinaryIO, place: Place, name: str, descr: str, shape: tuple[int, ...]) -> int:

@@ -80,8 +80,7 @@ class Shape(NamedTuple):
                 f"dataset.columns={self.num_columns}: a sample of {sample_bytes} bytes is too large for so few "
                 f"columns; a value of parquet has less than 2 GiB"
             )
-        edges = part_bytes(sample_bytes - HEADER.size, np.arange(self.num_columns + 1), self.num_columns)
-        return [int(width) for width in np.diff(edges)]
+        return [*_widths(sample_bytes - HEADER.size, self.num_columns)]
 
     def slot(self, num_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the largest size of a page's values in the file; incompressible values are stored plainly."""
@@ -129,6 +128,18 @@ class Shape(NamedTuple):
         """Return the names of the columns, ``id`` first."""
         digits = len(str(self.num_columns - 1))
         return ["id", *(["x"] if self.num_columns == 1 else [f"x{n:0{digits}}" for n in range(self.num_columns)])]
+
+
+@lru_cache(maxsize=1024)
+def _widths(payload: int, num_columns: int) -> tuple[int, ...]:
+    """Return the bytes of a payload in each column."""
+    return tuple(np.diff(part_bytes(payload, np.arange(num_columns + 1), num_columns)).tolist())
+
+
+@lru_cache(maxsize=1024)
+def chunk_bytes(shape: Shape, num_rows: int, width: int, is_id: bool) -> int:
+    """Return the bytes of a column chunk in the file, as :meth:`Shape.chunk`, for one width."""
+    return int(shape.chunk(num_rows, np.array([width]), is_id=is_id)[0])
 
 
 def part_bytes(payload: Any, columns: Any, num_columns: int) -> Any:
@@ -286,9 +297,14 @@ def stored_bytes(header: bytes) -> int:
     return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(header[9:14])) >> 1
 
 
+@lru_cache(maxsize=1024)
+def _header_of(plain: int, num_rows: int) -> bytes:
+    return page_header(plain, 0, 0, num_rows, False)
+
+
 def is_header_of(header: bytes, plain: int, num_rows: int) -> bool:
     """Return True if the header describes a page of this size and rows, whatever its codec."""
-    ours = page_header(plain, 0, 0, num_rows, False)
+    ours = _header_of(plain, num_rows)
     is_same = header[:9] == ours[:9] and header[14] == ours[14] and header[20:-3] == ours[20:-3]
     return len(header) == len(ours) and is_same and header[-3] in (16 | TRUE, 16 | FALSE) and header[-2:] == ours[-2:]
 

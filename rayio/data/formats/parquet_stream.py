@@ -15,6 +15,7 @@ from rayio.data.formats.parquet_file import (
     PAGE_BYTES,
     PAGE_HEADER_BYTES,
     Shape,
+    chunk_bytes,
     is_header_of,
     stored_bytes,
 )
@@ -67,7 +68,7 @@ class Stream:
         offset, self._chunks = int(ranges[0][0]), []
         for number, chunk in enumerate(chunks):
             self._chunks.append((offset, chunk))
-            offset += int(shape.chunk(chunk.num_rows, np.array([chunk.width]), is_id=number == 0)[0])
+            offset += chunk_bytes(shape, chunk.num_rows, chunk.width, number == 0)
 
     def readable(self) -> bool:
         """Return True."""

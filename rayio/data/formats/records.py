@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import accumulate
 from typing import BinaryIO, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.data.formats.at_once import Whereabouts, read_at_once
 from rayio.data.formats.places import starts_of
 from rayio.data.formats.reads import (
     HEAD,
@@ -21,13 +21,12 @@ from rayio.data.formats.reads import (
     Runs,
     as_one,
     by_file,
-    check_length,
     opened,
     read_into,
     requests_of,
     scratch,
 )
-from rayio.data.formats.sample import Place, check, fill
+from rayio.data.formats.sample import Judge, Place, check, fill, judge
 from rayio.data.layout import Batch, Layout
 from rayio.errors import DataError
 from rayio.scenario.kind import Kind
@@ -83,6 +82,19 @@ class Records(Kind):
         """Verify a sample and return its id; see :func:`rayio.data.formats.sample.check`."""
         return check(sample, layout.seed, place)
 
+    def leading(self, sample: int, nbytes: int) -> int:
+        """Return the bytes of a record before its sample."""
+        return self.before_bytes
+
+    def frame(self, layout: Layout, sample: int, content: NDArray[np.uint8]) -> bytes:
+        """Return all bytes of a record around its sample, of which ``content`` was read."""
+        before, after = self.around(layout, sample, len(content))
+        return before + after
+
+    def judge(self, layout: Layout) -> Judge:
+        """Return a function that tells if bytes are a sample, by its number, as :meth:`check` does."""
+        return judge(layout.seed)
+
     def check_head(self, stream: BinaryIO, layout: Layout, nbytes: int, place: Place) -> int:
         """Verify the bytes before the first record, and return their number."""
         return self.head_bytes
@@ -94,6 +106,13 @@ class Records(Kind):
     def file_bytes(self, layout: Layout, files: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sum of head, records and tail."""
         end = self._starts(layout, files, np.full_like(files, layout.samples_per_file), layout.sample_bytes_of(files))
+        return end + self.tail_bytes(end)
+
+    def sizes_of_files(self, layout: Layout, batch: Batch) -> NDArray[np.int64]:
+        """Return the size of each sample's file, by the samples' sizes if all of a file are equal."""
+        if layout.sizes == "per_sample":
+            return self.file_bytes(layout, batch.files)
+        end = self.head_bytes + layout.samples_per_file * self.record_bytes(batch.nbytes)
         return end + self.tail_bytes(end)
 
     def record_sizes(self, layout: Layout, samples: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -190,34 +209,33 @@ class Records(Kind):
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Read runs of records, verify each sample and what stands around it."""
-        sizes = batch.nbytes.tolist()
-        offsets = [0, *accumulate(sizes)]
-        check_length(offsets[-1], out)
-        samples, rows = batch.samples.tolist(), batch.index.tolist()
-        ids, view = [0] * len(samples), out.data
-        records = self.record_bytes(batch.nbytes).tolist()
-        starts = (self._starts(layout, batch.files, batch.index, batch.nbytes) - self.head_bytes).tolist()
-        is_copied, check_row = self.is_framed or self.reads_whole, self.check
-        for file, runs in self._by_file(batch):
+        here = Whereabouts(opener, layout, batch, out)
+        sizes, offsets, samples, rows, view = here.sizes, here.offsets, here.samples, here.rows, here.view
+        ids = samples.copy()
+        records = self.record_bytes(batch.nbytes).tolist() if self.is_framed else sizes
+        starts = here.starts(lambda: self._starts(layout, batch.files, batch.index, batch.nbytes) - self.head_bytes)
+        ends = self.sizes_of_files(layout, batch).tolist() if self.reads_whole or self.reads_head else []
+        is_framed, is_copied, check_row = self.is_framed, self.is_framed or self.reads_whole, self.check
+        for file, runs in read_at_once(self, here, batch, self._by_file(batch), starts, records, ends):
             path, begin = layout.path(file), runs[0][0]
             first = Place(path, samples[begin], rows[begin])
             with opened(opener, first) as stream:
                 head = self.check_head(stream, layout, sizes[begin], first) if self.reads_head else self.head_bytes
-                whole = self._whole(stream, layout, file, first) if self.reads_whole else None
+                whole = self._whole(stream, ends[begin], layout, first) if self.reads_whole else None
                 for start, stop in runs:
-                    at, ends = head + starts[start], starts[stop - 1] + records[stop - 1] - starts[start]
+                    at, all_bytes = head + starts[start], starts[stop - 1] + records[stop - 1] - starts[start]
                     if whole is not None:
-                        content, length = whole[at : at + ends], ends
+                        content, length = whole[at : at + all_bytes], all_bytes
                     else:
-                        content = scratch(ends) if self.is_framed else view[offsets[start] : offsets[stop]]
+                        content = scratch(all_bytes) if is_framed else view[offsets[start] : offsets[stop]]
                         length = read_into(stream, at, content)
                     for n in range(start, stop):
                         place = first if n == begin else Place(path, samples[n], rows[n])
                         begins, record = starts[n] - starts[start], records[n]
                         if (have := length - begins) < record:
                             raise place.error(f"expected {record} bytes, found {max(have, 0)}: the file is truncated")
-                        row = content if record == ends else content[begins : begins + record]
-                        if self.is_framed:
+                        row = content if record == all_bytes else content[begins : begins + record]
+                        if is_framed:
                             row = self._unframed(row, sizes[n], layout, place)
                         if is_copied:
                             view[offsets[n] : offsets[n + 1]] = row
@@ -228,9 +246,9 @@ class Records(Kind):
     def _by_file(self, batch: Batch) -> Iterator[tuple[int, list[tuple[int, int]]]]:
         return self._runs(batch).by_file(batch) if self.is_framed and len(batch.samples) else by_file(batch)
 
-    def _whole(self, stream: BinaryIO, layout: Layout, number: int, place: Place) -> memoryview:
+    def _whole(self, stream: BinaryIO, nbytes: int, layout: Layout, place: Place) -> memoryview:
         """Return the bytes of a file, in one request."""
-        content = scratch(int(self.file_bytes(layout, np.array([number]))[0]))
+        content = scratch(nbytes)
         if (length := read_into(stream, 0, content)) < len(content):
             raise place.error(f"expected a file of {len(content)} bytes, found {length}: the file is truncated")
         return content
@@ -240,7 +258,7 @@ class Records(Kind):
         begin = self.before_bytes
         sample = record[begin : begin + nbytes]
         before, after = self.around(layout, place.sample, nbytes)
-        if record[:begin] != before or record[begin + nbytes :] != after:
+        if bytes(record[:begin]) != before or bytes(record[begin + nbytes :]) != after:
             raise self.wrong_frame(record, nbytes, layout, place)
         return sample
 

@@ -22,6 +22,8 @@ from rayio.errors import DataError
 BLOCK, FILE_BLOCK = tarfile.BLOCKSIZE, tarfile.RECORDSIZE
 #: Digits of an id in names and labels: those of the largest.
 DIGITS = 19
+#: What follows a label in its block.
+LABEL_END = bytes(BLOCK - DIGITS)
 #: The place of the checksum in a header.
 SUM = slice(148, 156)
 
@@ -48,6 +50,14 @@ class Tar(Records):
         before = named(label, ".bin", nbytes)
         return before, bytes(-nbytes % BLOCK) + named(label, ".cls", DIGITS) + label.ljust(BLOCK, b"\0")
 
+    def frame(self, layout: Layout, sample: int, content: NDArray[np.uint8]) -> bytes:
+        """Return header, filling and label, from the parts that members of one size share."""
+        first, first_sum, second, filling, label_sum, last = _parts(len(content))
+        key = b"%0*d" % (DIGITS, sample)
+        total = sum(key)
+        sums = b"%06o\0 " % (first_sum + total), b"%06o\0 " % (label_sum + total)
+        return b"".join((key, first, sums[0], filling, key, second, sums[1], last, key, LABEL_END))
+
     def wrong_frame(self, record: memoryview, nbytes: int, layout: Layout, place: Place) -> DataError:
         """Return the error for a record with other headers: of a member of another size, its size."""
         with suppress(tarfile.HeaderError):
@@ -62,6 +72,14 @@ def named(key: bytes, suffix: str, nbytes: int) -> bytes:
     """Return the header of the member ``key + suffix`` of ``nbytes``."""
     header, total = _header(suffix, nbytes)
     return b"".join((key, header[DIGITS : SUM.start], b"%06o\0 " % (total + sum(key)), header[SUM.stop :]))
+
+
+@lru_cache(maxsize=256)
+def _parts(nbytes: int) -> tuple[bytes, int, bytes, bytes, int, bytes]:
+    """Return what surrounds keys and checksums in the frame of a member of ``nbytes``; of its headers also the sums."""
+    (member, member_sum), (label, label_sum) = _header(".bin", nbytes), _header(".cls", DIGITS)
+    first, second = member[DIGITS : SUM.start], label[DIGITS : SUM.start]
+    return first, member_sum, second, member[SUM.stop :] + bytes(-nbytes % BLOCK), label_sum, label[SUM.stop :]
 
 
 @lru_cache(maxsize=256)

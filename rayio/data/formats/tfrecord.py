@@ -17,14 +17,15 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rayio.data.formats import gzipped
+from rayio.data.formats.at_once import Whereabouts, read_at_once
 from rayio.data.formats.places import starts_of
 from rayio.data.formats.reads import (
     Runs,
@@ -37,7 +38,8 @@ from rayio.data.formats.reads import (
     scratch,
     whole_places,
 )
-from rayio.data.formats.sample import Place, check, fill
+from rayio.data.formats.sample import Judge, Place, check, fill, judge
+from rayio.data.formats.tfrecord_example import around, decode, varint
 from rayio.data.formats.tfrecord_options import TfRecordOptions, is_zipped
 from rayio.data.layout import Batch, Layout, Paths
 from rayio.scenario.kind import Kind
@@ -47,10 +49,6 @@ AGAIN = "the file is corrupted or foreign; delete it and generate it again"
 HEAD, TAIL = struct.Struct("<QI"), struct.Struct("<I")
 #: Neighbouring records are read together up to this many bytes; a longer record is a separate request.
 READ_BYTES = 8 << 20
-#: Fields of Example, Features, Feature, and of its kinds: ``example.proto`` and ``feature.proto`` of TensorFlow.
-FEATURES, FEATURE, KEY, VALUE, BYTES_LIST, INT64_LIST, ITEMS = 1, 1, 1, 2, 1, 3, 1
-#: Wire types of Protobuf.
-VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
 #: The smallest numbers with one more byte: a byte holds 7 bits.
 _LONGER = np.left_shift(1, np.arange(7, 63, 7))
 
@@ -61,6 +59,10 @@ class TfRecord(Kind):
     extension = ".tfrecord"
     options = TfRecordOptions
     sizes_vary = True
+    head_bytes: ClassVar[int] = 0
+    reads_head: ClassVar[bool] = False
+    reads_whole: ClassVar[bool] = False
+    is_framed: ClassVar[bool] = True
 
     def file_bytes(self, layout: Layout, files: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sum of the records' sizes."""
@@ -82,7 +84,7 @@ class TfRecord(Kind):
         whole = layout.whole_file(number)
         slots = _slot(layout, whole.nbytes).tolist()
         for sample, row_bytes, slot in zip(whole.samples.tolist(), whole.nbytes.tolist(), slots, strict=True):
-            before, after = _around(row_bytes, sample)
+            before, after = around(row_bytes, sample)
             length = len(before) + row_bytes + len(after)
             record = np.empty(HEAD.size + length + TAIL.size, np.uint8)
             payload = record[HEAD.size : -TAIL.size]
@@ -128,17 +130,39 @@ class TfRecord(Kind):
         """Return the first byte of each record and one past its last; None in gzip."""
         return None if is_zipped(layout) else _spans(layout, batch)
 
+    def head(self, rows: int, nbytes: int) -> bytes:
+        """Return nothing: a file begins with a record."""
+        return b""
+
+    def leading(self, sample: int, nbytes: int) -> int:
+        """Return the bytes of a record before its sample."""
+        return HEAD.size + len(around(nbytes, sample)[0])
+
+    def frame(self, layout: Layout, sample: int, content: NDArray[np.uint8]) -> bytes:
+        """Return all bytes of a record around its sample, of which ``content`` was read."""
+        import google_crc32c
+
+        before, after = around(len(content), sample)
+        crc = google_crc32c.extend(google_crc32c.extend(google_crc32c.value(before), content), after)
+        tail = TAIL.pack(_masked(crc))
+        return b"".join((_length(len(before) + len(content) + len(after)), before, after, tail))
+
+    def judge(self, layout: Layout) -> Judge:
+        """Return a function that tells if bytes are a sample, by its number."""
+        return judge(layout.seed)
+
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Read runs of records, verify both checksums of each, unpack it and verify its sample."""
         if is_zipped(layout):
             return _read_zipped(opener, layout, batch, out)
-        check_length(batch.total_bytes, out)
-        ids = np.empty(len(batch.samples), np.int64)
+        here = Whereabouts(opener, layout, batch, out)
+        ids, offsets = batch.samples.copy(), here.offsets
         if not ids.size:
             return ids
-        offsets = [0, *np.cumsum(batch.nbytes).tolist()]
-        starts, stops = (edges.tolist() for edges in _spans(layout, batch))
-        for _, runs in Runs.of(batch, _records_per_read(layout, batch)).by_file(batch):
+        edges = _spans(layout, batch)
+        starts, stops, records = edges[0].tolist(), edges[1].tolist(), (edges[1] - edges[0]).tolist()
+        groups = Runs.of(batch, _records_per_read(layout, batch)).by_file(batch)
+        for _, runs in read_at_once(self, here, batch, groups, starts, records, []):
             with opened(opener, place_of(layout, batch, runs[0][0])) as stream:
                 for start, stop in runs:
                     begin, num_bytes = starts[start], stops[stop - 1] - starts[start]
@@ -157,13 +181,19 @@ class TfRecord(Kind):
         return ids
 
 
+@lru_cache(maxsize=1024)
+def _length(payload_bytes: int) -> bytes:
+    """Return the bytes of a record before its payload."""
+    return HEAD.pack(payload_bytes, masked_crc(np.array([payload_bytes], "<u8")))
+
+
 #: For places of records that differ in size.
 _SIZED = TfRecord()
 
 
 def _slot(layout: Layout, nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the bytes of a compressed record with a sample of ``nbytes``, in the longest encoding of a label."""
-    return gzipped.slot(_record_bytes(nbytes)(len(_varint(layout.num_samples - 1))), layout.compressibility)
+    return gzipped.slot(_record_bytes(nbytes)(len(varint(layout.num_samples - 1))), layout.compressibility)
 
 
 def _read_zipped(opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
@@ -215,7 +245,10 @@ def masked_crc(data: NDArray[np.generic]) -> int:
     """Return TensorFlow's checksum: a CRC32C, rotated and shifted so that it can itself be checksummed."""
     import google_crc32c
 
-    crc: int = google_crc32c.value(data)  # accepts an array, but no memoryview
+    return _masked(google_crc32c.value(data))  # accepts an array, but no memoryview
+
+
+def _masked(crc: int) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
@@ -230,7 +263,7 @@ def _unpack(record: NDArray[np.uint8], sample: NDArray[np.uint8], place: Place) 
     for name, written, data in (("length", length_crc, record[:8]), ("payload", payload_crc, payload)):
         if written != (computed := masked_crc(data)):
             raise place.error(f"expected CRC {written:08x} of the record's {name}, found {computed:08x}: {AGAIN}")
-    before, after = _around(len(sample), place.sample)
+    before, after = around(len(sample), place.sample)
     end = len(payload) - len(after)
     if end - len(before) == len(sample) and payload.data[: len(before)] == before and payload.data[end:] == after:
         sample.data[:] = payload.data[len(before) : end]  # as rayio writes it
@@ -244,105 +277,6 @@ def _unpack(record: NDArray[np.uint8], sample: NDArray[np.uint8], place: Place) 
         raise place.error(f"expected x of {len(sample)} bytes, found {have}: {AGAIN}")
     sample.data[:] = content
     return label
-
-
-def _around(row_bytes: int, label: int) -> tuple[bytes, bytes]:
-    """Return the encoding of an ``Example`` before and after the bytes of ``x``; the label is at its end."""
-    encoded = _varint(label)
-    before, after = _without_label(row_bytes, len(encoded))
-    return before, after + encoded
-
-
-@lru_cache(maxsize=1024)
-def _without_label(row_bytes: int, label_bytes: int) -> tuple[bytes, bytes]:
-    """Return the same for a label of so many bytes, without it."""
-    before, length = b"", row_bytes
-    for field, key in ((ITEMS, b""), (BYTES_LIST, b""), (VALUE, _delimited(KEY, b"x")), (FEATURE, b"")):
-        before = key + _tag(field, length) + before
-        length = len(before) + row_bytes
-    y = _delimited(ITEMS, bytes(label_bytes))  # packed, as TensorFlow writes it
-    after = _delimited(FEATURE, _delimited(KEY, b"y") + _delimited(VALUE, _delimited(INT64_LIST, y)))
-    return _tag(FEATURES, length + len(after)) + before, after[:-label_bytes]
-
-
-def decode(example: memoryview) -> tuple[memoryview | None, int | None]:
-    """Return the bytes ``x`` and the number ``y`` of an ``Example``, in any order and among any other features.
-
-    Raises:
-        ValueError: not protobuf's wire format.
-        TypeError: a field that should hold a message holds a number.
-    """
-    x: memoryview | None = None
-    y: int | None = None
-    for features in _items(example, FEATURES):
-        for entry in _items(features, FEATURE):
-            key = b"".join(bytes(part) for part in _items(entry, KEY))
-            for feature in _items(entry, VALUE):
-                if key == b"x":
-                    for items in _items(feature, BYTES_LIST):
-                        x = next(_items(items, ITEMS), None)
-                elif key == b"y":
-                    for items in _items(feature, INT64_LIST):
-                        y = next((_number(value) for number, value in _fields(items) if number == ITEMS), None)
-    return x, y
-
-
-def _items(message: memoryview, wanted: int) -> Iterator[memoryview]:
-    for number, value in _fields(message):
-        if number == wanted:
-            if isinstance(value, int):
-                raise TypeError(f"field {number} is a number")
-            yield value
-
-
-def _number(value: int | memoryview) -> int:
-    return value if isinstance(value, int) else _read_varint(value, 0)[0]
-
-
-def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    position = 0
-    while position < len(message):
-        tag, position = _read_varint(message, position)
-        number, kind = tag >> 3, tag & 7
-        if kind == VARINT:
-            value, position = _read_varint(message, position)
-            yield number, value
-            continue
-        if kind == DELIMITED:
-            length, position = _read_varint(message, position)
-        elif kind in (FIXED64, FIXED32):
-            length = 8 if kind == FIXED64 else 4
-        else:
-            raise ValueError(f"wire type {kind} of field {number}")
-        if position + length > len(message):
-            raise ValueError(f"field {number} ends outside its message")
-        yield number, message[position : position + length]
-        position += length
-
-
-def _read_varint(message: memoryview, position: int) -> tuple[int, int]:
-    value = 0
-    for place, byte in enumerate(message[position : position + 10]):
-        value |= (byte & 0x7F) << 7 * place
-        if byte < 0x80:
-            return value, position + place + 1
-    raise ValueError("a number has no end")
-
-
-def _varint(value: int) -> bytes:
-    groups = bytearray()
-    while value > 0x7F:
-        groups.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*groups, value])
-
-
-def _tag(field: int, length: int) -> bytes:
-    return _varint(field << 3 | DELIMITED) + _varint(length)
-
-
-def _delimited(field: int, content: bytes) -> bytes:
-    return _tag(field, len(content)) + content
 
 
 def _varint_bytes(values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -371,7 +305,7 @@ def _starts(
         return starts_of(_SIZED, layout, files, index)
     first = files * layout.samples_per_file
     starts, record_bytes = np.zeros_like(index), _record_bytes(nbytes)
-    for label_bytes in range(1, len(_varint(layout.num_samples - 1)) + 1):
+    for label_bytes in range(1, len(varint(layout.num_samples - 1)) + 1):
         low, high = (0 if label_bytes == 1 else 1 << 7 * (label_bytes - 1)), 1 << min(7 * label_bytes, 62)
         before = np.minimum(first + index, high) - np.maximum(first, low)
         starts += np.maximum(before, 0) * record_bytes(label_bytes)
@@ -392,5 +326,5 @@ def _sizes(layout: Layout, runs: Runs, batch: Batch) -> NDArray[np.int64]:
 
 
 def _records_per_read(layout: Layout, batch: Batch) -> NDArray[np.int64]:
-    record_bytes = _record_bytes(batch.nbytes)(len(_varint(layout.num_samples - 1)))
+    record_bytes = _record_bytes(batch.nbytes)(len(varint(layout.num_samples - 1)))
     return np.maximum(1, READ_BYTES // record_bytes)

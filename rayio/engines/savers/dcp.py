@@ -63,6 +63,10 @@ class Dcp(Saver):
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # on purpose: see above
         STATES.of(num_bytes, period)
 
+    async def close(self) -> None:
+        """Free the memory of the state."""
+        STATES.clear()
+
     def fill(self, file: BinaryIO, path: str, num_bytes: int, period: int) -> Filled:
         """Save the state."""
         import torch

@@ -157,6 +157,11 @@ class States:
                 self._array = np.resize(content, num_bytes)
             return self._array[:num_bytes]
 
+    def clear(self) -> None:
+        """Free the memory, once nobody uses what was returned."""
+        with self._lock:
+            self._array = np.empty(0, np.uint8)
+
 
 STATES = States()
 

@@ -52,6 +52,10 @@ class TorchSave(Saver):
         import_module("torch")
         STATES.of(num_bytes, period)
 
+    async def close(self) -> None:
+        """Free the memory of the state."""
+        STATES.clear()
+
     def fill(self, file: BinaryIO, path: str, num_bytes: int, period: int) -> Filled:
         """Save the state."""
         import torch

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from rayio import __version__
-from rayio.engines.ray.cluster.jobs import Jobs, JobState, SilentError
+from rayio.engines.ray.cluster.jobs import PENDING, Jobs, JobState, SilentError
 from rayio.errors import ClusterError, RayioError, ScenarioError
 from rayio.records.answers import Ran
 from rayio.records.record import DamagedRecordError
@@ -40,6 +40,8 @@ FIRST_SECONDS, LONGEST_SECONDS = 0.2, 2.0
 STOP_SECONDS, STOPPED_SECONDS = 60, 75.0
 #: Seconds that a head may be silent while its job is followed.
 SILENCE_SECONDS = 300.0
+#: Seconds after which a job that has not begun is explained.
+PENDING_SECONDS = 60.0
 #: Lines of a job's output to show if it failed for an unknown reason.
 LAST_LINES = 12
 
@@ -217,11 +219,18 @@ def follow(jobs: Jobs, job_id: str, reporter: Reporter = SILENT) -> Ended:
 
 
 def _wait(jobs: Jobs, job_id: str, reporter: Reporter, seconds: float = float("inf")) -> JobState:
-    began, pause, quiet = monotonic(), FIRST_SECONDS, Event()
+    began, pause, quiet, is_explained = monotonic(), FIRST_SECONDS, Event(), False
     while not (job := _patiently(lambda: jobs.state(job_id), job_id, reporter)).is_over:
         gone = monotonic() - began
         if gone > seconds:
             raise ClusterError(f"{job_id} did not end within {seconds:.0f} s; try rayio stop {job_id}")
+        if job.status == PENDING and gone >= PENDING_SECONDS and not is_explained:
+            is_explained = True
+            reporter.warn(
+                f"{job_id} has been pending for {gone:.0f} s: the cluster still prepares its environment, has no free "
+                "CPU, or its agent for environments does not answer (runtime_env_agent.log in Ray's logs); "
+                f"rayio stop {job_id} gives up"
+            )
         reporter.live(f"{job_id}: {job.status.lower()}" + (f", {gone:.0f} s" if gone >= 1 else ""))
         quiet.wait(pause)
         pause = min(LONGEST_SECONDS, pause * 1.2)

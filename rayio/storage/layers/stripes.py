@@ -25,7 +25,8 @@ from rayio.scenario.servers import Servers
 from rayio.schema.fields import Section
 from rayio.storage.base import Delay, Opener, Placed, Requests, Served, Storage
 from rayio.storage.layers.layer import Kernel, Layer, Mount
-from rayio.storage.model import REQUESTS_PER_STEP_BITS, sizes_of_writes
+from rayio.storage.model import REQUESTS_PER_STEP_BITS
+from rayio.storage.uploads import upload_of
 from rayio.units import format_bytes, format_rate
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ class StripedStorage:
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
         """Write; then wait for the servers of the file."""
-        sizes = sizes_of_writes(num_bytes, request_bytes)
+        sizes = upload_of(num_bytes, request_bytes, 1).sizes
         placed = Placed([path], np.zeros(len(sizes), np.int64), np.cumsum(sizes) - sizes, np.zeros(1, np.int64))
         loads, waiting = self._loads(placed, sizes)
         seconds = self._random(seeds.key(self.stripes.seed, f"random/{path}"), 0, waiting, 1)

@@ -24,8 +24,9 @@ from rayio.storage.base import ISSUED, READ, WRITE, Issued, Opener, Places, Requ
 from rayio.storage.itemise import itemise_served, synced
 from rayio.storage.layers.gate import Admits, CalledGate, Gate
 from rayio.storage.layers.layer import Ask, Kernel, Layer, Mount
-from rayio.storage.model import ModelStorage, each_before_a_request, sizes_of_writes
+from rayio.storage.model import ModelStorage, each_before_a_request
 from rayio.storage.stores.retrying import Budget, given_up, in_tries
+from rayio.storage.uploads import upload_of
 from rayio.units import SECONDS, format_seconds
 
 if TYPE_CHECKING:
@@ -225,7 +226,8 @@ class ThrottledStorage:
         address, num_opens, sizes, places, _, _, _, _ = requests
         first_byte, opens = self.latencies.apart(address, len(sizes), self.spec.open, num_opens)
         latency = first_byte if self.spec.open is None else each_before_a_request(opens, first_byte)
-        made = await self._make(_Call(READ, sum(address), first_byte, latency, sizes, _naming(places), "reading"))
+        call = _Call(READ, sum(address), first_byte, latency, sizes, _naming(places), "reading")
+        made = await self._make(call, self.io_depth, (slice(None),))
         issued = self._issued(READ, made, sizes, opens, places)
         return Served(None, num_opens, len(sizes), requests.total_bytes, 0, issued, 0, made.retried)
 
@@ -235,13 +237,15 @@ class ThrottledStorage:
         Raises:
             StorageError: a request was refused in all its attempts.
         """
-        sizes = sizes_of_writes(num_bytes, request_bytes)
+        upload = upload_of(num_bytes, request_bytes, self.spec.upload_parts)
+        sizes = upload.sizes
         first_byte, opens = self.latencies.of_writes(path, len(sizes)), np.zeros(1)
         if self.spec.open is not None:
             opens = self.latencies.of_creation(self.spec.open, path)
         latency = each_before_a_request(opens, first_byte)
         prefix, doing = zlib.crc32(path.encode()), f"writing {num_bytes} bytes"
-        made = await self._make(_Call(WRITE, prefix, first_byte, latency, sizes, lambda _: path, doing))
+        call = _Call(WRITE, prefix, first_byte, latency, sizes, lambda _: path, doing)
+        made = await self._make(call, upload.depth, upload.stages)
         syncs = 2 if fsync else 0
         issued = self._issued(WRITE, made, sizes, opens, None)
         if issued is not None:
@@ -255,16 +259,22 @@ class ThrottledStorage:
             return None
         return itemise_served(kind, made.begun, made.served, made.slot, sizes, opens, places=places)
 
-    async def _make(self, call: _Call) -> _Made:
-        """Make requests in order, each until it is served: reads at most ``io_depth`` at a time, writes one by one."""
-        clock, retries, number = self.clock, _Retries(), len(call.sizes)
+    async def _make(self, call: _Call, depth: int, stages: Sequence[slice]) -> _Made:
+        """Make requests until all are served: ``stages`` one after another, and ``depth`` of a stage at a time."""
+        retries, number = _Retries(), len(call.sizes)
         made = _Made(np.zeros(number, np.int64), np.zeros(number, np.int64), np.zeros(number, np.int16), None)
-        last, following = clock.now(), 0
+        for stage in stages:
+            await self._make_some(call, depth, range(number)[stage], made, retries)
+        return made._replace(retried=retries.until())
+
+    async def _make_some(self, call: _Call, depth: int, some: range, made: _Made, retries: _Retries) -> None:
+        clock = self.clock
+        last, following = clock.now(), some.start
         #: Events by time: a slot becomes free (request -1), or an attempt of a request.
-        due = [(last, slot, -1, 0) for slot in range(min(self.io_depth if call.kind == READ else 1, number))]
+        due = [(last, slot, -1, 0) for slot in range(min(depth, len(some)))]
         while due:
             time, slot, request, attempt = heappop(due)
-            if request < 0 and following == number:
+            if request < 0 and following == some.stop:
                 last = max(last, time)
                 continue
             if time > clock.now():
@@ -291,7 +301,6 @@ class ThrottledStorage:
             heappush(due, (again, slot, request, attempt + 1))
         if last > clock.now():
             await clock.sleep_until(last)
-        return made._replace(retried=retries.until())
 
     def _given_up(self, call: _Call, file: str, attempts: int, begun: int, retries: _Retries) -> Exception:
         now = self.clock.now()

@@ -24,6 +24,8 @@ WINDOW_BYTES = 4096
 
 #: Packs a row of ``rayio.storage.base.ISSUED``.
 _pack = Struct("<qqqqiihh").pack
+#: The end of calls that are always waited for; it is never set.
+_NEVER = threading.Event()
 #: Held while a failed attempt is recorded, by whichever thread.
 _retrying = threading.Lock()
 
@@ -72,7 +74,7 @@ class Traffic:
         self.unevicted: int | None = 0
         self.anchor = anchor
         #: Set once nobody waits for an answer: a pause between attempts then ends, and the call with it.
-        self.ending = ending or threading.Event()
+        self.ending = ending or _NEVER
         self.is_itemised = is_itemised and anchor is not None
         #: Rows of ``ISSUED`` in the order of their ends, in ``perf_counter_ns``; threads may append.
         self.rows = bytearray()
@@ -83,6 +85,11 @@ class Traffic:
         self.answers: dict[str, int] = {}
         #: The requests of this call that are made before the reader asks for them; None without a plan.
         self.ahead: MadeAhead | None = None
+
+    @property
+    def needs_files(self) -> bool:
+        """True if requests are recorded, watched or made ahead, which takes files that stay open between them."""
+        return self.is_itemised or self.is_watched or self.ahead is not None
 
     def apart(self) -> Traffic:
         """Return the traffic of one thread of this call, to be added by :meth:`join`; numbers of files are shared."""

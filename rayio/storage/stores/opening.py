@@ -22,6 +22,9 @@ PageCache = Literal["use", "drop", "direct"]
 #: The ``gap`` of object stores: the default of object_store's ``get_ranges``.
 GAP_BYTES = 1 << 20
 
+#: Bytes of a part of an upload to an object store, and parts in flight; smaller objects are put in one request.
+PART_BYTES, PARTS = 8 << 20, 4
+
 #: Writes the content of a file. It may be called again after a failed attempt.
 Fill = Callable[[BinaryIO], object]
 
@@ -189,6 +192,12 @@ def gap_at(address: str) -> int:
     """Return how close ranges of a file at an address are one request; 0 for never, and for modelled datasets."""
     scheme = scheme_of(address)
     return int(getattr(STORES[scheme], "gap", 0)) if scheme in STORES else 0
+
+
+def upload_parts_at(address: str) -> int:
+    """Return how many parts of a large upload to an address are in flight; 1 where files are written in order."""
+    scheme = scheme_of(address)
+    return int(getattr(STORES[scheme], "upload_parts", 1)) if scheme in STORES else 1
 
 
 def open(address: str | Path, settings: Settings = DEFAULTS) -> Store:

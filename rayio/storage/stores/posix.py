@@ -20,8 +20,9 @@ from rayio.files import NotAFileError, check_regular, open_regular, read_regular
 from rayio.machine.mounts import Source
 from rayio.machine.pages import evict
 from rayio.storage.address import path_of
-from rayio.storage.base import FSYNC, OPEN, READ, WRITE
+from rayio.storage.base import FSYNC, OPEN, READ, WRITE, AtOnce
 from rayio.storage.stores.counted import WINDOW_BYTES, CountedFile, Timed, Traffic
+from rayio.storage.stores.filling import filling
 from rayio.storage.stores.opening import DEFAULTS, Fill, PageCache, Settings
 from rayio.storage.stores.paged import DirectWriter, mounted_at, open_file, read_direct, watched
 from rayio.storage.stores.refusals import refusal, write_refusal
@@ -202,6 +203,12 @@ class PosixStore:
         """Open a file for reading."""
         path = name if name.startswith("/") else self._before + name
         return cast(BinaryIO, PosixFile(path, traffic, name, self.page_cache))
+
+    def filling(self) -> AtOnce | None:
+        """Return a function that opens, reads and closes a file in one call; None if reads are more than that."""
+        if self.page_cache != "use" or type(self).open is not PosixStore.open:
+            return None
+        return filling(self._before)
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a file."""

@@ -153,6 +153,8 @@ def _periods(scenario: Scenario) -> dict[str, int]:
 def _as_often(changed: Scenario, scenario: Scenario) -> Scenario:
     """Return a changed scenario with its checkpoints and evaluations after as many steps as in the other one."""
     every = {name: Every(steps=steps) for name, steps in _periods(scenario).items()}
+    if (saved := scenario.checkpoint) is not None and saved.every is not None and saved.every.seconds is not None:
+        del every["checkpoint"]  # the clock of a shorter run is the same
     if changed.checkpoint is not None and "checkpoint" in every:
         saved = changed.checkpoint.model_copy(update={"every": every["checkpoint"]})
         changed = changed.model_copy(update={"checkpoint": saved})

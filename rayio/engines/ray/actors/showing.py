@@ -13,6 +13,7 @@ from ray.util.metrics import Counter, Gauge
 
 from rayio.analyze.waits import EVERY_SECONDS, LATE_SECONDS, Waits
 from rayio.analyze.watching import Watched
+from rayio.engines.ray.cluster.address import joined
 from rayio.model.queue_levels import Levels, together
 from rayio.records.running import COMMON, METRICS, Live, samples
 
@@ -27,7 +28,7 @@ def metrics_address(node_id: str) -> str | None:
     """Return the address of a node's metrics in Ray; None if it serves none (port -1 or 0)."""
     for node in ray.nodes():
         if node["NodeID"] == node_id and int(node.get("MetricsExportPort") or 0) > 0:
-            return f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+            return f"http://{joined(node['NodeManagerAddress'], node['MetricsExportPort'])}/metrics"
     return None
 
 

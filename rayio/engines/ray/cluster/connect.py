@@ -18,6 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rayio import __version__
 from rayio.engines.ray.cluster import token
+from rayio.engines.ray.cluster.address import host_port, joined
 from rayio.engines.ray.cluster.control import GCS, LAST_SECONDS, Control, raylet
 from rayio.engines.ray.cluster.local_ray import (
     SHUTDOWN_SECONDS,
@@ -134,7 +135,7 @@ def _control(gcs: str, own_node: str) -> Control:
     for node in ray.nodes():
         if node["Alive"]:
             name = raylet(node["NodeManagerHostname"], node["NodeID"])
-            addresses[name] = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
+            addresses[name] = joined(node["NodeManagerAddress"], node["NodeManagerPort"])
             own = name if node["NodeID"] == own_node else own
     pulse = Pulse(addresses)
     pulse.start()
@@ -170,8 +171,8 @@ def _start(address: str | None, log: Path) -> None:
 
 def _knock(address: str) -> None:
     """Refuse a ``host:port`` without a listener within seconds; Ray itself would try for minutes."""
-    host, colon, port = _plain(address).rpartition(":")
-    if colon and port.isdigit() and (error := _refusal(host, int(port))) is not None:
+    host, port = host_port(_plain(address))
+    if port.isdigit() and (error := _refusal(host, int(port))) is not None:
         raise ClusterError(
             f"cannot reach a Ray cluster at {address}: {error.strerror or error}; is `ray start --head` running there?"
         )
@@ -192,7 +193,7 @@ def _refusal(host: str, port: int) -> OSError | None:
 
 def _found_where_it_listens(address: str) -> AbstractContextManager[None]:
     """Make Ray look for a cluster on loopback if it listens only there; on the network it would search for ever."""
-    host, _, port = _plain(address).rpartition(":")
+    host, port = host_port(_plain(address))
     services = ray._private.services
     if not port.isdigit() or services.resolve_ip_for_localhost(host or "localhost") == host:
         return nullcontext()

@@ -13,6 +13,7 @@ from typing import Any
 
 import ray
 
+from rayio.engines.ray.cluster.address import host_port
 from rayio.engines.ray.cluster.pulse import Pulse
 from rayio.errors import ClusterError
 from rayio.signals import within
@@ -88,9 +89,9 @@ class Control:
         if self.is_gone or now - self._knocked < KNOCK_SECONDS:
             return
         self._knocked = now
-        host, _, port = self.address.rpartition(":")
+        host, port = host_port(self.address)
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_SECONDS).close()
+            socket.create_connection((host, int(port)), timeout=KNOCK_SECONDS).close()
         except OSError as error:
             self._missing_since = now if not self._missed else self._missing_since
             self._missed += 1

@@ -25,7 +25,8 @@ ANSWER_SECONDS, SUBMIT_SECONDS = 60.0, 300.0
 AGENT_SECONDS, AGENT_PAUSE_SECONDS = 60.0, 2.0
 #: The dashboard's message without that agent, and the agent's usual port.
 NO_AGENT, AGENT_PORT = "No available agent to submit job", 52365
-#: Final states of a job.
+#: The state of a job that has not begun, and final states.
+PENDING = "PENDING"
 OVER = ("SUCCEEDED", "FAILED", "STOPPED")
 
 #: Ray's loggers whose messages users do not need.

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from enum import Enum
 
+from rayio.engines.ray.cluster.address import host_port
+
 #: The first bytes of an HTTP/2 client: its preface, and settings without content.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 #: Seconds between two rounds, and for an answer.
@@ -49,8 +51,8 @@ def ring(addresses: Iterable[str], seconds: float = ANSWER_SECONDS) -> dict[str,
 
 
 def _begun(address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    family, kind, _, _, where = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+    host, port = host_port(address)
+    family, kind, _, _, where = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
     connection = socket.socket(family, kind)
     connection.setblocking(False)
     connection.connect_ex(where)

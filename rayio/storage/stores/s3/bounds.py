@@ -19,12 +19,15 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TypeVar
 
+from rayio import signals
 from rayio.storage.ahead import Crew
 
 T = TypeVar("T")
 
 #: Bytes that an answer may have beyond the range that was asked for.
 MOST_BYTES = 64 << 20
+#: The same once a signal asked this process to end: an answer without an end would take the processors from its end.
+ABANDONED_BYTES = 1 << 20
 #: Seconds between looks at the connections; a call of less is never looked at.
 LOOK_SECONDS = 0.2
 #: Bytes of headers per request.
@@ -113,7 +116,8 @@ class Watch:
                 continue
             more = {name: nbytes - call.received.get(name, 0) for name, nbytes in received.items()}
             is_late = time.monotonic() - call.since > call.seconds
-            if more and (is_late or sum(more.values()) > requested - call.requested + MOST_BYTES):
+            most = ABANDONED_BYTES if call.since < signals.asked_at else MOST_BYTES
+            if more and (is_late or sum(more.values()) > requested - call.requested + most):
                 call.is_endless = True
                 worst.add(max(more, key=lambda name: more[name]))
         for _ in connections(worst):
@@ -164,7 +168,11 @@ def heard(call: Callable[[], T]) -> T:
             answers.put((None, error))
 
     _helpers.call(make, 1)
-    value, error = answers.get()
+    try:
+        value, error = answers.get()
+    except BaseException:  # whoever handles signals: nobody waits for this call
+        signals.ask()
+        raise
     if error is not None:
         raise error
     return value  # type: ignore[return-value]

@@ -12,10 +12,8 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 from urllib.parse import urljoin, urlsplit
 
-#: Bytes of a part; smaller objects are put in one request.
-PART_BYTES = 8 << 20
-#: Parts in flight; with the part being filled, this bounds the memory of an upload.
-PARTS = 4
+from rayio.storage.stores.opening import PART_BYTES, PARTS
+
 #: Seconds between looks whether an upload has failed, and for the end of one that is given up.
 LOOK_SECONDS, ABANDON_SECONDS = 0.1, 1.0
 #: Redirects followed by one put.
@@ -31,8 +29,8 @@ class _AbandonedError(Exception):
 class Appended(io.RawIOBase):
     """An object written from beginning to end; it appears with :meth:`finish`, or never.
 
-    A large one goes up in parts, by a thread. If anything fails the client library aborts the upload, so that no parts
-    stay; :meth:`abandon` has it do so.
+    A large one goes up in parts, by a thread. The parts in flight, and the one being filled, bound its memory. If
+    anything fails the client library aborts the upload, so that no parts stay; :meth:`abandon` has it do so.
     """
 
     def __init__(self, client: Any, key: str) -> None:

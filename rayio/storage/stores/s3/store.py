@@ -18,12 +18,12 @@ from rayio.errors import RayioError, StorageError
 from rayio.machine.mounts import Source
 from rayio.storage.base import WRITE
 from rayio.storage.stores.counted import WINDOW_BYTES, CountedFile, Traffic
-from rayio.storage.stores.opening import Fill
+from rayio.storage.stores.opening import PART_BYTES, PARTS, Fill
 from rayio.storage.stores.retrying import Budget, in_tries
 from rayio.storage.stores.s3 import answers
 from rayio.storage.stores.s3.bounds import WATCH, heard
 from rayio.storage.stores.s3.bucket import Options, Place
-from rayio.storage.stores.s3.putting import PART_BYTES, Appended, put_redirected
+from rayio.storage.stores.s3.putting import Appended, put_redirected
 
 T = TypeVar("T")
 
@@ -238,7 +238,7 @@ class S3Store:
             elif nbytes <= PART_BYTES:
                 obstore.put(client, key, content.read(), use_multipart=False)
             else:
-                obstore.put(client, key, content, use_multipart=True, chunk_size=PART_BYTES, max_concurrency=4)
+                obstore.put(client, key, content, use_multipart=True, chunk_size=PART_BYTES, max_concurrency=PARTS)
 
         def followed() -> None:
             try:

@@ -1,0 +1,137 @@
+"""Small files are read in one call each: the same samples, counts and errors as through open files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rayio.data.formats import FORMATS
+from rayio.data.generate import prepare
+from rayio.data.layout import Batch, Layout
+from rayio.errors import DataError
+from rayio.schema.choice import options_of
+from rayio.schema.distribution import Constant, Uniform
+from rayio.storage.real import counted_opener
+from rayio.storage.stores.counted import Traffic
+from rayio.storage.stores.posix import PosixFile, PosixStore
+
+AT_ONCE = [
+    "raw", "npy", "npz", "tar", "tfrecord", "json", "jsonl", "csv", "jpeg", "png", "indexed_binary",
+    "mmap_indexed_binary",
+]  # fmt: skip
+FILES = 6
+
+
+def dataset(format: str, root: Path, rows: int = 1) -> Layout:
+    form = FORMATS[format]
+    layout = Layout(FILES, rows, Uniform(low=6000, high=9000), 3, form.extension, options_of(form)())
+    prepare(layout, format, str(root), threads=1)
+    return layout
+
+
+def batch_of(layout: Layout, samples: list[int]) -> Batch:
+    ids = np.array(samples)
+    files, index = layout.locate(ids)
+    return Batch(0, 0, 0, ids, files, index, layout.read_bytes_of(files))
+
+
+def read(format: str, layout: Layout, root: Path, batch: Batch, *, is_at_once: bool) -> tuple[Any, ...]:
+    traffic, out = Traffic(), np.zeros(batch.total_bytes, np.uint8)
+    opener = counted_opener(PosixStore(root), traffic)
+    ids = FORMATS[format].read(opener if is_at_once else lambda path: opener(path), layout, batch, out)
+    return ids.tolist(), out.tobytes(), traffic.opens, traffic.requests, traffic.nbytes
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("format", AT_ONCE)
+def test_files_read_at_once_give_the_samples_and_the_counts_of_open_files(
+    format: str, rows: int, tmp_path: Path
+) -> None:
+    layout = dataset(format, tmp_path, rows)
+    for samples in ([5 * rows, 0, 2 * rows, 3 * rows + rows - 1], [*range(2 * rows)], [4, 4]):
+        batch = batch_of(layout, samples)
+        at_once, opened = (read(format, layout, tmp_path, batch, is_at_once=which) for which in (True, False))
+        assert at_once == opened
+        asked = FORMATS[format].requests(layout, batch)
+        assert at_once[2:] == (asked.num_opens, len(asked.nbytes), asked.total_bytes)
+
+
+@pytest.mark.parametrize("format", AT_ONCE)
+def test_a_sample_of_each_file_needs_no_object_for_the_file(
+    format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = dataset(format, tmp_path)
+    made: list[str] = []
+    begin = PosixFile.__init__
+
+    def noted(*given: Any) -> None:
+        made.append(given[1])
+        begin(*given)
+
+    monkeypatch.setattr(PosixFile, "__init__", noted)
+    read(format, layout, tmp_path, batch_of(layout, [3, 1, 4]), is_at_once=True)
+    assert made == []
+
+
+@pytest.mark.parametrize("format", AT_ONCE)
+def test_a_changed_byte_gives_the_error_of_an_open_file_or_none(format: str, tmp_path: Path) -> None:
+    layout = dataset(format, tmp_path)
+    batch = batch_of(layout, [2, 1])
+    path = tmp_path / layout.path(1)
+    whole = path.read_bytes()
+    places = [0, 9, 17, 130, 600, len(whole) // 2, len(whole) - 700, len(whole) - 30, len(whole) - 1]
+    damaged = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in places]
+    for content in (*damaged, b"", whole[:50], whole[:-1], whole + b"x", (tmp_path / layout.path(0)).read_bytes()):
+        path.write_bytes(content)
+        told = []
+        for which in (True, False):
+            try:
+                told.append(str(read(format, layout, tmp_path, batch, is_at_once=which)))
+            except DataError as error:
+                told.append(str(error))
+        assert told[0] == told[1]
+
+
+def test_files_that_numpy_wrote_otherwise_are_read_and_counted_once(tmp_path: Path) -> None:
+    for format in ("npy", "npz"):
+        layout = replace(dataset(format, tmp_path / format), sample_bytes=Constant(value=8000))
+        root = tmp_path / f"{format}-8000"
+        prepare(layout, format, str(root), threads=1)
+        path = root / layout.path(1)
+        arrays: dict[str, NDArray[Any]] = {"": np.load(path)} if format == "npy" else dict(np.load(path))
+        if format == "npy":
+            with path.open("wb") as file:
+                np.lib.format.write_array(file, arrays[""], version=(1, 0))
+                content = path.read_bytes()
+            path.write_bytes(content.replace(b"'fortran_order': False, ", b"'fortran_order':False,  ", 1))
+        else:
+            np.savez(path, x=arrays["x"], y=arrays["y"])
+        batch = batch_of(layout, [0, 1, 2])
+        at_once, opened = (read(format, layout, root, batch, is_at_once=which) for which in (True, False))
+        assert at_once == opened
+
+
+@pytest.mark.parametrize("what", ["itemised", "watched", "ahead", "direct", "drop"])
+def test_requests_that_are_recorded_or_bypass_the_cache_are_made_on_open_files(what: str, tmp_path: Path) -> None:
+    store, traffic = PosixStore(tmp_path), Traffic(0 if what == "itemised" else None)
+    if what == "watched":
+        traffic.is_watched = True
+    elif what == "ahead":
+        traffic.ahead = object()  # type: ignore[assignment]
+    elif what in ("direct", "drop"):
+        store.page_cache = what  # type: ignore[assignment]
+    assert getattr(counted_opener(store, traffic), "fill") is None  # noqa: B009
+
+
+def test_a_store_that_opens_otherwise_reads_otherwise(tmp_path: Path) -> None:
+    class Slow(PosixStore):
+        def open(self, name: str, traffic: Traffic) -> Any:
+            return super().open(name, traffic)
+
+    assert Slow(tmp_path).filling() is None
+    assert PosixStore(tmp_path).filling() is not None

@@ -1,0 +1,162 @@
+"""A subset of ranks saves its parts of a large model, as MLPerf Storage's subset mode does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayio.errors import RayioError
+from rayio.scenario import checks, derive
+from rayio.scenario.load import build, load
+from rayio.scenario.model import Scenario
+from rayio.session.execute import run
+from scenarios import scenario, simulated
+
+GIB = 1 << 30
+SMALL = {"kind": "transformer", "layers": 4, "hidden": 256, "ffn": 1024, "vocabulary": 3200, "heads": 8, "kv_heads": 4}
+
+
+def subset(of: int | None, nodes: int = 1, per_node: int = 2, *, path: str = "model://x", **more: Any) -> Scenario:
+    section = {
+        "path": "ck", "model": SMALL, "writers": "parallel", "subset_of": of, "fsync": False,
+        "phases": {"writes": 2, "reads": 2},
+    }  # fmt: skip
+    return scenario(
+        cluster={"nodes": nodes, "ranks_per_node": per_node}, dataset__path=path,
+        checkpoint=section | more.pop("checkpoint", {}),
+        train__parallelism=more.pop("parallelism", {"tensor": 2, "pipeline": 2, "zero_stage": 1}), **more,
+    )  # fmt: skip
+
+
+def files_on_disk(root: Path) -> dict[str, int]:
+    folder = root / "ck" / "epoch-0000-step-00000000"
+    return {file.name: file.stat().st_size for file in folder.iterdir() if file.suffix == ".bin"}
+
+
+@pytest.mark.parametrize(
+    ("name", "published", "apart"),
+    [("llama3-70b", 114, 0), ("llama3-405b", 94, 128256 * 16384 * 2)], ids=["70b", "405b"],
+)  # fmt: skip
+def test_eight_ranks_save_what_mlperf_published_of_eight(name: str, published: int, apart: int) -> None:
+    """Sizes of MLPerf Storage's Table 2, "Subset: 8-Process Size", in GiB.
+
+    It leaves out the embedding, which the first eight ranks have by DLIO's formula if there are stages.
+    """
+    whole = load(name)
+    ranks = derive.world_size(whole)
+    eight = load(
+        name, {"cluster.nodes": 1, "checkpoint.subset_of": ranks, "checkpoint.phases": {"writes": 1, "reads": 1}}
+    )
+    assert derive.world_size(eight) == derive.num_writers(eight) == 8
+    assert (derive.checkpoint_bytes(eight) - apart) / GIB == pytest.approx(published, abs=0.7)
+    assert derive.checkpoint_bytes(whole) > 8 * derive.checkpoint_bytes(eight) / 1.01
+
+
+@pytest.mark.parametrize("zero", [0, 1, 3])
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_files_are_those_that_the_same_ranks_write_in_a_whole_run(zero: int, ranks: int, tmp_path: Path) -> None:
+    parallelism = {"tensor": 2, "pipeline": 2, "zero_stage": zero}
+    whole = subset(None, nodes=8, per_node=1, path="data", parallelism=parallelism)
+    some = subset(8, nodes=ranks, per_node=1, path="data", parallelism=parallelism)
+    run(whole, engine="local", root=tmp_path / "whole", out="run")
+    done = run(some, engine="local", root=tmp_path / "some", out="run")
+    all_files, files = files_on_disk(tmp_path / "whole"), files_on_disk(tmp_path / "some")
+    mine = {f"rank-{rank:05d}" for rank in range(ranks)}
+    assert files == {name: size for name, size in all_files.items() if any(rank in name for rank in mine)}
+    assert sum(files.values()) == derive.checkpoint_bytes(some) == checks.table(some)["checkpoint_bytes"]
+    assert len(files) == derive.checkpoint_files(some)
+    restored = done.result.restored
+    assert restored is not None
+    assert restored.bytes == 2 * sum(files.values())
+    here = simulated(some)
+    assert sum(row["bytes"] for row in here.rows("write")) == 2 * sum(files.values())
+
+
+def test_ranks_read_what_the_next_of_them_saved(tmp_path: Path) -> None:
+    shifted = subset(
+        8, nodes=2, path="data", parallelism={"tensor": 2, "pipeline": 2, "zero_stage": 3},
+        checkpoint={"phases": {"writes": 1, "reads": 1, "shift": 2}},
+    )  # fmt: skip
+    done = run(shifted, engine="local", root=tmp_path, out="run")
+    spans = done.spans()
+    read = spans[spans.name == "restore"].set_index("rank")["bytes"]
+    wrote = spans[spans.name == "checkpoint"].set_index("rank")["bytes"]
+    assert [read[rank] for rank in range(4)] == [wrote[(rank + 2) % 4] for rank in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"subset_of": 9, "tensor": 1}, "checkpoint.subset_of=9: must be a multiple of cluster.ranks_per_node"),
+        ({"subset_of": 6}, "pipeline: 1}: a replica of the model takes 4 ranks, which do not divide the 6"),
+        ({"writers": "rank_zero"}, "checkpoint.subset_of=8: with checkpoint.writers=rank_zero, one rank saves for"),
+        ({"phases": None, "every": {"steps": 1}}, "not yet: checkpoint.subset_of=8 with training; give checkpoint.ph"),
+    ],
+    ids=["multiple", "parts", "writers", "training"],
+)  # fmt: skip
+def test_what_cannot_be_a_subset_is_refused_in_a_line(keys: dict[str, Any], said: str) -> None:
+    tensor = keys.get("tensor", 4)
+    section = {key: value for key, value in keys.items() if key != "tensor"}
+    with pytest.raises(RayioError) as refused:
+        subset(8, checkpoint=section, parallelism={"tensor": tensor})
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_subset_s_checkpoint_is_no_checkpoint_of_all_ranks(tmp_path: Path) -> None:
+    run(subset(8, path="data"), engine="local", root=tmp_path, out="run")
+    whole = build(
+        subset(None, nodes=4, path="data").model_dump(mode="json", exclude_none=True)
+        | {
+            "checkpoint": {
+                "path": "ck",
+                "model": SMALL,
+                "writers": "parallel",
+                "every": {"steps": 1},
+                "restore": "newest",
+            }
+        }
+    )
+    with pytest.raises(RayioError, match=r"another layout: its first ranks is 2, the run's none"):
+        run(whole, engine="local", root=tmp_path, out="run-2")
+
+
+DLIO = """
+framework: pytorch
+model:
+  name: llama3-405b
+  type: transformer
+  num_layers: 126
+  parallelism: {tensor: 8, pipeline: 32, data: 2, zero_stage: 1}
+  transformer:
+    {vocab_size: 128256, hidden_size: 16384, ffn_hidden_size: 53248, num_attention_heads: 128, num_kv_heads: 8}
+workflow: {train: False, checkpoint: True}
+checkpoint:
+  {checkpoint_folder: saved, num_checkpoints_write: 2, num_checkpoints_read: 2, mode: MODE, recovery_rank_shift: True}
+"""
+
+
+@pytest.mark.parametrize("mode", ["default", "subset"])
+def test_a_workload_of_dlio_has_its_subset_and_its_shift(mode: str, tmp_path: Path) -> None:
+    (tmp_path / "w.yaml").write_text(DLIO.replace("MODE", mode))
+    made = load(f"dlio:{tmp_path / 'w.yaml'}")
+    ranks = 8 if mode == "subset" else 512
+    assert derive.world_size(made) == derive.num_writers(made) == ranks
+    ours = load("llama3-405b", {"checkpoint.phases": {"writes": 1, "reads": 1}})
+    if mode == "subset":
+        ours = load("llama3-405b", {
+            "cluster.nodes": 1, "checkpoint.subset_of": 512, "checkpoint.phases": {"writes": 1, "reads": 1}
+        })  # fmt: skip
+    assert derive.checkpoint_bytes(made) == derive.checkpoint_bytes(ours)
+    assert derive.checkpoint_files(made) == derive.checkpoint_files(ours)
+    assert made.checkpoint is not None
+    assert made.checkpoint.phases is not None
+    assert made.checkpoint.phases.shifted(8) == 8
+
+
+def test_a_subset_of_dlio_needs_the_replicas_of_the_whole(tmp_path: Path) -> None:
+    (tmp_path / "w.yaml").write_text(DLIO.replace("MODE", "subset").replace("data: 2, ", ""))
+    with pytest.raises(RayioError, match=r"mode=subset: a subset needs model\.parallelism\.data"):
+        load(f"dlio:{tmp_path / 'w.yaml'}")
