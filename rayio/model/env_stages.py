@@ -9,7 +9,7 @@ from rayio.model.env_checkpoints import CheckpointEnv, Shard
 from rayio.model.verified import verified
 from rayio.place import Where
 from rayio.storage.base import Requests, Served, Storage
-from rayio.storage.model import sizes_of_writes
+from rayio.storage.uploads import sizes_of_writes
 
 if TYPE_CHECKING:
     from rayio.model.verified import Verified
