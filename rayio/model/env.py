@@ -8,8 +8,9 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 
 from rayio.errors import RayioError
 from rayio.model.env_checkpoints import COMPLETER as COMPLETER
-from rayio.model.env_checkpoints import CheckpointEnv, WriterPort
 from rayio.model.env_checkpoints import Shard as Shard
+from rayio.model.env_checkpoints import WriterPort
+from rayio.model.env_stages import StageEnv
 from rayio.model.kernel import Kernel
 from rayio.model.processors import Cores, Process
 from rayio.model.queue import Delivery
@@ -44,7 +45,7 @@ class BarrierPort(Protocol):
         """Announce when this rank ends its step (ns); the answer is when the last rank does."""
 
 
-class Env(CheckpointEnv):
+class Env(StageEnv):
     """A role's environment: its clock, its name in the trace, and ports from its engine."""
 
     def __init__(
@@ -116,7 +117,7 @@ class Env(CheckpointEnv):
         """Yield this role's current activity, if any."""
         if (doing := self.doing) is not None:
             name, since, at, until = doing
-            file = self.file if name in ("read", "write") else ""
+            file = self.file if name in ("read", "write", "stage_read", "stage_write") else ""
             yield Standing(self.role, self.name, name, at, since, max(since, self.heard), until, file)
 
     @staticmethod

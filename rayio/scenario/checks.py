@@ -9,7 +9,7 @@ from typing import TypeVar
 from rayio.errors import ScenarioError
 from rayio.kinds import FORMATS, LAYERS, LOADERS, STORAGE_MODELS
 from rayio.place import MAX_RANKS, MAX_STEPS
-from rayio.scenario import apart, derive, duration, evaluation, failure_checks, shards
+from rayio.scenario import apart, derive, duration, evaluation, failure_checks, shards, stage_checks
 from rayio.scenario.address import MODELLED
 from rayio.scenario.compute import ByBatchSize
 from rayio.scenario.decode import Work
@@ -222,6 +222,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     if dataset.is_modelled and loader.payload == "real":
         yield f"loader.payload=real: dataset.path={dataset.path} has no bytes; use loader.payload=none"
     yield from evaluation.contradictions(scenario)
+    yield from stage_checks.refusals(scenario)
     yield from apart.refusals(apart.folders_of(scenario), apart.as_written)
     if scenario.checkpoint is not None:
         if scenario.checkpoint.path.startswith(MODELLED) and not dataset.is_modelled:

@@ -316,8 +316,9 @@ class _Session:
             hosts=tuple(sighting.host for sighting in outcome.before) or None,
         )  # fmt: skip
         speed = gate.speed_of_run(self.info)
-        restarts = outcome.restarts
-        result = conclude(result, self.scenario, self.plan, self.engine_name, tallies, error, speed, restarts)
+        result = conclude(
+            result, self.scenario, self.plan, self.engine_name, tallies, error, speed, outcome.restarts, outcome.stages
+        )
         self.directory.write_result(result)  # kept even if the interval fails
         is_doubted = blocking(result.doubts or (), INTERVAL)
         if engine_named(self.engine_name).is_virtual and error is None and not is_doubted:

@@ -143,6 +143,8 @@ def _resume(path: str, scenario: Scenario | None, address: str | None, reporter:
         raise StorageError(f"{path} is still running (pid {pid}): wait for it, or end it")
     if (host := str(info.get("host"))) != platform.node():
         reporter.warn(f"{path} was started on {host}: make sure that it is over there")
+    if own.stages:
+        raise ScenarioError(f"not yet: {path} has stages, whose processes cannot be resumed; start a new run")
     if scenario is not None and (key := _difference(own, scenario)):
         raise ScenarioError(
             f"{path} has another scenario: {key} differs; resume it without a scenario, or start a new run"

@@ -68,7 +68,7 @@ def _attempt(attempts: Attempts, recorder: Recorder, watch: Callable[[], None] |
         roles = InProcess(
             plan, kernel, recorder, attempts.tallies, costs=plan.costs, loader=LOADERS[MODELLED],
             cores=cores_of(kernel, plan.cluster, plan.costs.cpu), clock=kernel,
-            saved=None if plan.failures is None else attempts.saved,
+            saved=None if plan.failures is None else attempts.saved, stages=attempts.stages,
         )  # fmt: skip
         try:
             kernel.run(roles.run())
@@ -115,7 +115,8 @@ class VirtualEngine:
         """See ``rayio.model.engine.Engine``."""
         recording = self._recording
         attempts = simulate(self.plan, recording.recorder, self.outcome.tallies, lambda: watch(recording.look(), None))
-        self.outcome.restarts, self.outcome.notes = attempts.restarts, [*self.outcome.notes, *attempts.notes()]
+        self.outcome.restarts, self.outcome.stages = attempts.restarts, attempts.stages
+        self.outcome.notes += attempts.notes()
 
     def close(self) -> None:
         """See ``rayio.model.engine.Engine``."""
