@@ -144,8 +144,8 @@ def test_a_run_reads_small_files_at_once(
     format: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario = build({
-        "name": "small", "dataset": {"path": str(tmp_path / "data"), "format": format, "num_files": 8, "sample_bytes": "5 kB"},
-        "loader": {"batch_size": 4}, "train": {"compute": "1 ms"},
+        "name": "small", "loader": {"batch_size": 4}, "train": {"compute": "1 ms"},
+        "dataset": {"path": str(tmp_path / "data"), "format": format, "num_files": 8, "sample_bytes": "5 kB"},
     })  # fmt: skip
 
     def no_file(self: object, *_: object) -> None:
