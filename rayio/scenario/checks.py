@@ -281,6 +281,8 @@ def idle(scenario: Scenario) -> list[str]:
     """Return a line for each key that does nothing in this run, which is too short or too simple for it."""
     train, loader, steps = scenario.train, scenario.loader, derive.total_steps(scenario)
     notes = [*evaluation.idle(scenario), *never(scenario)]
+    if scenario.checkpoint is not None:
+        notes += scenario.checkpoint.model.uneven(scenario.saving_topology)
     if zero := train.parallelism.zero_stage:
         setting = f"train.parallelism.zero_stage={zero}: changes nothing"
         if scenario.checkpoint is None or not scenario.checkpoint.writers.follows_zero:
