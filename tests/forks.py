@@ -55,7 +55,7 @@ def serve(address: str) -> None:
         __import__(name)
     # Reports of a page's hundred runs do without simulated changes, a third of a second each: tests/test_report*.py
     # have these.
-    importlib.import_module("rayio.report.content").SIMULATED_STEPS = 0
+    vars(importlib.import_module("rayio.report.content"))["SIMULATED_STEPS"] = 0
     importlib.import_module("rayio.scenario.load").load("unet3d-small")  # makes what checks scenarios
     gc.freeze()  # what is looked at in a fork is copied
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -23,7 +23,7 @@ from rayio.model.attempts import Attempts, Saved
 from rayio.model.planning import plan_of
 from rayio.place import batch_id
 from rayio.report import build
-from rayio.scenario.failures import Failures
+from rayio.scenario.failures import BREAKING, ENDING, Failures
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
 from rayio.session.conclude import in_memory
@@ -67,9 +67,9 @@ def interrupted(draw: st.DrawFn) -> Scenario:
     ranks, nodes, total = wanted.cluster.world_size, wanted.cluster.nodes, sum(steps)
     events: list[dict[str, Any]] = []
     for _ in range(draw(st.integers(1, 3))):
-        kind = draw(st.sampled_from(["rank", "node"]))
-        number = draw(st.integers(0, (ranks if kind == "rank" else nodes) - 1))
-        when = {"at_step": draw(st.integers(0, total - 1))} if draw(st.booleans()) else {}
+        kind = draw(st.sampled_from([*ENDING, *BREAKING]))
+        number = draw(st.integers(0, {"rank": ranks, "node": nodes}.get(kind, 1) - 1))
+        when = {"at_step": draw(st.integers(0, total - 1))} if kind in ENDING and draw(st.booleans()) else {}
         events.append({"kind": kind, "number": number, **(when or {"at": f"{draw(st.integers(0, 2000))} us"})})
     policy = draw(st.sampled_from(["from_checkpoint", "from_checkpoint", "from_start"]))
     section = {"events": events, "detect": "1 ms", "restart": "2 ms", "policy": policy}
@@ -154,7 +154,8 @@ def test_an_event_without_effect_gets_a_note() -> None:
         "failures: node 0 at 8 s had no effect, because the run was being restarted",
         "failures: rank 0 did not die, because the run ended before",
     ]
-    free = in_memory(failing(failures={"mtbf": "1000 h"}, checkpoint=None))
+    free = in_memory(failing(failures={"mtbf": "1000 h", "rejoin": "1 min"}, checkpoint=None))
+    assert any(note.startswith("failures.rejoin: applies to Ray only") for note in free.notes)
     assert free.failures is None
     assert any(
         note.startswith("failures.policy=from_checkpoint: without the section checkpoint") for note in free.notes

@@ -328,6 +328,67 @@ def test_a_refused_key_is_refused_by_its_name_with_the_reason(key: str, tmp_path
     assert KEYS[key].why in lines[0]
 
 
+@pytest.mark.parametrize("key", [key for key in KEYS if KEYS[key].fate in (ACTS, ONLY)])
+@pytest.mark.parametrize("value", [0, -1, True, 0.5, "0"])
+def test_any_value_of_a_key_imports_or_is_a_line_on_that_key(key: str, value: Any, tmp_path: Path) -> None:
+    problems: tuple[str, ...] = ()
+    try:
+        read(tmp_path, {**needed(key), key: value})
+    except ScenarioError as refused:
+        problems = refused.problems
+    assert not problems or [line for line in problems if f"{key}=" in line], problems
+
+
+@pytest.mark.parametrize(
+    ("key", "needs"),
+    [
+        ("checkpoint.epochs_between_checkpoints", SAVED), ("checkpoint.checkpoint_after_epoch", SAVED),
+        ("evaluation.eval_after_epoch", TRIED), ("evaluation.epochs_between_evals", TRIED),
+        ("reader.batch_size", {}), ("train.epochs", {}),
+    ],
+)  # fmt: skip
+def test_a_number_below_the_least_is_one_line(key: str, needs: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        read(tmp_path, {**needs, key: 0})
+    assert [line.partition(f"{key}=")[2] for line in refused.value.problems] == ["0: must be a number of at least 1"]
+
+
+@pytest.mark.parametrize(
+    ("time", "line"),
+    [
+        ({"type": "exponential", "rate": 10}, "rate is no key of type exponential; use scale"),
+        ({"type": "exponential", "scale": -1}, "scale must be a number of at least 0, not -1"),
+        ({"type": "normal", "mean": 1, "scale": 2}, "scale is no key of type normal; use mean or stdev"),
+    ],
+)
+def test_a_distribution_that_cannot_be_says_why(time: dict[str, Any], line: str, tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=f": {line}$"):
+        read(tmp_path, {"train.computation_time": time})
+
+
+def test_two_names_of_a_section_must_agree(tmp_path: Path) -> None:
+    """DLIO takes ``data_reader`` whole where it is given, and nothing of ``reader``."""
+    text = PLAIN + "data_reader: {batch_size: 2, read_threads: 3}\nreader: {batch_size: %s, prefetch_size: 7}\n"
+    made = converted(written(tmp_path, text % 2), [])
+    assert made is not None
+    assert made.layer.data["loader"]["batch_size"] == 2
+    assert [line.partition(": ")[2] for line in made.idle] == [
+        "reader.prefetch_size=7: data_reader is given, and wins as in DLIO"
+    ]
+    with pytest.raises(ScenarioError) as refused:
+        load(written(tmp_path, text % 4))
+    assert [line.partition(": ")[2] for line in refused.value.problems] == [
+        "reader.batch_size=4: data_reader.batch_size=2 is given too, and wins in DLIO; remove one of the two"
+    ]
+
+
+def test_a_size_of_the_state_under_another_name_is_a_line(tmp_path: Path) -> None:
+    sizes = {"model.model_size_bytes": 7, "checkpoint.model_size": 9}
+    keys, _, unused = read(tmp_path, {**SAVED, **sizes})
+    assert keys["checkpoint"]["model"] == {"bytes": 7}
+    assert [line for line in unused if "checkpoint.model_size=9: model.model_size_bytes is given" in line]
+
+
 def test_the_page_has_the_table_of_the_code() -> None:
     assert table() in (ROOT / "docs" / "dlio.md").read_text()
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from documents import ROOT
@@ -107,6 +107,22 @@ def test_the_last_seconds_are_what_happened_between_two_looks() -> None:
         shares={"compute": 0.75, "data_wait": 0.25},
     )  # fmt: skip
     assert recent(now, now) is None
+
+
+def test_a_sample_that_all_ranks_of_a_replica_read_counts_once(tmp_path: Path) -> None:
+    watched = Watched(replace(BEGUN, ranks_of_sample=2))
+    progress = {"steps": 1, "bytes": 0, "spans": 0, "time": {}, "levels": Levels(ranks=4, samples=32)}
+    assert watched.look(progress, 1.0, "now").samples == 16
+
+    class Progress(Reporter):
+        seen: ClassVar[list[Live]] = []
+
+        def progress(self, live: Live) -> None:
+            self.seen.append(live)
+
+    wanted = scenario(dataset__path="model://x", train__parallelism={"tensor": 2}, train__compute=0)
+    run(wanted, engine="local", out=tmp_path / "run", reporter=Progress())
+    assert {live.ranks_of_sample for live in Progress.seen} == {2}
 
 
 def test_a_look_back_is_over_ten_seconds_however_long_the_run() -> None:

@@ -48,6 +48,29 @@ def written(path: Path, *facts: str, base: str = KNOWN) -> Path:
     return path
 
 
+#: Facts of a workflow: two processes that read 9 kB in 10 ms and write 1 kB in 2 ms; two reads of a rank of 2 ms, the
+#: first at the same time as a process reads, and steps of 100 ms.
+OF_STAGES = {
+    "processes": "2", "stage_reads": "2", "stage_writes": "2", "stage_read_bytes": "18 KB",
+    "stage_written_bytes": "2 KB", "stage_files": "4", "workflow_time": "204 ms", "workflow_io_time": "26 ms",
+}  # fmt: skip
+WORKFLOW = """\
+name: workflow
+dataset: {path: "model://workflow", format: raw, num_files: 2, sample_bytes: 1000 B}
+storage: {model: {first_byte: 1 ms, connection_bandwidth: 1 MB/s, bandwidth: 1 TB/s}}
+loader: {num_workers: 0, batch_size: 1, shuffle: none}
+train: {compute: 100 ms, warmup_steps: 0}
+stages:
+- {name: one, count: 2, arrivals: 50 ms, reads: {size: 9 KB}, writes: {size: 1 KB}}
+"""
+
+
+def test_facts_of_stages_follow_by_arithmetic(tmp_path: Path) -> None:
+    facts = [f"fact: {name}, value: {text}, tolerance: 0.001 %" for name, text in OF_STAGES.items()]
+    (checked,) = check_published([written(tmp_path / "known.yaml", *facts, base=WORKFLOW)]).scenarios
+    assert [(fact.fact, fact.verdict) for fact in checked.facts] == [(name, "agrees") for name in OF_STAGES]
+
+
 def test_facts_of_known_times_follow_by_arithmetic(tmp_path: Path) -> None:
     """Four reads of 100 ms, two writes of 10 ms + 45 ms, in a run of 4 × 400 ms and those writes."""
     facts = {
@@ -57,7 +80,7 @@ def test_facts_of_known_times_follow_by_arithmetic(tmp_path: Path) -> None:
         "requests_of": "100 %, size: 1 MB", "written_bytes": "1 MB", "write_time": "110 ms", "files": "4",
         "file_bytes": "1 MB", "dataset_bytes": "4 MB", "checkpoint_bytes": "500 kB", "checkpoint_files": "1",
     }  # fmt: skip
-    assert {*FACTS} - {*facts} == {"consecutive"}, "each file has one request, and the page of facts has its own test"
+    assert {*FACTS} - {*facts} == {"consecutive", *OF_STAGES}, "each file has one request; others have their own tests"
     path = written(tmp_path / "known.yaml", *(f"fact: {name}, value: {text}" for name, text in facts.items()))
     (checked,) = check_published([path]).scenarios
     differences = {fact.fact: fact.difference for fact in checked.facts}

@@ -20,6 +20,7 @@ from rayio.engines.ray.actors import deaths, showing
 from rayio.engines.ray.actors.deaths import Deaths
 from rayio.engines.ray.cluster import connect
 from rayio.engines.ray.cluster.control import GCS, LAST_SECONDS, Control, raylet
+from rayio.engines.ray.cluster.lost import lost_nodes
 from rayio.engines.ray.cluster.pulse import PREFACE, Pulse, Sign, ring
 from rayio.engines.ray.placement import ActorSpec
 from rayio.engines.ray.rounds import Rounds
@@ -207,6 +208,28 @@ def test_a_node_without_ranks_may_be_silent_as_its_workers_are_replaced() -> Non
         control.need({"abcdef0123"})
         with pytest.raises(ClusterError, match=r"^Ray's raylet on far \(node abcdef01\) has not answered for 120 s"):
             control.look()
+
+
+@pytest.mark.parametrize(("sign", "dead"), [(Sign.REFUSED, False), (Sign.SILENT, True)], ids=["raylet", "host"])
+def test_a_lost_node_is_known_by_its_closed_port_or_by_its_silence_and_rays_word(sign: Sign, dead: bool) -> None:
+    far = raylet("far", "abcdef01")
+    signs = {GCS: Sign.ANSWERED, OWN: Sign.ANSWERED, far: Sign.ANSWERED}
+    pulse, clock = beating(signs)
+    homes, alive = {"0": "0123", "1": "abcdef0199", "2": "abcdef0199"}, {"0123", "abcdef0199"}
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        control = Control(f"127.0.0.1:{server.getsockname()[1]}", "/logs", clock, pulse, OWN)
+        for _ in range(10):
+            pulse.look()
+            assert lost_nodes(control, homes, alive=lambda: alive) == {}
+            clock.now += 2
+        signs[far] = sign
+        for _ in range(10):
+            clock.now += 2
+            pulse.look()
+        if dead:
+            assert lost_nodes(control, homes, alive=lambda: alive) == {}, "silent, but Ray still has it"
+            alive = {"0123"}
+        assert lost_nodes(control, homes, alive=lambda: alive) == {1: "abcdef0199"}
 
 
 def test_deaths_by_rays_own_processes_name_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,3 +70,13 @@ def test_readers_live_in_the_pods_that_kubernetes_is_given_for_them_and_ranks_in
     assert [note.partition(":")[0] for note in emulated] == [
         "cluster.nodes=2 and cluster.reader_nodes=2 are emulated on 3 Ray nodes"
     ] * (workers == 1)
+
+
+def test_a_run_goes_on_with_the_nodes_that_are_left_or_with_one_that_comes_back(tmp_path: Path) -> None:
+    told = printed_by("lost_nodes.py", tmp_path)
+    for name, one in told.items():
+        assert (one["exit"], one["ledger"]["even"], one["ledger"]["delivered_steps"]) == (0, True, 2 * 12 * 20), name
+        assert one["causes"] in (["node 0"], ["node 1"]), "Ray chooses which one the driver is on"
+        assert one["from_checkpoint"] == [True], name
+        assert one["trace"][0] == one["trace"][1], name
+    assert (told["left"]["nodes"], told["back"]["nodes"]) == (1, 2)

@@ -25,6 +25,10 @@ def test_the_command_that_starts_a_run_in_a_bucket_goes_on_with_it_later(
     run.write("run.json", lambda file: file.write(b'{"version": 1}'))  # of a try that ended before it began
     assert _exit_code(["run", "--resume", f"{place}/runs/one"]) == 2
     assert "the run broke off before it began; remove it, and start it again" in capsys.readouterr().err
+    run.write("mine.txt", lambda file: file.write(b"of somebody"))
+    assert _exit_code(command) == 2
+    assert "the run broke off before it began; remove it, and start it again" in capsys.readouterr().err
+    run.remove("mine.txt")
     assert _exit_code(command) == 2
     assert "rank 1 died" in capsys.readouterr().err
     assert run.size("resume.json")

@@ -249,7 +249,7 @@ def test_full_names_every_key_there_is(here: Path) -> None:
         "train": {"compute_cores", "accumulate"},
         "checkpoint": {"engine"},
     }
-    assert {*resolved} == {*keys} | {"trace"}
+    assert {*resolved} == {*keys} | {"trace", "stages"}
     for section, content in resolved.items():
         if isinstance(content, dict) and section != "trace":
             assert {*content} == {*keys[section]} | fixed.get(section, set())

@@ -195,7 +195,11 @@ def test_a_checkpoint_that_never_falls_due_is_said(small: Path, capsys: pytest.C
     saved = ("checkpoint.every.epochs=2", "checkpoint.path=ck", "checkpoint.model.bytes=1 MB")
     assert command("simulate", small, *saved) == 0
     said = "checkpoint.every: no checkpoint falls due, the first would be after 24 of 12 steps"
-    assert said in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert said in out
+    assert said not in err
+    assert command("simulate", small, *saved, "failures={mtbf: 1000 h}") == 0
+    assert f"rayio: warning: {said}; save more often, or set checkpoint=none" in capsys.readouterr().err
     assert command("validate", small, *saved) == 0
     assert said in capsys.readouterr().out
 

@@ -37,6 +37,7 @@ LONG = {
     "resnet50-v100",
     "llm-pretrain",
     "megatron-deepspeed",
+    "mummi",
 }
 #: The longest run and the largest dataset of a laptop, and how far from the full workload its shares may be.
 SECONDS, BYTES, POINTS = 10, 1e9, 0.05

@@ -22,6 +22,7 @@ from handmade import result
 from hypothesis import given
 from hypothesis import strategies as st
 from pages import check
+from test_failures import FREE
 
 import rayio
 from rayio.cli import main
@@ -30,10 +31,12 @@ from rayio.records.metric_names import METRICS, lookup
 from rayio.records.sweeps import DONE, FAILED, IMPOSSIBLE, UNMET
 from rayio.scenario import derive
 from rayio.scenario.load import load
+from rayio.scenario.write import to_yaml
 from rayio.study.sweeps import worker
 from rayio.study.sweeps.choices import front, knee, memory, readers
 from rayio.study.sweeps.points import grid, listed, number_of, split
 from rayio.study.sweeps.sweep_rows import Point, Row, axis
+from scenarios import scenario
 
 SMALL = """
 name: small
@@ -554,3 +557,22 @@ def test_long_values_leave_room_for_the_numbers(
     assert "memory" in head
     assert max(map(len, [head, *rows])) <= 80
     assert all(" MiB" in row and not row.endswith("…") for row in rows)
+
+
+def test_a_sweep_with_failures_has_a_column_for_goodput_and_one_without_has_none(home: Path) -> None:
+    saved = {"path": "ck", "model": {"bytes": 1000}, "every": {"steps": 4}, "fsync": False}
+    dies = {"events": [{"kind": "rank", "at": "10.5 s"}], "detect": "3 s", "restart": "7 s"}
+    failing = scenario(checkpoint=saved, failures=dies, train__compute="1 s", storage__model=FREE)
+    (home / "failing.yaml").write_text(to_yaml(failing))
+    swept = rayio.sweep("failing.yaml", {"checkpoint.every.steps": [4, 12]}, processes=1, out="swept")
+    head, *lines = str(swept).splitlines()
+    assert head.split()[:3] == ["steps", "AU", "goodput"]
+    # 24 steps of 1 s, 10 s until the restart, and the steps after the checkpoint: 2.5, or all 10.5
+    for line, point, wall in zip(lines, swept.table.points, (36.5, 44.5), strict=False):
+        assert point.goodput == pytest.approx(24 / wall, rel=1e-3)
+        assert line.split()[3:5] == [f"{2400 / wall:.1f}", "%"]
+    assert "goodput</th>" in (swept.path / "sweep.html").read_text()
+    free = rayio.sweep(
+        "failing.yaml", {"checkpoint.every.steps": [4, 12], "failures": ["none"]}, processes=1, out="free"
+    )
+    assert "goodput" not in str(free)

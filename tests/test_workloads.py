@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/workloads.md").read_text()
 CHECKED = with_facts()
 #: Scenarios whose simulation in full takes more than a second.
-LONG = {"candle_nt3", "climate", "cosmoflow", "ffn", "hepcnn", "resnet50-h100", "llama3-405b", "llama3-1t"}
+LONG = {"candle_nt3", "climate", "cosmoflow", "ffn", "hepcnn", "resnet50-h100", "llama3-405b", "llama3-1t", "mummi"}
 #: Scenarios with numbers of DLIO or MLPerf Storage.
 CONFIGURED = [
     name for name in packaged()

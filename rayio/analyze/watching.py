@@ -30,7 +30,8 @@ class Watched:
             nbytes=progress["bytes"], spans=progress["spans"], restarts=len(progress.get("restarts", ())),
             time={name: ns / 1e9 for name, ns in progress["time"].items()},
             waits=dict(progress.get("waits", {})),
-            samples=levels.samples if levels is not None and levels.ranks else self.live.samples,
+            samples=self.live.samples if levels is None or not levels.ranks
+            else levels.samples // self.live.ranks_of_sample,
             queues=None if levels is None or not levels.queues else LiveQueues(
                 ready=levels.ready, leased=levels.leased, in_flight_bytes=levels.in_flight_bytes,
                 readers=levels.readers, busy_readers=levels.busy_readers,

@@ -31,6 +31,7 @@ from rayio.model.processors import CoresOf, MessageCpu, Process
 from rayio.model.queue import Delivery, Lease, QueueSpec, Take
 from rayio.model.scaler import InProcessStaff, PooledStaff
 from rayio.model.wiring import LoaderKind, Wiring
+from rayio.model.workflow import Conductor, StageTally
 from rayio.place import Where
 from rayio.scenario.costs import Costs, taken
 from rayio.scenario.meetings import ALL
@@ -225,7 +226,8 @@ class InProcess:
     """All roles of a plan in this process, and the ports between them. Real storage is under ``root``.
 
     With ``cores`` of each node the work of ``costs.cpu`` runs on them. ``clock`` is the kernel if it is virtual: then
-    fewer events serve roles that act alike. ``saved`` receives the checkpoints that ranks have passed.
+    fewer events serve roles that act alike. ``saved`` receives the checkpoints that ranks have passed, ``stages``
+    the tallies of stages.
     """
 
     def __init__(
@@ -241,9 +243,11 @@ class InProcess:
         clock: VirtualKernel | None = None,
         saved: Saved | None = None,
         run_id: str = "",
+        stages: list[StageTally] | None = None,
     ) -> None:
         self.plan = plan
         self.complete = saved
+        self._stage_tallies = [] if stages is None else stages
         self.cores = cores
         self.kernel = kernel
         self.costs = costs
@@ -287,7 +291,15 @@ class InProcess:
             completion = self.wiring.completion(env) if number == COMPLETER else None
             self._writers[number] = LocalWriter(env, delay_ns, completion)
         try:
-            await self.kernel.gather(*(self.wiring.rank(tally.rank, self, tally) for tally in self.tallies))
+            lives = [self.wiring.rank(tally.rank, self, tally) for tally in self.tallies]
+            if self.plan.workflow:
+                start, tallies = self.wiring.stage_process, self._stage_tallies
+                stages = Conductor(self.plan.workflow, self.kernel, start, tallies).run()
+                if self.plan.workflow.is_background:
+                    self.kernel.spawn(stages, "stages")
+                else:
+                    lives.append(stages)
+            await self.kernel.gather(*lives)
         finally:
             for queue in self._foreseen:
                 queue.settle()

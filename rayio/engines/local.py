@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rayio.engines.in_process import InProcess
-from rayio.engines.recording import Recording, bounded, threads_note
+from rayio.engines.recording import Recording, bounded, on_ray_only
 from rayio.model import sighting
 from rayio.model.attempts import Attempts, DeadError, Death, Resumed, Saved
 from rayio.model.engine import Outcome, Site, Watch
@@ -68,7 +68,7 @@ def run(
 
     async def live() -> None:
         asyncio.get_running_loop().set_exception_handler(_unless_interrupted)
-        wanted = max(1, plan.loader.num_workers) * plan.world_size + plan.num_writers
+        wanted = max(1, plan.loader.num_workers) * plan.world_size + plan.num_writers + plan.workflow.most_at_once
         threads = min(wanted, 4 * (os.cpu_count() or 1) + 32)
         kernel = WallKernel(threads=threads)
         lives.start(kernel.now(), earlier)
@@ -103,7 +103,9 @@ def run(
         if plan.trace.captures:
             writer = recorder.register("process", str(os.getpid()), 0)
             provider = capture(Target(recorder, writer, kernel.now, run_id, f"process-{os.getpid()}"))
-        process = InProcess(lives.plan, kernel, recorder, tallies, root, saved=lives.saved, run_id=run_id)
+        process = InProcess(
+            lives.plan, kernel, recorder, tallies, root, saved=lives.saved, run_id=run_id, stages=lives.stages
+        )
         if queues is not None:
             queues.clear()
             process.wiring.queues = queues
@@ -162,7 +164,7 @@ class LocalEngine:
         self.plan = bounded(plan, (DRIVER,))
         self.site = site
         self.outcome = Outcome.of(plan)
-        self.outcome.notes += threads_note(plan, "local")
+        self.outcome.notes += on_ray_only(plan, "local")
         if (nodes := plan.cluster.all_nodes) > 1:
             self.outcome.notes.append(
                 f"{nodes} nodes are emulated in one process: only in the model does each have a separate network "
@@ -200,7 +202,7 @@ class LocalEngine:
             )  # fmt: skip
             outcome.notes += attempts.notes()
         finally:
-            outcome.restarts = attempts.restarts
+            outcome.restarts, outcome.stages = attempts.restarts, attempts.stages
             recording.keeper.remember(attempts.restarts)
             if not plan.modelled:
                 outcome.after = [sighting.look(plan, site.root)]

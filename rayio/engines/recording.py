@@ -80,8 +80,11 @@ def bounded(plan: Plan, kinds: Sequence[str] = BREAKING) -> Plan:
     return replace(plan, auto_bytes_in_flight=int(IN_FLIGHT_SHARE * free))
 
 
-def threads_note(plan: Plan, engine: str) -> list[str]:
-    """Return a note that ``loader.worker: thread`` changes nothing if all roles share a process."""
-    if plan.loader.worker != "thread":
-        return []
-    return [f"loader.worker=thread: applies to Ray only; on the {engine} engine all roles share one process"]
+def on_ray_only(plan: Plan, engine: str) -> list[str]:
+    """Return a note for each key that changes nothing if all roles share a process."""
+    notes = []
+    if plan.loader.worker == "thread":
+        notes.append(f"loader.worker=thread: applies to Ray only; on the {engine} engine all roles share one process")
+    if plan.failures is not None and plan.failures.rejoin:
+        notes.append(f"failures.rejoin: applies to Ray only; on the {engine} engine failures.restart replaces a node")
+    return notes

@@ -89,6 +89,9 @@ def checkpoint(reading: Reading) -> tuple[str, ...]:
     sizes = ("model.model_size_bytes", "model.model_size", "checkpoint.model_size")
     size_name = next((name for name in sizes if name in reading.given), sizes[0])
     size = reading.whole(size_name, 10240)
+    for name in sizes:
+        if name != size_name:
+            reading.unused(name, f"{size_name} is given")
     if not reading.flag("workflow.checkpoint"):
         for name in (*keys, *TRANSFORMER, "model.type", *sizes):
             reading.unused(name, "nothing is saved (workflow.checkpoint)")

@@ -44,6 +44,22 @@ class Reading:
                     self.given[name], self.places[name] = value, path
             else:
                 self._unknown(name, path, value)
+        self._beside_older()
+
+    def _beside_older(self) -> None:
+        """Refuse keys of a section that also stands under its older name, which alone counts, with another value."""
+        for older, section in OLDER.items():
+            if older not in self.composed.data:
+                continue
+            for name, path, value in _leaves({section: self.composed.data.get(section)}):
+                if value is None or self.given.get(name) == value:
+                    continue
+                where = f"{self.composed.where(path)}: {name}={show(unless_secret(path[-1], value))}"
+                if name in self.given:
+                    theirs = f"{'.'.join(self.places[name])}={show(unless_secret(path[-1], self.given[name]))}"
+                    self.refused.append(f"{where}: {theirs} is given too, and wins in DLIO; remove one of the two")
+                else:
+                    self.idle.append(f"{where}: {older} is given, and wins as in DLIO")
 
     def _unknown(self, name: str, path: KeyPath, value: Any) -> None:
         where, top = self.composed.where(path), name.partition(".")[0]
@@ -127,6 +143,8 @@ class Reading:
     def whole(self, name: str, default: int, least: int = 0) -> int:
         """Return a whole number of at least ``least``."""
         value = self.number(name, float(default), least)
+        if name in self.wrong:
+            return default
         if value != int(value):
             self.refuse(name, f"must be a whole number of at least {least}")
             return default
@@ -175,7 +193,9 @@ class Reading:
             return 0
         allowed = (*wanted, "stdev") if kind == "normal" else wanted
         if bad := [key for key, number in numbers.items() if key not in allowed or number is None or number < 0]:
-            self.refuse(name, f"{show(bad[0])} must be a number of at least 0, one of {listed(allowed)}")
+            known = f"must be a number of at least 0, not {show(value[bad[0]])}"
+            unknown = f"is no key of type {kind}; use {listed(allowed) if allowed else 'another type'}"
+            self.refuse(name, f"{show(bad[0])} {known if bad[0] in allowed else unknown}")
             return 0
         if missing := [key for key in wanted if key not in numbers]:
             self.refuse(name, f"{missing[0]} is missing, for type {kind}")
@@ -221,8 +241,10 @@ def as_number(value: Any) -> float | None:
 
 def _leaves(data: Mapping[str, Any], path: KeyPath = ()) -> Iterator[tuple[str, KeyPath, Any]]:
     """Yield each value that is no section: its dotted key, the path where it stands, and the value."""
-    if not path and "data_reader" in data:
-        data = {key: value for key, value in data.items() if key != "reader"}
+    if not path:
+        data = {
+            key: value for key, value in data.items() if not any(old in data and OLDER[old] == key for old in OLDER)
+        }
     for key, value in data.items():
         here = (*path, str(key))
         name = ".".join((OLDER.get(here[0], here[0]), *here[1:]))

@@ -20,6 +20,7 @@ from rayio.model.ledger import Tally
 from rayio.model.manifest import Restored
 from rayio.model.plan import Plan
 from rayio.model.plan_parts import Doom
+from rayio.model.workflow import StageTally
 from rayio.place import Start
 from rayio.records.failures import Restart
 from rayio.scenario.failures import ENDING, named
@@ -129,6 +130,8 @@ class Attempts:
         #: Times (ns) of the clock: when the run began, and when the current attempt did.
         self.origin = self.begin = begin
         self.restarts: list[Restart] = []
+        #: What the processes of each stage did.
+        self.stages: list[StageTally] = []
         section = plan.failures
         #: Events that end an attempt and have not happened, by position.
         self._events = {

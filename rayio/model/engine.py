@@ -12,6 +12,7 @@ from rayio.model.attempts import Resumed
 from rayio.model.ledger import Tally
 from rayio.model.plan import Plan
 from rayio.model.sighting import Sighting, each_once, warnings
+from rayio.model.workflow import StageTally
 from rayio.records.failures import Restart
 from rayio.records.running import Live
 from rayio.registry import Registry
@@ -58,6 +59,8 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
     #: Restarts of all ranks after failures.
     restarts: list[Restart] = field(default_factory=list)
+    #: What the processes of each stage did.
+    stages: list[StageTally] = field(default_factory=list)
     #: Warnings that the run will measure memory: notes where it cannot be measured whether it did.
     foretold: list[str] = field(default_factory=list)
     #: Hosts of readers, ranks and writers before the run, and those that answered afterwards.

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from rayio.errors import RayioError
 from rayio.model.env_checkpoints import COMPLETER as COMPLETER
-from rayio.model.env_checkpoints import CheckpointEnv, WriterPort
 from rayio.model.env_checkpoints import Shard as Shard
+from rayio.model.env_checkpoints import WriterPort
+from rayio.model.env_stages import StageEnv
 from rayio.model.kernel import Kernel
 from rayio.model.processors import Cores, Process
 from rayio.model.queue import Delivery
 from rayio.model.served_spans import failed, parts_of
 from rayio.model.standing import Standing
 from rayio.place import Where as Where
-from rayio.storage.base import Issued, Opener, Requests, Served, Storage
+from rayio.storage.base import Issued, Noting, Opener, Requests, Served, Storage
 from rayio.storage.itemise import Samples
 from rayio.storage.layers.layer import Way
 from rayio.trace.levels import narrowed
@@ -44,7 +45,7 @@ class BarrierPort(Protocol):
         """Announce when this rank ends its step (ns); the answer is when the last rank does."""
 
 
-class Env(CheckpointEnv):
+class Env(StageEnv):
     """A role's environment: its clock, its name in the trace, and ports from its engine."""
 
     def __init__(
@@ -116,7 +117,7 @@ class Env(CheckpointEnv):
         """Yield this role's current activity, if any."""
         if (doing := self.doing) is not None:
             name, since, at, until = doing
-            file = self.file if name in ("read", "write") else ""
+            file = self.file if name in ("read", "write", "stage_read", "stage_write") else ""
             yield Standing(self.role, self.name, name, at, since, max(since, self.heard), until, file)
 
     @staticmethod
@@ -218,14 +219,10 @@ class Env(CheckpointEnv):
         """Return ``load`` such that the currently opened file is recorded, for stall reports."""
         self.file = ""
 
-        def noted(opener: Opener) -> T:
-            def open_(name: str, *kept: BinaryIO | None) -> BinaryIO:
-                self.file, self.heard = name, self.kernel.now()
-                return opener(name, *kept)
+        def note(name: str) -> None:
+            self.file, self.heard = name, self.kernel.now()
 
-            return load(open_)
-
-        return noted
+        return lambda opener: load(Noting(opener, note))
 
     def _requests(self, served: Served[Any], at: Where, samples: Callable[[], Samples] | None = None) -> None:
         if served.retried is None and served.issued is None and not served.delays:  # nothing to record, usually

@@ -26,6 +26,7 @@ from rayio.model.plan_parts import Doom, EvaluationPhase, LoaderSpec, Phase
 from rayio.model.queue import QueueSpec
 from rayio.model.saving import Checkpointing
 from rayio.model.training import Preparing, Training
+from rayio.model.workflow import NO_STAGES, Workflow
 from rayio.place import BEGINNING, Start
 from rayio.scenario.cluster import Cluster
 from rayio.scenario.costs import Costs
@@ -86,6 +87,8 @@ class Plan:
     start: Start = BEGINNING
     #: What dies, and the deaths at a step in this attempt.
     failures: Failures | None = None
+    #: Processes that come and go.
+    workflow: Workflow = NO_STAGES
     doomed: tuple[Doom, ...] = ()
 
     @property

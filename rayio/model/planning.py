@@ -13,12 +13,14 @@ from rayio.model.plan_parts import EvaluationPhase, LoaderSpec, Phase
 from rayio.model.saving import Checkpointing
 from rayio.model.schedule import Schedule
 from rayio.model.training import Preparing
+from rayio.model.workflow import Workflow
 from rayio.scenario import derive, evaluation
 from rayio.scenario.checkpoint import NOTHING
 from rayio.scenario.costs import Costs, charged
 from rayio.scenario.layers import layers_of
 from rayio.scenario.model import Scenario
 from rayio.scenario.pace import USUAL, Pace
+from rayio.scenario.stage_checks import placed
 from rayio.scenario.storage import UNKNOWN, StorageParameters, modelled_gap
 from rayio.scenario.workers import Autoscaled
 from rayio.schema.distribution import NO_TIME, LogNormal
@@ -78,6 +80,7 @@ def plan_of(
         layers=layers_of(scenario, modelled=modelled),
         modelled_gap=modelled_gap(scenario) if modelled else 0,
         failures=scenario.failures,
+        workflow=Workflow(placed(scenario), scenario.seed, scenario.cluster.nodes),
     )
 
 

@@ -5,7 +5,7 @@ A run is these functions. Every rank calls ``train``: for each step it takes a b
 room, a reader calls ``read_lease`` for the next steps: it computes the samples, reads their files, verifies and decodes
 them, and returns the batch. A checkpoint is cut into shards, and each goes to a writer that calls ``write_shard``; an
 asynchronous one is copied first and written while training continues. An evaluation takes batches of another dataset
-from a separate queue, read by the same readers.
+from a separate queue, read by the same readers. Processes of ``stages`` come and go during training.
 
 The roles know no process, file or clock. An engine gives them an ``Env``: on Ray each role is an actor and queues are
 remote, in the local engine they share one process, on the virtual clock a sleep takes no time.
@@ -22,10 +22,11 @@ from rayio.model.loading import Loading
 from rayio.model.manifest import NAME, Manifest, Restored
 from rayio.model.queue import Delivery, Lease
 from rayio.model.training import Training
+from rayio.model.workflow import FIRST, Process, StageTally
 from rayio.place import BEGINNING, Start, Where
 from rayio.scenario.checkpoint import Phases
 from rayio.scenario.device_copy import DeviceCopy
-from rayio.storage.base import Served
+from rayio.storage.base import Served, Storage
 
 
 async def read_lease(env: Env, loading: Loading, lease: Lease) -> list[Delivery]:
@@ -163,6 +164,22 @@ async def write_shard(env: Env, shard: Shard, at: Where) -> Served[None]:
     """A checkpoint writer's work: generate and write one shard; durable on return."""
     await env.withdraw(f"{shard.path.rpartition('/')[0]}/{NAME}", at)
     return await env.write(shard, at)
+
+
+async def run_process(env: Env, work: Process, source: Storage | None) -> StageTally:
+    """A process of a stage: read its files from ``source``, then compute and write its files in turns."""
+    at, tally = Where(), StageTally(1)
+    for shard in work.reads:
+        assert source is not None
+        address = FIRST - work.stage, 0, work.number * len(work.reads) + shard.writer
+        tally.read(await env.read_file(shard, source, address, at))
+    for written in work.writes or (None,):
+        if work.seconds:
+            await env.sleep("stage_compute", work.seconds, at)
+        if written is not None:
+            tally.wrote(await env.write_file(written, at))
+    env.span("life", env.born, env.kernel.now(), at, lane=1)
+    return tally
 
 
 async def read_shard(env: Env, shard: Shard, at: Where) -> Served[None]:

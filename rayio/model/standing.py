@@ -57,12 +57,13 @@ def silence(
     unanswered: Mapping[str, str] | None = None,
     files: Callable[[Where], Sequence[str]] = lambda at: (),
 ) -> Silence | None:
-    """Return the longest silence, of the ranks that wait longest; None if no rank waits.
+    """Return the longest silence, of the ranks and processes of stages that wait longest; None if none waits.
 
     ``unanswered`` has a note on each role or actor that did not answer, by name; ``files`` returns the files of a step.
     """
     every = _Picture(tuple(standings), now, unanswered or {}, files)
-    stuck = sorted(((every.quiet_since(rank), rank) for rank in every.ranks), key=lambda pair: pair[0])
+    alone = [standing for standing in every.standings if standing.role == "stage"]
+    stuck = sorted(((every.quiet_since(each), each) for each in (*every.ranks, *alone)), key=lambda pair: pair[0])
     if not stuck:
         return None
     oldest = stuck[0][0]
@@ -128,6 +129,8 @@ class _Picture:
 
     def _of(self, rank: Standing) -> str:
         since = self._ago(rank.since)
+        if rank.role == "stage":
+            return f"{rank.name} has been in {rank.doing}{f' of {rank.file}' * bool(rank.file)} for {since}"
         if rank.doing in _DATA:
             return f"{rank.name} has waited {since} for its batch of {_step(rank.at)}{self._lease(rank)}"
         if rank.doing in _SAVING:

@@ -26,7 +26,8 @@ class Verified(NamedTuple):
 class Content:
     """The bytes that a file's state repeats, and the time of making and comparing them (ns)."""
 
-    def __init__(self, num_bytes: int, period: int) -> None:
+    def __init__(self, num_bytes: int, period: int, remedy: str = REMEDY) -> None:
+        self.remedy = remedy
         began = perf_counter_ns()
         self.array = np.frombuffer(random_bytes(max(1, min(period, num_bytes))), np.uint8)
         self.elapsed = perf_counter_ns() - began
@@ -38,37 +39,39 @@ class Content:
             DataError: one differs.
         """
         began = perf_counter_ns()
-        _compare(path, there, self.array, position)
+        _compare(path, there, self.array, position, self.remedy)
         self.elapsed += perf_counter_ns() - began
 
 
-def verified(path: str, num_bytes: int, request_bytes: int, period: int) -> Callable[[Opener], Verified]:
+def verified(
+    path: str, num_bytes: int, request_bytes: int, period: int, remedy: str = REMEDY
+) -> Callable[[Opener], Verified]:
     """Return a function that reads a file of a checkpoint with an opener and compares its bytes.
 
     ``period`` is the size of the requests that wrote it, after which its content repeats. The function raises
-    ``DataError`` for a file of another size, and for another byte.
+    ``DataError`` for a file of another size, and for another byte, with a ``remedy``.
     """
 
     def load(opener: Opener) -> Verified:
-        content, position = Content(num_bytes, period), 0
+        content, position = Content(num_bytes, period, remedy), 0
         buffer = np.empty(max(1, min(request_bytes, num_bytes)), np.uint8)
         with opener(path) as file:
             while position < num_bytes:
                 part = buffer[: num_bytes - position]
                 length = file.readinto(part.data)  # type: ignore[attr-defined]
                 if not length:
-                    raise DataError(f"{path}: it ends after {position} B of {num_bytes} B; {REMEDY}")
+                    raise DataError(f"{path}: it ends after {position} B of {num_bytes} B; {remedy}")
                 content.compare(path, part[:length], position)
                 position += length
             size = file.seek(0, 2)
         if size != num_bytes:
-            raise DataError(f"{path}: it has {size} B, its manifest {num_bytes} B; {REMEDY}")
+            raise DataError(f"{path}: it has {size} B in place of {num_bytes} B; {remedy}")
         return Verified(content.elapsed)
 
     return load
 
 
-def _compare(path: str, there: NDArray[np.uint8], content: NDArray[np.uint8], position: int) -> None:
+def _compare(path: str, there: NDArray[np.uint8], content: NDArray[np.uint8], position: int, remedy: str) -> None:
     """Refuse bytes from ``position`` of a file that are not those of ``content``, which repeats."""
     done = 0
     while done < len(there):
@@ -77,7 +80,7 @@ def _compare(path: str, there: NDArray[np.uint8], content: NDArray[np.uint8], po
         part = there[done : done + len(expected)]
         if not _is_equal(part, expected):
             place = position + done + int(np.flatnonzero(part != expected)[0])
-            raise DataError(f"{path}: byte {place} is not what was written there; {REMEDY}")
+            raise DataError(f"{path}: byte {place} is not what was written there; {remedy}")
         done += len(expected)
 
 

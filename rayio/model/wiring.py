@@ -28,6 +28,7 @@ from rayio.model.processors import CoresOf, ParsedStorage, Process
 from rayio.model.queue import Delivery, QueueSpec, QueueState
 from rayio.model.scaler import Scaler, Staff
 from rayio.model.standing import Standing
+from rayio.model.workflow import ROLE, StageTally
 from rayio.place import Where
 from rayio.storage.base import Storage
 from rayio.storage.layers.layer import Layer, Mount
@@ -272,6 +273,23 @@ class Wiring:
                 env.queue = DoomedQueue(env.queue, self.plan, doom, ports.doom)
         return roles.train(env, self.plan.training(rank), tally, self.plan.start)
 
+    def stage_process(self, stage: int, number: int) -> Coro[StageTally]:
+        """Return the life of a process of a stage in a new environment, as a coroutine."""
+        plan = self.plan
+        work, node = plan.workflow.process(stage, number), plan.workflow.node(number)
+        env = self._env(ROLE, f"{plan.workflow.stages[stage].name}-{number}", node)
+        env.storage = self._through_layers(node, work.folder, is_dataset=False)
+        source = self._through_layers(node, work.source, is_dataset=False) if work.reads else None
+        return self._watched(env, roles.run_process(env, work, source))
+
+    async def _watched(self, env: Env, life: Coro[StageTally]) -> StageTally:
+        """Forget a process once it has ended: thousands come and go."""
+        try:
+            return await life
+        finally:
+            if env.is_watched:
+                self.watched.remove(env.standing)
+
     def process(self, rank: int) -> Process:
         """Return the process of a rank on modelled cores."""
         if (process := self._processes.get(rank)) is None:
@@ -336,7 +354,8 @@ class Wiring:
             store, kernel = plan.store(self.root, path), self.kernel
             anchor, ending = (kernel.anchor, kernel.ending) if isinstance(kernel, WallKernel) else (None, None)
             depth = plan.loader.io_depth if self.loader.has_roles else 1  # another library's worker makes one request
-            fill = fill_random if is_dataset or plan.checkpointing is None else plan.checkpointing.saver.fill
+            saves = None if is_dataset else plan.checkpointing
+            fill = fill_random if saves is None or saves.path != path else saves.saver.fill
             return RealStorage(
                 store, kernel.threaded, anchor, is_itemised=trace.is_itemised, ending=ending, depth=depth, fill=fill
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,6 +88,7 @@ class Base:
         from rayio.engines.virtual import simulation  # an explanation without replays needs no engine
 
         plan = plan_of(replay.scenario, True, self.bytes_in_flight, replay.times)
+        plan = replace(plan, workflow=replace(plan.workflow, is_background=True))
         spans, shape = simulation.spans_of(plan), RunShape.of(replay.scenario)
         charged = attribute(spans, meetings=shape.meetings)
         judged, steps = judge(charged, shape), charged.steps

@@ -9,10 +9,10 @@ from rayio.records.record import Record, value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart(Record):
-    """The death of a rank or a node, and where all ranks went on."""
+    """The death of a rank, a node or another part of a run, and where all ranks went on."""
 
     attempt: int = value("number of the attempt that began")
-    cause: str = value("what died, in words")
+    cause: str = value("what died, in words; `the run` if it broke off and only that is known")
     at: float = value("time of the death, since the first rank's start", "s")
     detect_seconds: float = value("time until it was noticed", "s")
     restart_seconds: float = value("time from there until the ranks of the new attempt began", "s")

@@ -18,6 +18,7 @@ from rayio.records.origin import Origin, of_old
 from rayio.records.record import DamagedRecordError, Record, value
 from rayio.records.scaling import Scaling
 from rayio.records.transfers import Transfers
+from rayio.records.workflow import Workflow
 
 #: Version of ``result.json``.
 VERSION = 2
@@ -326,6 +327,7 @@ class RunResult(Record):
         "changes of the number of workers, if loader.num_workers is {min, max}", can_be_absent=True
     )
     failures: Survived | None = value("failures that the run survived; absent without any", can_be_absent=True)
+    workflow: Workflow | None = value("processes of the stages; absent without any", can_be_absent=True)
     origin: Origin | None = value("measured, predicted or imported, and the models used", can_be_absent=True)
 
 

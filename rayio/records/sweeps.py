@@ -26,6 +26,8 @@ class TablePoint:
     error: str | None
     is_knee: bool
     is_on_front: bool
+    #: Compute that counts, of the wall time; None in a sweep without failures.
+    goodput: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

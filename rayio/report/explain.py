@@ -41,6 +41,8 @@ def explain(
     if (result := directory.result) and result.imported and result.imported.reduced:
         return _as_published(directory, result)
     scenario = scenario_of(directory).model_copy(update={"failures": None})  # replays have only steps
+    if not directory.info.get("modelled_storage"):  # recorded reads contain the delays by processes of stages
+        scenario = scenario.model_copy(update={"stages": ()})
     reporter.live("explain: reading spans", 0.0)
     spans = directory.slices()
     reporter.live(f"explain: {len(spans):,} spans are charged", 0.3)

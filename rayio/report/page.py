@@ -109,7 +109,7 @@ def _ranks(content: Content) -> str:
     if result is None or result.time.compute is None:
         return ""
     split = f"<h3>{term('split', 'wall time of all ranks')}</h3>{tables.time_split(result)}"
-    split += tables.failures(result)
+    split += tables.failures(result) + tables.workflow(result)
     if (number := len(result.ranks)) < 2:
         return split
     more = f"{number} of {result.world_size}" if number < result.world_size else f"all {number}"

@@ -16,6 +16,7 @@ from rayio.report.charts import bar
 from rayio.report.definitions import term
 from rayio.report.markup import code, escape
 from rayio.report.text import failures as failures_text
+from rayio.report.text import workflow as workflow_text
 from rayio.report.text.summary import RARE, meaning_of, measured_times
 from rayio.report.text.terms import WORK_OF_STAGES, can_do, rate, seconds
 from rayio.units import format_bytes, format_seconds, format_share
@@ -137,6 +138,16 @@ def failures(result: RunResult) -> str:
         f"{escape(failures_text.headline(survived, result.wall_seconds))}</small></h3>"
         + table(["lost time", "of a rank", "meaning"], parts, "worded")
         + f"<details><summary>{shown} restarts</summary><ul>{listed}</ul></details>"
+    )
+
+
+def workflow(result: RunResult) -> str:
+    """Return the processes of stages; empty without any."""
+    if (stages := result.workflow) is None:
+        return ""
+    head = f"<h3>stages <small>{escape(workflow_text.headline(stages))}</small></h3>"
+    return head + table(
+        [*workflow_text.COLUMNS], [[escape(cell) for cell in workflow_text.row(s)] for s in stages.stages]
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
 from rayio.errors import ScenarioError
-from rayio.scenario import evaluation
+from rayio.scenario import evaluation, stage_checks
 from rayio.scenario.model import Scenario
 from rayio.storage.address import is_path, path_of
 
@@ -24,6 +24,8 @@ def folders_of(scenario: Scenario) -> dict[str, str]:
         folders["dataset.eval.path"] = evaluation.path_of(scenario)
     if scenario.checkpoint is not None:
         folders["checkpoint.path"] = scenario.checkpoint.path
+    for number, stage in enumerate(scenario.stages):
+        folders[f"stages[{number}].path"] = stage_checks.path_of(scenario, stage)
     return folders
 
 

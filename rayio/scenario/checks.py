@@ -9,7 +9,7 @@ from typing import TypeVar
 from rayio.errors import ScenarioError
 from rayio.kinds import FORMATS, LAYERS, LOADERS, STORAGE_MODELS
 from rayio.place import MAX_RANKS, MAX_STEPS
-from rayio.scenario import apart, derive, duration, evaluation, failure_checks, shards
+from rayio.scenario import apart, derive, duration, evaluation, failure_checks, shards, stage_checks
 from rayio.scenario.address import MODELLED
 from rayio.scenario.compute import ByBatchSize
 from rayio.scenario.decode import Work
@@ -222,6 +222,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     if dataset.is_modelled and loader.payload == "real":
         yield f"loader.payload=real: dataset.path={dataset.path} has no bytes; use loader.payload=none"
     yield from evaluation.contradictions(scenario)
+    yield from stage_checks.refusals(scenario)
     yield from apart.refusals(apart.folders_of(scenario), apart.as_written)
     if scenario.checkpoint is not None:
         if scenario.checkpoint.path.startswith(MODELLED) and not dataset.is_modelled:
@@ -269,12 +270,17 @@ def _not_scaled(scenario: Scenario, scaling: Autoscaled) -> Iterator[str]:
         yield f"not yet: {setting} with train.evaluate, whose queue has the same readers; give a number"
 
 
+def never(scenario: Scenario) -> Iterator[str]:
+    """Yield a line for an interval that is longer than the run; with failures it is a warning before the run."""
+    if scenario.checkpoint is not None and not derive.num_checkpoints(scenario):
+        line = _no_checkpoint(scenario, derive.total_steps(scenario))
+        yield f"{line}; save more often, or set checkpoint=none"
+
+
 def idle(scenario: Scenario) -> list[str]:
     """Return a line for each key that does nothing in this run, which is too short or too simple for it."""
     train, loader, steps = scenario.train, scenario.loader, derive.total_steps(scenario)
-    notes = evaluation.idle(scenario)
-    if scenario.checkpoint is not None and not derive.num_checkpoints(scenario):
-        notes.append(_no_checkpoint(scenario, steps))
+    notes = [*evaluation.idle(scenario), *never(scenario)]
     if scenario.checkpoint is not None:
         notes += scenario.checkpoint.model.uneven(scenario.saving_topology)
     if zero := train.parallelism.zero_stage:

@@ -40,6 +40,9 @@ def of_keys(scenario: Scenario) -> Iterator[tuple[str, float]]:
         yield "loader.decode", samples * loader.decode.expected
     else:
         yield "loader.decode.rate", loader.decode.seconds(samples, nbytes)
+    for number, stage in enumerate(scenario.stages):
+        yield f"stages[{number}].arrivals", stage.count * stage.arrivals.expected
+        yield f"stages[{number}].compute", stage.count * stage.compute.expected
     costs = scenario.charges
     for name in ("lease", "put", "take", "transfer_latency", "barrier", "step"):
         yield f"costs.{name}", steps * getattr(costs, name)

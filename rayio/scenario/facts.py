@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rayio.units import BYTES, RATE, SECONDS, Dimension
+
+if TYPE_CHECKING:
+    from rayio.records.workflow import Workflow
 
 SHARE = Dimension("shares", '"7 %"', {"%": Decimal("0.01")}, ("%",), 1e9)
 RATIO = Dimension("ratios", '"1.5 ×"', {"×": Decimal(1)}, ("×",), 1e9)
@@ -51,6 +54,8 @@ class Observed:
     #: Written files, and the checkpoints that they are of.
     written_files: int = 0
     checkpoints: int = 0
+    #: What the processes of ``stages`` did, and when; None without stages.
+    workflow: Workflow | None = None
     requests: Requests = field(default_factory=lambda: Requests(np.zeros(0), 0.0))
 
 
@@ -69,6 +74,11 @@ class Measure:
     is_of_requests: bool = False
     #: Whether it needs ``size``.
     is_sized: bool = False
+
+
+def _of_stages(name: str) -> Callable[[Observed, float], float | None]:
+    """Return a function from a simulation to the sum of a number over its stages."""
+    return lambda o, _: None if o.workflow is None else sum(getattr(stage, name) for stage in o.workflow.stages)
 
 
 def _near(sizes: Array, nbytes: float) -> float | None:
@@ -122,6 +132,25 @@ FACTS: dict[str, Measure] = {
         COUNT, "files written of a checkpoint, all ranks", lambda o, _: _divided(o.written_files, o.checkpoints)
     ),
     "write_time": Measure(SECONDS, "time in writes, all writers", lambda o, _: o.write_seconds),
+    "processes": Measure(COUNT, "processes of all stages", _of_stages("processes")),
+    "stage_reads": Measure(COUNT, "read requests of all stages", _of_stages("reads")),
+    "stage_writes": Measure(COUNT, "write requests of all stages", _of_stages("writes")),
+    "stage_read_bytes": Measure(BYTES, "bytes read by all stages", _of_stages("read_bytes")),
+    "stage_written_bytes": Measure(BYTES, "bytes written by all stages", _of_stages("written_bytes")),
+    "stage_files": Measure(
+        COUNT, "files that stages read or write",
+        lambda o, _: None
+        if o.workflow is None
+        else sum(stage.files_read + stage.files_written for stage in o.workflow.stages),
+    ),
+    "workflow_time": Measure(
+        SECONDS, "from the first start of a process or rank to the last end",
+        lambda o, _: None if o.workflow is None else o.workflow.seconds,
+    ),
+    "workflow_io_time": Measure(
+        SECONDS, "time in which at least one process, worker or writer reads or writes",
+        lambda o, _: None if o.workflow is None else o.workflow.io_seconds,
+    ),
     "files": Measure(COUNT, "files of the dataset", lambda o, _: o.files),
     "file_bytes": Measure(BYTES, "size of a file, mean", lambda o, _: o.file_bytes),
     "dataset_bytes": Measure(BYTES, "size of all files", lambda o, _: o.files * o.file_bytes),

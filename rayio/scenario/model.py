@@ -17,6 +17,7 @@ from rayio.scenario.failures import Failures
 from rayio.scenario.loader import Loader
 from rayio.scenario.pace import Stragglers
 from rayio.scenario.published import Published
+from rayio.scenario.stages import Stages
 from rayio.scenario.storage import Storage, StorageParameters
 from rayio.scenario.sync import AllReduce, BarrierSync, NoSync
 from rayio.scenario.topology import Topology
@@ -50,6 +51,11 @@ class Scenario(Section):
     )
     failures: Annotated[Failures | None, BeforeValidator(none_is_null)] = Field(
         None, description="What dies during the run, and how it goes on; none is a run that a dead rank ends."
+    )
+    stages: Stages = Field(
+        (),
+        description="Processes that come and go during training: a list of stages, each with name, count, and what its "
+        "processes read, compute and write.",
     )
     trace: Trace = Field(default_factory=Trace, description="How finely spans are recorded.")
     expect: Expect = Field(

@@ -41,7 +41,13 @@ def to_markdown(schema: Schema) -> str:
     page = _Page(schema.get("$defs", {}))
     sections = {key: page.section(inner) or _named_section(inner) for key, inner in schema["properties"].items()}
     plain = {key: inner for key, inner in schema["properties"].items() if sections[key] is None}
-    lines = [_INTRODUCTION, "## The scenario itself", "", *page.table(plain, "", required=("name",))]
+    lines = [
+        _INTRODUCTION,
+        "## The scenario itself",
+        "",
+        *page.table(plain, "", required=("name",)),
+        *page.variants(plain, ""),
+    ]
     for key, section in sections.items():
         if section is not None:
             lines += ["", f"## {key}", "", _prose(section.get("description", "")), ""]
@@ -103,6 +109,14 @@ class _Page:
                     n: key for n, key in part.get("properties", {}).items() if n != "kind" or "const" not in key
                 }:
                     yield from ("", f"Keys of `{_name(part)}`:", "", *self.table(inner, ""))
+                    yield from self._inner(inner)
+
+    def _inner(self, properties: Schema) -> Iterator[str]:
+        """Yield a table for each key of a list's mappings that is a mapping itself."""
+        for key, value in properties.items():
+            for part in value.get("anyOf", ()):
+                if "title" in part and "properties" in part:
+                    yield from ("", f"Keys of `{key}`:", "", *self.table(part["properties"], f"{key}."))
 
     def _flat(self, properties: Schema, prefix: str) -> Iterator[tuple[str, Schema]]:
         for key, value in properties.items():

@@ -150,6 +150,15 @@ def of_checkpoint(run: Run) -> Iterator[Change]:
         )  # fmt: skip
 
 
+def of_stages(run: Run) -> Iterator[Change]:
+    """``stages``: no processes besides training, which share the modelled storage."""
+    if run.scenario.stages and run.modelled is not None:
+        yield Change(
+            "no stages", kind="removal", to=lambda scenario: scenario.model_copy(update={"stages": ()}),
+            words="no stages at the same time", helps=("input",),
+        )  # fmt: skip
+
+
 def of_evaluations(run: Run) -> Iterator[Change]:
     """``train.evaluate``: none."""
     if evaluation.phase_of(run.scenario) is not None:

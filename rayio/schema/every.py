@@ -35,5 +35,5 @@ class Every(Section):
 
     @property
     def by_clock(self) -> str:
-        """The period in seconds, as a user writes it."""
-        return f"{{seconds: {SECONDS.exact(self.seconds)}}}"
+        """The period in seconds, as a user writes it; empty without one."""
+        return "" if self.seconds is None else f"{{seconds: {SECONDS.exact(self.seconds)}}}"

@@ -15,7 +15,7 @@ from rayio.analyze.stalls import charged
 from rayio.analyze.transfers import READ, WRITTEN, transfers
 from rayio.analyze.untraced import measure_lives
 from rayio.analyze.verdict import loader_share
-from rayio.engines.recording import bounded, threads_note
+from rayio.engines.recording import bounded, on_ray_only
 from rayio.engines.virtual.simulation import simulate
 from rayio.errors import ExpectationError, LedgerError, RayioError
 from rayio.machine.speed import fixed_work_once
@@ -24,6 +24,7 @@ from rayio.model.engine import engine_named
 from rayio.model.ledger import Tally
 from rayio.model.plan import Plan
 from rayio.model.planning import plan_of
+from rayio.model.workflow import StageTally
 from rayio.predict.sizes import sample_bytes
 from rayio.records.doubts import Doubt
 from rayio.records.failures import Restart
@@ -36,6 +37,7 @@ from rayio.scenario.model import Scenario
 from rayio.scenario.origin import origin_of
 from rayio.scenario.workers import Autoscaled
 from rayio.session.survived import restoring, survived
+from rayio.session.worked import tallied, timed
 from rayio.trace.arrow import empty_table
 from rayio.trace.recorder import Recorder
 from rayio.trace.slices import Slices
@@ -76,9 +78,10 @@ def with_spans(
     trace, recorded = scenario.trace, recorder.recorded
     counts = TraceCounts(level=trace.level, resolution=trace.resolution, recorded=recorded, stored=recorded)
     of_steps = [OF_STEPS] if trace.level == "step" else []
-    notes = (*checks.idle(scenario), *of_steps, *threads_note(plan, "virtual"), *attempts.notes())
+    notes = (*checks.idle(scenario), *of_steps, *on_ray_only(plan, "virtual"), *attempts.notes())
     result = replace(result, trace=counts, notes=(*notes, *result.notes))
-    return conclude(result, scenario, plan, "virtual", tallies, restarts=attempts.restarts), spans
+    done = conclude(result, scenario, plan, "virtual", tallies, restarts=attempts.restarts, stages=attempts.stages)
+    return done, spans
 
 
 def numbers_of(
@@ -88,6 +91,7 @@ def numbers_of(
     if scenario.trace.level != "none":
         arrays = arrays_of(spans)
         measured = replace(noted(measure(arrays, shape)), failures=restoring(spans, shape.world_size))
+        measured = timed(measured, scenario, spans)
         if scenario.checkpoint is not None:
             saved, restored = transfers(spans, WRITTEN), transfers(spans, READ)
             measured = replace(measured, saved=saved, restored=restored)
@@ -98,7 +102,7 @@ def numbers_of(
         return measured
     steps = [tally.steps - tally.evaluation_steps for tally in tallies]
     samples = sum(tally.samples - tally.evaluation_samples for tally in tallies)
-    return noted(measure_lives(spans, shape, steps, samples))
+    return timed(noted(measure_lives(spans, shape, steps, samples)), scenario, spans)
 
 
 def conclude(
@@ -110,11 +114,12 @@ def conclude(
     error: BaseException | None = None,
     speed: Doubt | None = None,
     restarts: Sequence[Restart] = (),
+    stages: Sequence[StageTally] = (),
 ) -> RunResult:
     """Return the result with delivered samples, doubts, verdict and exit code; ``error`` ended the run, if not None.
 
     ``speed`` is the doubt about the machine's speed; on the virtual clock it is that of the costs. ``restarts`` are
-    those after failures.
+    those after failures, ``stages`` what the processes of each stage did.
     """
     if error is None:
         books = Books.of_json(ledger.close(plan.planned(), tallies).as_dict())
@@ -123,7 +128,7 @@ def conclude(
         books = replace(books, even=None, differences=())
     if scenario.dataset.external and not plan.modelled:
         books = replace(books, contents_verified=False)
-    result = survived(result, restarts)
+    result = tallied(survived(result, restarts), plan, stages, error)
     if restarts:
         books = replace(books, redone_steps=sum(restart.redone_steps for restart in restarts))
     skipped = books.skipped_samples or 0
@@ -165,6 +170,8 @@ def _verdict(
         return f"{type(error).__name__}: {error}", 1
     if not books.even:
         return f"samples were not delivered exactly once: {'; '.join(books.differences[:3])}", LedgerError.exit_code
+    if (workflow := result.workflow) is not None and not workflow.even:
+        return f"processes did not do what was planned: {'; '.join(workflow.differences[:3])}", LedgerError.exit_code
     if unmet := check_expectations(scenario.expect, result):
         return "; ".join(unmet), ExpectationError.exit_code
     return None, 0

@@ -10,7 +10,7 @@ from typing import Any
 from rayio.errors import ScenarioError
 from rayio.model.plan import Plan
 from rayio.reporter import SILENT, Reporter
-from rayio.scenario import checks, derive, evaluation
+from rayio.scenario import checks, derive, evaluation, stage_checks
 from rayio.scenario.external import check_unchanged
 from rayio.scenario.layers import layers_of
 from rayio.scenario.load import load
@@ -18,6 +18,7 @@ from rayio.scenario.model import Scenario
 from rayio.schema.choice import options_of
 from rayio.schema.fields import show
 from rayio.session.folders import Checkpoints, refuse_overlaps
+from rayio.session.stage_files import prepare_stages
 from rayio.storage.address import is_absolute, is_path, join, path_of, scheme_of
 from rayio.storage.stores.opening import STORES, gap_at, has_fsync, has_page_cache
 from rayio.storage.stores.paged import check_direct
@@ -69,10 +70,12 @@ def is_job() -> bool:
 
 
 def paths_of(scenario: Scenario) -> list[str]:
-    """Return the addresses in a scenario as written: dataset, evaluation, checkpoints; none for modelled ones."""
+    """Return the addresses in a scenario: dataset, evaluation, stages, checkpoints; none for modelled ones."""
     paths = [] if scenario.dataset.is_modelled else [scenario.dataset.path]
     if scenario.train.evaluate is not None and not scenario.dataset.is_modelled:
         paths.append(evaluation.path_of(scenario))
+    if not scenario.dataset.is_modelled:
+        paths += [stage_checks.path_of(scenario, stage) for stage in scenario.stages]
     return paths + ([scenario.checkpoint.path] if scenario.checkpoint is not None else [])
 
 
@@ -220,6 +223,7 @@ def prepare_files(scenario: Scenario, plan: Plan, base: str, reporter: Reporter)
         prepare_dataset(scenario, base, None, reporter)
     else:
         check_page_cache(scenario, base)
+    prepare_stages(plan, base, reporter)
     if checkpoints is not None:
         checkpoints.prepare(reporter)
     return plan, notes

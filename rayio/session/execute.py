@@ -207,7 +207,7 @@ class _Session:
         if scenario.trace.live and not chosen.is_virtual:
             self.progress_writer = ProgressWriter(
                 self.directory, reporter, scenario=scenario.name, engine=engine, ranks=self.plan.world_size,
-                planned_steps=self.planned_steps,
+                planned_steps=self.planned_steps, ranks_of_sample=self.shape.ranks_of_sample,
             )  # fmt: skip
         live = None if self.progress_writer is None else self.progress_writer.live
         self.engine = chosen(self.plan, Site(self.run_id, base, self.directory, reporter, address, live, resumed))
@@ -259,6 +259,8 @@ class _Session:
             return done
 
     def _prepare(self) -> None:
+        for text in () if self.scenario.failures is None else checks.never(self.scenario):
+            self.reporter.say(f"warning: {text}")
         if self.resumed is None:
             self.directory.make({})
             self.directory.write_scenario(to_yaml(self.scenario))
@@ -314,8 +316,9 @@ class _Session:
             hosts=tuple(sighting.host for sighting in outcome.before) or None,
         )  # fmt: skip
         speed = gate.speed_of_run(self.info)
-        restarts = outcome.restarts
-        result = conclude(result, self.scenario, self.plan, self.engine_name, tallies, error, speed, restarts)
+        result = conclude(
+            result, self.scenario, self.plan, self.engine_name, tallies, error, speed, outcome.restarts, outcome.stages
+        )
         self.directory.write_result(result)  # kept even if the interval fails
         is_doubted = blocking(result.doubts or (), INTERVAL)
         if engine_named(self.engine_name).is_virtual and error is None and not is_doubted:

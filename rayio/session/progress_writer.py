@@ -26,13 +26,22 @@ class ProgressWriter:
     """A writer of one run's progress."""
 
     def __init__(
-        self, directory: RunDirectory, reporter: Reporter, *, scenario: str, engine: str, ranks: int, planned_steps: int
+        self,
+        directory: RunDirectory,
+        reporter: Reporter,
+        *,
+        scenario: str,
+        engine: str,
+        ranks: int,
+        planned_steps: int,
+        ranks_of_sample: int = 1,
     ) -> None:
         self.directory = directory
         self.reporter = reporter
         begun = Live(
             state=STARTING, run=directory.name, scenario=scenario, engine=engine, started=now(), updated=now(),
             pid=os.getpid(), boot_id=boot_id(), ranks=ranks, planned_steps=planned_steps, time={}, waits={},
+            ranks_of_sample=ranks_of_sample,
         )  # fmt: skip
         self._watched = Watched(begun)
 

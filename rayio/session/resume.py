@@ -31,7 +31,8 @@ from rayio.session.dataset import base_folder, resolve
 from rayio.session.execute import run_session
 from rayio.session.result import Run
 from rayio.storage.address import join
-from rayio.trace.run_directory import INFO, RESULT, RunDirectory
+from rayio.trace.live_file import LIVE
+from rayio.trace.run_directory import INFO, LOG, RESERVED, RESULT, SCENARIO, SPANS, RunDirectory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,7 +64,8 @@ def start_or_resume(
     where = join(base_folder(scenario, root), path)
     directory = RunDirectory(where, scenario.stores)
     if directory.holds(INFO):
-        if "engine" in directory.info:
+        has_more = not {*directory.store.entries()} <= {INFO, SCENARIO, LOG, LIVE, RESERVED, SPANS}
+        if "engine" in directory.info or has_more or directory.store.sizes(SPANS):
             return resume(where, scenario, address=address, reporter=reporter)
         directory.store.remove_all()  # broke off before it began: there are no spans and no checkpoints
     return run(scenario, engine=engine, address=address, out=path, root=root, reporter=reporter)
@@ -141,6 +143,8 @@ def _resume(path: str, scenario: Scenario | None, address: str | None, reporter:
         raise StorageError(f"{path} is still running (pid {pid}): wait for it, or end it")
     if (host := str(info.get("host"))) != platform.node():
         reporter.warn(f"{path} was started on {host}: make sure that it is over there")
+    if own.stages:
+        raise ScenarioError(f"not yet: {path} has stages, whose processes cannot be resumed; start a new run")
     if scenario is not None and (key := _difference(own, scenario)):
         raise ScenarioError(
             f"{path} has another scenario: {key} differs; resume it without a scenario, or start a new run"

@@ -6,7 +6,8 @@ No span is dropped: ``recorded`` counts all added ones, and all drained ones mus
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import islice
 from struct import Struct
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
@@ -62,15 +63,22 @@ class _Codes(dict[str, int]):
 
 
 class _Writers:
-    """The registered roles as columns; rebuilt when more roles register."""
+    """The registered roles as columns; extended when more roles register."""
 
-    def __init__(self, registered: list[tuple[str, str, int, int | None]]) -> None:
-        roles, indexes = _Codes(), _Codes()
-        self.number = len(registered)
-        self._role = np.array([roles[role] for role, *_ in registered], np.int32)
-        self._index = np.array([indexes[index] for _, index, *_ in registered], np.int32)
-        self._node = np.array([node for *_, node, _ in registered], np.int32)
-        self._pid = np.array([-1 if pid is None else pid for *_, pid in registered], np.int32)
+    def __init__(self) -> None:
+        self._role_codes, self._index_codes = _Codes(), _Codes()
+        self.number = 0
+        self._role, self._index, self._node, self._pid = (np.zeros(0, np.int32) for _ in range(4))
+
+    def extend(self, registered: Iterable[tuple[str, str, int, int | None]]) -> None:
+        """Add the roles that registered since the last call; ``registered`` are all."""
+        new = [*islice(registered, self.number, None)]
+        self.number += len(new)
+        roles, indexes = self._role_codes, self._index_codes
+        self._role = _appended(self._role, [roles[role] for role, *_ in new])
+        self._index = _appended(self._index, [indexes[index] for _, index, *_ in new])
+        self._node = _appended(self._node, [node for *_, node, _ in new])
+        self._pid = _appended(self._pid, [-1 if pid is None else pid for *_, pid in new])
         #: True if a role is in another process than the recorder.
         self.are_elsewhere = bool((self._pid >= 0).any())
         self._roles, self._indexes = texts(roles), texts(indexes)
@@ -81,6 +89,10 @@ class _Writers:
 
     def pids(self, writer: NDArray[np.int32], own: NDArray[np.int32] | int) -> NDArray[np.int32]:
         return np.where(self._pid[writer] >= 0, self._pid[writer], own).astype(np.int32)
+
+
+def _appended(column: NDArray[np.int32], values: list[int]) -> NDArray[np.int32]:
+    return np.concatenate([column, np.array(values, np.int32)])
 
 
 class Recorder:
@@ -103,7 +115,7 @@ class Recorder:
         self._drained_rows = 0
         self._writers: dict[tuple[str, str, int, int | None], int] = {}
         self._lock = Lock()
-        self._described: _Writers | None = None
+        self._described = _Writers()
         self._names = _Codes({name: code for code, name in enumerate(SPANS)})
         self._statuses = _Codes({status: code for code, status in enumerate(STATUSES)})
         self._adders = self._made_adders()
@@ -255,8 +267,8 @@ class Recorder:
         }
 
     def _table(self, number: int, columns: dict[str, Any]) -> pa.Table:
-        if self._described is None or self._described.number < len(self._writers):
-            self._described = _Writers(list(self._writers))
+        if self._described.number < len(self._writers):
+            self._described.extend(list(self._writers))
         role, index, node = self._described.of(columns["writer"])
         if self._described.are_elsewhere:
             columns = columns | {"pid": self._described.pids(columns["writer"], columns.get("pid", self.pid))}

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 2
 
 #: Roles. A reader is named by its rank and its number there ("3-1"), the queue of a rank's evaluations "3-eval", others
-#: by one number ("3"). ``pool`` is a node that comes and goes.
-ROLES = ("reader", "queue", "rank", "checkpoint_writer", "barrier", "storage", "network", "pool", "cache", "layer")
+#: by one number ("3"). ``pool`` is a node that comes and goes. ``stage`` is a process of ``stages``, named by its
+#: stage and its number there ("simulate-3").
+ROLES = (
+    "reader", "queue", "rank", "checkpoint_writer", "barrier", "storage", "network", "pool", "cache", "layer", "stage",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +39,15 @@ REQUESTS = ("io.open", "io.read", "io.write", "io.fsync")
 REQUEST_LANE = 2
 
 #: Roles that issue requests.
-_REQUESTING = {"reader": REQUEST_LANE, "rank": REQUEST_LANE, "checkpoint_writer": REQUEST_LANE}
+_REQUESTING = dict.fromkeys(("reader", "rank", "checkpoint_writer", "stage"), REQUEST_LANE)
 
 #: Failed requests that were repeated are on separate lanes, from this one on.
 RETRY_LANE = 1 << 9
-_RETRYING = {"reader": RETRY_LANE, "rank": RETRY_LANE, "checkpoint_writer": RETRY_LANE}
+_RETRYING = dict.fromkeys(("reader", "rank", "checkpoint_writer", "stage"), RETRY_LANE)
 
 #: Delays by layers of storage are on this lane.
 DELAY_LANE = 3 << 8
-_DELAYED = {"reader": DELAY_LANE, "rank": DELAY_LANE, "checkpoint_writer": DELAY_LANE}
+_DELAYED = dict.fromkeys(("reader", "rank", "checkpoint_writer", "stage"), DELAY_LANE)
 
 #: Spans of other libraries (see ``rayio.trace.otel``) are on this lane and above, one lane per thread; their names are
 #: free, and results ignore them.
@@ -73,7 +76,7 @@ SPANS: dict[str, SpanName] = {
     "decode": SpanName(
         {"reader": 0, "rank": 1}, "preprocessing of one batch; with the bytes that real decoding went through"
     ),
-    "overshoot": SpanName({"reader": 0, "rank": 0}, "a sleep woke this much late; never counted as work"),
+    "overshoot": SpanName({"reader": 0, "rank": 0, "stage": 0}, "a sleep woke this much late; never counted as work"),
     "put": SpanName(
         {"reader": 0},
         "transfer, worker → queue: one batch into the object store, where an engine knows it (the virtual one)",
@@ -108,9 +111,16 @@ SPANS: dict[str, SpanName] = {
     "deserialise": SpanName(
         {"checkpoint_writer": 0}, "what checkpoint.engine takes in addition to the requests of reading"
     ),
-    "verify": SpanName({"checkpoint_writer": 0}, "comparing the bytes of a checkpoint file with what was written"),
+    "verify": SpanName(
+        {"checkpoint_writer": 0, "stage": 0}, "comparing the bytes of a file with what was written there"
+    ),
+    "stage_read": SpanName({"stage": 0}, "the read requests of one file, by a process of a stage"),
+    "stage_compute": SpanName({"stage": 0}, "a process of a stage computes, before a file that it writes"),
+    "stage_write": SpanName({"stage": 0}, "the write requests of one file, by a process of a stage"),
     "lost": SpanName(
-        dict.fromkeys(("reader", "queue", "checkpoint_writer", "barrier", "storage", "network", "cache", "layer"), 1),
+        dict.fromkeys(
+            ("reader", "queue", "checkpoint_writer", "barrier", "storage", "network", "cache", "layer", "stage"), 1
+        ),
         "from when a killed actor was last heard until it was started again: what it recorded in between is gone",
     ),
     "sample": SpanName({"reader": 1, "rank": 1}, "level sample: one sample was read (see Env.read)"),
@@ -129,7 +139,7 @@ SPANS: dict[str, SpanName] = {
         "is charged to, and `why`",
     ),
     "life": SpanName(
-        {"rank": 1, "reader": 1, "queue": 1, "checkpoint_writer": 1, "barrier": 1, "storage": 1},
+        {"rank": 1, "reader": 1, "queue": 1, "checkpoint_writer": 1, "barrier": 1, "storage": 1, "stage": 1},
         "a role's whole life, one span per attempt",
     ),
 }

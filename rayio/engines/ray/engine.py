@@ -123,7 +123,7 @@ class RayEngine:
             outcome = self.outcome
             for tally in group.tallies:
                 outcome.tallies[tally.rank] = tally
-            outcome.recorded = group.recorded
+            outcome.recorded, outcome.stages = group.recorded, group.stage_tallies
             outcome.restarts = group.survival.attempts.restarts
             outcome.notes += [*(_restarted(restart) for restart in group.restarts), *drifts(group.clocks)]
             outcome.notes += [*group.vigil.notes, *(() if group.team is None else group.team.notes)]

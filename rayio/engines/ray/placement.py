@@ -128,10 +128,10 @@ def _packed(plan: Plan, kind: Kind, roles: Iterable[tuple[int, tuple[int, ...]]]
 
 
 def num_processes(plan: Plan) -> int:
-    """Return the number of processes on present nodes: actors, barrier, collector, workers of loaders."""
+    """Return the number of processes on present nodes: actors, barrier, collector, workers of loaders, stages."""
     workers = 0 if _has_roles(plan) else plan.world_size * plan.loader.num_workers
     here = [spec for spec in actors(plan) if spec.kind != "reader" or spec.node < plan.cluster.all_nodes]
-    return len(here) + 1 + plan.has_barrier + workers
+    return len(here) + 1 + plan.has_barrier + workers + (plan.workflow.most_at_once + 1 if plan.workflow else 0)
 
 
 @dataclass(frozen=True, slots=True)

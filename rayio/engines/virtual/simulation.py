@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, ClassVar
 
 from rayio.engines.in_process import InProcess
-from rayio.engines.recording import Recording, bounded, threads_note
+from rayio.engines.recording import Recording, bounded, on_ray_only
 from rayio.engines.virtual.clock import VirtualKernel
 from rayio.kinds import LOADERS
 from rayio.model.attempts import Attempts, DeadError, Death, Saved
@@ -68,7 +68,7 @@ def _attempt(attempts: Attempts, recorder: Recorder, watch: Callable[[], None] |
         roles = InProcess(
             plan, kernel, recorder, attempts.tallies, costs=plan.costs, loader=LOADERS[MODELLED],
             cores=cores_of(kernel, plan.cluster, plan.costs.cpu), clock=kernel,
-            saved=None if plan.failures is None else attempts.saved,
+            saved=None if plan.failures is None else attempts.saved, stages=attempts.stages,
         )  # fmt: skip
         try:
             kernel.run(roles.run())
@@ -95,7 +95,7 @@ class VirtualEngine:
     def __init__(self, plan: Plan, site: Site) -> None:
         self.plan = bounded(plan)
         self.outcome = Outcome.of(plan)
-        self.outcome.notes += threads_note(plan, "virtual")
+        self.outcome.notes += on_ray_only(plan, "virtual")
         if (kind := plan.loader.kind) != MODELLED:
             self.outcome.notes.append(
                 f"loader.kind={kind}: the virtual clock models loaders as kind {MODELLED}: with the same workers, "
@@ -115,7 +115,8 @@ class VirtualEngine:
         """See ``rayio.model.engine.Engine``."""
         recording = self._recording
         attempts = simulate(self.plan, recording.recorder, self.outcome.tallies, lambda: watch(recording.look(), None))
-        self.outcome.restarts, self.outcome.notes = attempts.restarts, [*self.outcome.notes, *attempts.notes()]
+        self.outcome.restarts, self.outcome.stages = attempts.restarts, attempts.stages
+        self.outcome.notes += attempts.notes()
 
     def close(self) -> None:
         """See ``rayio.model.engine.Engine``."""

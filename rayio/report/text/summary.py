@@ -23,7 +23,7 @@ from rayio.records.origin import (
 )
 from rayio.records.run_result import Between, Books, Imported, RunResult, Statistics
 from rayio.records.scaling import PoolUse
-from rayio.report.text import failures
+from rayio.report.text import failures, workflow
 from rayio.report.text.doubts import warnings
 from rayio.report.text.terms import seconds
 from rayio.scenario.expect import Condition
@@ -76,6 +76,7 @@ def summary(result: RunResult, *, run: Path | str | None = None) -> str:
     """
     lines = [_title(result), *_origin(result), "", *_numbers(result)]
     lines += ["", *survived] if (survived := failures.lines(result)) else []
+    lines += ["", *stages] if (stages := workflow.lines(result)) else []
     lines += ["", *times] if (times := _percentiles(result)) else []
     lines += ["", *points] if (points := dlio_points(result.imported)) else []
     lines += ["", *_books(result)]

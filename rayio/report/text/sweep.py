@@ -16,7 +16,22 @@ SHOWN_REASONS = 3
 #: The fewest characters of a swept value, even in a narrow terminal.
 SHORTEST_VALUE = 8
 
-HEAD = ("AU", "samples/s", "data loading", "readers", "memory", "")
+_HEAD = ("AU", "samples/s", "data loading", "readers", "memory", "")
+
+
+def head(points: Sequence[TablePoint]) -> tuple[str, ...]:
+    """Return the titles of the columns after the swept values; goodput if runs had failures, which AU does not show."""
+    return (_HEAD[0], "goodput", *_HEAD[1:]) if _has_goodput(points) else _HEAD
+
+
+def rows_of(points: Sequence[TablePoint]) -> list[list[str]]:
+    """Return the cells of points, as :func:`head` has titles."""
+    has_goodput = _has_goodput(points)
+    return [_cells(point, has_goodput=has_goodput) for point in points]
+
+
+def _has_goodput(points: Sequence[TablePoint]) -> bool:
+    return any(point.goodput is not None for point in points)
 
 
 def short_names(keys: Sequence[str]) -> list[str]:
@@ -25,14 +40,15 @@ def short_names(keys: Sequence[str]) -> list[str]:
     return [last if lasts.count(last) == 1 else key for key, last in zip(keys, lasts, strict=True)]
 
 
-def cells(point: TablePoint) -> list[str]:
-    """Return a point's cells: its values, AU, samples/s, exposed data loading, workers, memory, remarks."""
+def _cells(point: TablePoint, *, has_goodput: bool) -> list[str]:
+    """Return a point's cells: its values, AU, goodput, samples/s, exposed data loading, workers, memory, remarks."""
     au = "-" if point.au is None else f"{100 * point.au:.1f} %"
     if point.au is not None and point.au_half is not None:
         au = f"{100 * point.au:.1f} ± {100 * point.au_half:.1f} %"
     return [
         *point.values,
         au,
+        *(["-" if point.goodput is None else f"{100 * point.goodput:.1f} %"] if has_goodput else []),
         "-" if point.samples_per_second is None else f"{point.samples_per_second:,.1f}",
         "-" if point.data_wait_share is None else f"{100 * point.data_wait_share:.1f} %",
         "-" if point.readers is None else f"{point.readers:,}",
@@ -53,11 +69,11 @@ def text(table: SweepTable, width: int = 100) -> str:
     If there are more than :data:`SHOWN_POINTS` points, it has the Pareto front and the first others.
     """
     points = shown(table)
-    rows = [cells(point) for point in points]
-    head = [*short_names(table.keys), *HEAD]
-    _shorten([head, *rows], len(table.keys), width)
-    wide = [max(len(head[n]), *(len(row[n]) for row in rows)) for n in range(len(head) - 1)]
-    lines = [_line(head, wide, width), *(_line(row, wide, width) for row in rows)]
+    rows = rows_of(points)
+    titles = [*short_names(table.keys), *head(points)]
+    _shorten([titles, *rows], len(table.keys), width)
+    wide = [max(len(titles[n]), *(len(row[n]) for row in rows)) for n in range(len(titles) - 1)]
+    lines = [_line(titles, wide, width), *(_line(row, wide, width) for row in rows)]
     if (left := len(table.points) - len(points)) > 0:
         lines.append(f"  and {counted(left, 'more point')}: all are in sweep.csv")
     return "\n".join([*lines, "", *conclusions(table)])

@@ -71,6 +71,7 @@ def _observed(scenario: Scenario, spans: pd.DataFrame, result: RunResult) -> Obs
         steps_per_epoch=derive.uncapped_steps(scenario)[0],
         demand=derive.read_demand(scenario),
         written_files=int((writes.name == "write").sum()),
+        workflow=result.workflow,
         checkpoints=len(writes[["epoch", "step"]].drop_duplicates()),
     )
 

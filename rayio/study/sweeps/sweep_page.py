@@ -14,7 +14,7 @@ from rayio.report.figures_page import Figures
 from rayio.report.markup import escape
 from rayio.report.page import NOTHING_OUTSIDE, document
 from rayio.report.sections import section
-from rayio.report.text.sweep import HEAD, cells, conclusions, short_names
+from rayio.report.text.sweep import conclusions, head, rows_of, short_names
 from rayio.report.text.terms import counted
 from rayio.study.sweeps import choices, sweep_figures
 from rayio.study.sweeps.swept import Sweep
@@ -27,6 +27,11 @@ _DEFINITIONS = {
         "AU",
         "accelerator utilisation: time of compute / time of steps, in the measured window, mean over ranks; ± is half "
         "the 95 % interval of the mean over repeats (Student's t)",
+    ),
+    "goodput": (
+        "goodput",
+        "compute that counts, of the wall time of all planned ranks; a column if runs had failures, which AU does not "
+        "show",
     ),
     "knee": (
         "knee",
@@ -140,10 +145,10 @@ def _costs(sweep: Sweep) -> str:
 def _points(sweep: Sweep, names: list[str]) -> str:
     points = sweep.table.points
     wrong = [point for point in points[LISTED_POINTS:] if point.status in (IMPOSSIBLE, FAILED)]
-    rows = [cells(point) for point in [*points[:LISTED_POINTS], *wrong[:LISTED_POINTS]]]
-    left = len(sweep.points) - len(rows)
+    listed = [*points[:LISTED_POINTS], *wrong[:LISTED_POINTS]]
+    left = len(sweep.points) - len(listed)
     more = f'<p class="lead">{left:,} more points are in sweep.csv.</p>' if left > 0 else ""
-    return tables.table([*names, *HEAD], rows, "worded") + more
+    return tables.table([*names, *head(listed)], rows_of(listed), "worded") + more
 
 
 def _shared(sweep: Sweep) -> str:

@@ -14,15 +14,19 @@ from rayio.study.sweeps.sweep_rows import Point
 def table_of(keys: Sequence[str], points: Sequence[Point], knee: Point | None, front: Sequence[Point]) -> SweepTable:
     """Return the table of a sweep over some keys; ``knee`` and ``front`` are some of its points."""
     on_front = {id(point) for point in front}
+    has_failures = any(result.failures is not None for point in points for result in point.measured)
     return SweepTable(
         keys=tuple(keys),
-        points=tuple(_row(point, is_knee=point is knee, is_on_front=id(point) in on_front) for point in points),
+        points=tuple(
+            _row(point, is_knee=point is knee, is_on_front=id(point) in on_front, has_failures=has_failures)
+            for point in points
+        ),
         cheapest=_cheapest(points),
         warnings=tuple(_warnings(points)),
     )
 
 
-def _row(point: Point, *, is_knee: bool, is_on_front: bool) -> TablePoint:
+def _row(point: Point, *, is_knee: bool, is_on_front: bool, has_failures: bool) -> TablePoint:
     au, half = point.spread("au") or (None, None)
     return TablePoint(
         values=tuple(map(written, point.values)),
@@ -36,6 +40,7 @@ def _row(point: Point, *, is_knee: bool, is_on_front: bool) -> TablePoint:
         error=point.error,
         is_knee=is_knee,
         is_on_front=is_on_front,
+        goodput=point.mean("goodput") if has_failures else None,
     )
 
 

@@ -18,6 +18,7 @@ from rayio.engines.ray.cluster.control import GCS, Control, is_of
 from rayio.engines.ray.transport.remote import plain
 from rayio.errors import RayioError
 from rayio.machine.oom import oom_kills, why_killed
+from rayio.model.workflow import CONDUCTOR
 from rayio.signals import within
 
 #: Seconds for Ray to explain an actor's death.
@@ -56,6 +57,14 @@ class Deaths:
             return f"killed, or its Ray node on {node['NodeManagerHostname']} was lost"
         hosts = {node["NodeManagerHostname"]} if node is not None else {n["NodeManagerHostname"] for n in nodes}
         return self._killed(hosts)
+
+    def over(self, name: str, error: RayError) -> str:
+        """Return a line on the death of a rank, or of the actor that starts processes of stages, which ends the run."""
+        text = (
+            f"{name} died ({self.why(name, error)}); a rank is not restarted: the run is over; its spans are in the "
+            "run directory"
+        )
+        return text.replace("a rank is", "they are") if name == CONDUCTOR else text
 
     def why_collector(self, error: RayError) -> str:
         """Return the cause of the collector's death; it is on the driver's host."""
@@ -135,6 +144,12 @@ def logged(folder: Path, text: bytes) -> bool:
     except OSError:
         return False
     return False
+
+
+def late(names: Sequence[str], number: int, seconds: float) -> str:
+    """Return a line on actors that have not started in time, of ``number`` ones."""
+    shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    return f"{len(names)} of {number} actors have not started within {seconds:g} s (cluster.start_deadline): {shown}"
 
 
 def first_line(error: BaseException) -> str:

@@ -16,10 +16,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 from rayio.engines.ray.actors import shells
 from rayio.engines.ray.actors.birth import Birth
 from rayio.engines.ray.actors.collector import Collector
-from rayio.engines.ray.actors.deaths import Deaths, first_line
+from rayio.engines.ray.actors.deaths import Deaths, first_line, late
 from rayio.engines.ray.actors.servers import BarrierActor, LayerServer, StorageServer
 from rayio.engines.ray.actors.showing import Showing
 from rayio.engines.ray.actors.staff import Team, is_first
+from rayio.engines.ray.actors.stages import LIVING, SPENDING, StagesActor
 from rayio.engines.ray.actors.survival import Survival
 from rayio.engines.ray.cluster.connect import Connection
 from rayio.engines.ray.cluster.room import room_for
@@ -34,6 +35,7 @@ from rayio.model.ledger import Tally
 from rayio.model.plan import Plan
 from rayio.model.sighting import Sighting
 from rayio.model.standing import Vigil
+from rayio.model.workflow import CONDUCTOR, StageTally
 from rayio.records.running import Live
 from rayio.reporter import SILENT
 from rayio.signals import hold, within
@@ -101,8 +103,8 @@ class ActorGroup:
         #: The actors' entries of run.json.
         self.actors: list[dict[str, Any]] = []
         self.deaths = Deaths(self.control, self.actors)
-        #: Consumption of ranks that ended or answered.
-        self.tallies: list[Tally] = []
+        #: Consumption of ranks that ended or answered; and what stages did.
+        self.tallies, self.stage_tallies = list[Tally](), list[StageTally]()
         self.restarts: list[dict[str, Any]] = []
         #: The readers that scale, or None.
         self.team: Team | None = None
@@ -133,10 +135,9 @@ class ActorGroup:
             self.plan.world_size,
         )  # fmt: skip
         if self.plan.has_barrier:
-            birth = self._birth("barrier", 0, ())
-            self.handles["barrier"] = self._actor(
-                BarrierActor, "barrier", self._bundle(0), -1, birth, concurrency=shells.MAX_CONCURRENCY
-            )
+            self._serve(BarrierActor, "barrier", -1)
+        if self.plan.workflow:
+            self._serve(StagesActor, CONDUCTOR, 0, self.group)
         scaling = self.plan.loader.scaling
         for spec in self.specs:
             if scaling is None or spec.kind != "reader" or is_first(spec, scaling.min):
@@ -154,6 +155,10 @@ class ActorGroup:
                 slots,
                 say,
             )
+
+    def _serve(self, cls: type, name: str, retries: int, *args: Any) -> None:
+        where, birth, concurrency = self._bundle(0), self._birth(name, 0, ()), shells.MAX_CONCURRENCY
+        self.handles[name] = self._actor(cls, name, where, retries, birth, *args, concurrency=concurrency)
 
     def _lived(self, node: int, requested: int, up: int | None, gone: int) -> None:
         """Report the life of a pool node; a new node of its number begins afresh."""
@@ -239,11 +244,7 @@ class ActorGroup:
                     raise ClusterError(self.deaths.not_started(names_by_reference[reference], error)) from None
             if waiting and time.monotonic() > deadline:
                 names = sorted(names_by_reference[reference] for reference in waiting)
-                shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-                raise ClusterError(
-                    f"{len(names)} of {len(names_by_reference)} actors have not started within "
-                    f"{self.plan.cluster.start_deadline:g} s (cluster.start_deadline): {shown}"
-                )
+                raise ClusterError(late(names, len(names_by_reference), self.plan.cluster.start_deadline))
             if waiting and time.monotonic() - reported > 5:
                 reported = time.monotonic()
                 say(f"{len(names_by_reference) - len(waiting)} of {len(names_by_reference)} actors have started")
@@ -267,7 +268,7 @@ class ActorGroup:
 
     def _attempt(self, watch: Watch) -> Death | None:
         """Run an attempt; return the death that ended it, if one did."""
-        lives = {handle.run.remote(): name for name, handle in self.handles.items() if name.startswith("rank-")}
+        lives = {handle.run.remote(): name for name, handle in self.handles.items() if name.startswith(LIVING)}
         rounds = Rounds(self.plan, self.specs, self.handles, self.actors, self.anchor.here(), self.vigil)
         try:
             return self._live(lives, rounds, watch)
@@ -283,17 +284,14 @@ class ActorGroup:
             self.survival.strike()
             for reference in done:
                 try:
-                    self.tallies += ray.get(reference)
+                    (self.stage_tallies if lives[reference] == CONDUCTOR else self.tallies).extend(ray.get(reference))
                 except RayTaskError as error:
                     raise plain(error) from None
                 except RayError as end:  # various classes: Ray reports its own kills for memory in another one
-                    self.survival.look()
+                    self.survival.look(is_late=True)
                     if self.survival.is_possible:
                         return self.survival.death_of(lives[reference])
-                    raise RunError(
-                        f"{lives[reference]} died ({self.deaths.why(lives[reference], end)}); a rank is not restarted: "
-                        "the run is over; its spans are in the run directory"
-                    ) from None
+                    raise RunError(self.deaths.over(lives[reference], end)) from None
             if waiting:
                 self.survival.look()
                 progress = self._progress()
@@ -367,7 +365,7 @@ class ActorGroup:
     def _flush(self) -> None:
         here = set() if "collector" in self.silent else self.handles.keys() - self.silent  # nobody else takes spans
         layers = [spec.name for spec in self.specs if spec.kind == "layer"]
-        references = [self.handles[name].spent.remote() for name in ("barrier", *layers, "collector") if name in here]
+        references = [self.handles[name].spent.remote() for name in (*SPENDING, *layers) if name in here]
         references += [
             self.handles[s.name].flush.remote() for s in self.specs if s.kind not in SERVERS and s.name in here
         ]

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from rayio.engines.ray.cluster.connect import Connection
 from rayio.engines.ray.cluster.control import Control
 from rayio.engines.ray.cluster.lost import await_loss, lost_nodes
 from rayio.engines.ray.placement import SERVERS, ActorSpec
+from rayio.engines.ray.transport.remote import plain
 from rayio.errors import RunError
 from rayio.model.attempts import Attempts, BrokenOffError, Death, Resumed, Saved
 from rayio.model.ledger import Tally
@@ -113,15 +114,16 @@ class Survival:
             self._struck = death
             self._kill(death.kind, death.number)
 
-    def look(self) -> None:
-        """Look whether Ray and its nodes live.
+    def look(self, *, is_late: bool = False) -> None:
+        """Look whether Ray and its nodes live; ``is_late`` if a rank has died, and its node perhaps too.
 
         Raises:
             ClusterError: Ray does not, or a node is gone that the run cannot go on without.
             RunError: a node is gone; BrokenOffError if the run goes on with the others.
         """
         group, section = self.group, self.group.plan.failures
-        if section is not None and self.is_possible and (lost := lost_nodes(group.control, group.homes)):
+        lost = lost_nodes(group.control, group.homes, is_late=is_late) if self.is_possible else {}
+        if section is not None and lost:
             number, node = min(lost.items())
             group.silent |= {actor["name"] for actor in group.actors if actor.get("ray_node") in lost.values()}
             await_loss(group.control, {*lost.values()}, len(group.connection.nodes), section.rejoin)
@@ -233,9 +235,15 @@ class Survival:
         """Call the collector.
 
         Raises:
-            RunError: it does not answer.
+            RunError: it does not answer, or it died.
         """
         reference = getattr(self.group.handles["collector"], method).remote(*arguments)
         if not self.group.control.answers([reference], ANSWER_SECONDS):
             raise RunError("the collector does not answer: a rank died, and nobody knows the newest checkpoint")
-        return ray.get(reference)
+        try:
+            return ray.get(reference)
+        except RayTaskError as error:
+            raise plain(error) from None
+        except RayError:
+            self.group.silent.add("collector")
+            raise self.broken_off("collector", 0, "the collector died with a rank; start the run again") from None

@@ -1,0 +1,339 @@
+"""Stages: processes that come and go, on every engine with the same requests."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import rayio
+from rayio.analyze.workflow import activity
+from rayio.engines import local
+from rayio.engines.virtual.simulation import simulate
+from rayio.errors import DataError, ScenarioError, StorageError
+from rayio.model.attempts import Attempts, Saved
+from rayio.model.plan import Plan
+from rayio.model.planning import plan_of
+from rayio.model.workflow import StageTally
+from rayio.records.workflow import StageResult, Workflow
+from rayio.report.tables import workflow as table_of
+from rayio.reporter import SILENT
+from rayio.scenario.model import Scenario
+from rayio.session.conclude import _verdict, in_memory
+from rayio.session.stage_files import prepare_stages
+from rayio.session.worked import tallied
+from rayio.trace.recorder import Recorder
+from scenarios import scenario
+
+#: A system whose requests take 1 ms and whose bytes take 1 us each, and nothing else.
+PLAIN = {"first_byte": "1 ms", "connection_bandwidth": "1 MB/s", "bandwidth": "1 TB/s"}
+
+Row = dict[str, Any]
+
+
+def workflow(stages: list[dict[str, Any]], **overrides: Any) -> Scenario:
+    return scenario(stages=stages, storage={"model": PLAIN}, **overrides)
+
+
+def virtual(wanted: Scenario) -> tuple[Plan, list[StageTally], list[Row]]:
+    """Give the plan, what stages did and the spans of their processes."""
+    plan = plan_of(wanted, modelled=True)
+    recorder = Recorder()
+    done = simulate(plan, recorder, plan.tallies())
+    return plan, done.stages, rows_of(recorder)
+
+
+def rows_of(recorder: Recorder) -> list[Row]:
+    spans = recorder.drain()
+    assert spans is not None
+    return sorted((row for row in spans.to_pylist() if row["role"] == "stage"), key=lambda row: row["start_ns"])
+
+
+def on_disk(wanted: Scenario, root: Path) -> tuple[list[StageTally], list[Row]]:
+    """Give the same of a run in this process with real files below ``root``."""
+    plan = plan_of(wanted, modelled=False)
+    rayio.generate(wanted, root=root)
+    prepare_stages(plan, str(root), SILENT)
+    recorder, attempts = Recorder(), Attempts(plan, plan.tallies(), Saved(plan.world_size))
+    local.run(plan, recorder, root, attempts.tallies, attempts=attempts)
+    return attempts.stages, rows_of(recorder)
+
+
+def requests(rows: list[Row]) -> dict[str, list[tuple[str, int, int]]]:
+    """Give the reads and writes of each process in order: name, bytes and requests."""
+    made = defaultdict[str, list[tuple[str, int, int]]](list)
+    for row in rows:
+        if row["name"] in ("stage_read", "stage_write"):
+            made[row["index"]].append((row["name"], row["bytes"], row["requests"]))
+    return dict(made)
+
+
+def lives(rows: list[Row]) -> dict[str, tuple[float, float]]:
+    """Give the begin and the end of each process in milliseconds."""
+    return {
+        row["index"]: (row["start_ns"] / 1e6, (row["start_ns"] + row["duration_ns"]) / 1e6)
+        for row in rows if row["name"] == "life"
+    }  # fmt: skip
+
+
+def test_a_process_reads_then_computes_and_writes_in_turns() -> None:
+    stage = {
+        "name": "one", "count": 1, "reads": {"size": "3000 B"}, "compute": "10 ms",
+        "writes": {"files": 2, "size": "1 KB"},
+    }  # fmt: skip
+    _, tallies, rows = virtual(workflow([stage]))
+    times = [(row["name"], row["start_ns"] / 1e6, row["duration_ns"] / 1e6) for row in rows if row["name"] != "life"]
+    assert times == [
+        ("stage_read", 0, 4), ("stage_compute", 4, 5), ("stage_write", 9, 2), ("stage_compute", 11, 5),
+        ("stage_write", 16, 2),
+    ]  # fmt: skip
+    assert tallies == [StageTally(1, 1, 1, 3000, 2, 2, 2000)]
+
+
+def test_processes_arrive_one_after_another_and_wait_for_room() -> None:
+    _, _, rows = virtual(workflow([{"name": "a", "count": 4, "arrivals": "3 ms", "compute": "10 ms", "at_once": 2}]))
+    assert lives(rows) == {"a-0": (0, 10), "a-1": (3, 13), "a-2": (10, 20), "a-3": (13, 23)}
+
+
+def test_a_stage_begins_after_others_or_follows_one_in_step() -> None:
+    stages = [
+        {"name": "a", "count": 4, "arrivals": "3 ms", "compute": "10 ms", "writes": {"size": "1 KB"}},
+        {"name": "b", "count": 2, "follows": "a", "reads": {"of": "a"}},
+        {"name": "c", "count": 8, "follows": "a", "compute": "1 ms"},
+        {"name": "d", "count": 1, "after": ["b", "c"], "compute": "1 ms"},
+    ]
+    found = lives(virtual(workflow(stages))[2])
+    assert [found[f"a-{n}"][1] for n in range(4)] == [12, 15, 18, 21]
+    assert found["b-0"] == (12, 14)
+    assert found["b-1"] == (18, 20), "process 1 of 2 follows process 2 of 4"
+    assert [found[f"c-{n}"][0] for n in range(8)] == [12, 12, 15, 15, 18, 18, 21, 21]
+    assert found["d-0"] == (22, 23)
+
+
+def test_a_process_reads_the_files_that_its_partner_wrote() -> None:
+    """Files of different sizes show whose they are; so do the planned sums, which are computed for all at once."""
+    stages = [
+        {"name": "a", "count": 6, "writes": {"files": 2, "size": {"kind": "uniform", "low": 1, "high": 9000}}},
+        {"name": "b", "count": 3, "follows": "a", "reads": {"of": "a"}},
+    ]
+    plan, tallies, rows = virtual(workflow(stages))
+    made = {name: [nbytes for _, nbytes, _ in each] for name, each in requests(rows).items()}
+    assert [made[f"b-{number}"] for number in range(3)] == [made["a-0"], made["a-2"], made["a-4"]]
+    assert len({tuple(sizes) for sizes in made.values()}) == 6
+    assert tallies == plan.workflow.planned()
+
+
+def test_stages_and_ranks_share_one_storage() -> None:
+    """The shared bandwidth serves who comes first: 1 MB of a process delay a rank's first batch by a second."""
+    shared = {"first_byte": "0 s", "connection_bandwidth": "1 GB/s", "bandwidth": "1 MB/s"}
+    stages = [{"name": "a", "count": 1, "reads": {"size": "1 MB"}}]
+    alone, both = (in_memory(scenario(storage={"model": shared}, stages=some)) for some in ([], stages))
+    waited = [result.time.data_wait or 0.0 for result in (alone, both)]
+    assert waited[1] == pytest.approx(waited[0] + 2 * 1.0, rel=0.05), "of two ranks"
+
+
+@st.composite
+def stages_of(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Draw one to three stages, of which each may wait for, follow and read an earlier one."""
+    size = st.sampled_from(["700 B", {"kind": "uniform", "low": 1, "high": 3000}])
+    requested = st.sampled_from([None, 300, 1 << 20])
+    made: list[dict[str, Any]] = []
+    for number in range(draw(st.integers(1, 3))):
+        stage: dict[str, Any] = {
+            "name": f"s{number}", "count": draw(st.integers(1, 5)), "at_once": draw(st.sampled_from([None, 1, 2])),
+            "arrivals": draw(st.sampled_from(["0 s", "1 ms"])), "compute": draw(st.sampled_from(["0 s", "1 ms"])),
+        }  # fmt: skip
+        if draw(st.booleans()):
+            stage["writes"] = {"files": draw(st.integers(1, 3)), "size": draw(size), "request_bytes": draw(requested)}
+        before: dict[str, Any] | None = None
+        is_linked = draw(st.booleans())
+        if made and is_linked:
+            before = draw(st.sampled_from(made))
+        if before is not None:
+            stage |= {"follows": before["name"]} if draw(st.booleans()) else {"after": [before["name"]]}
+        if before is not None and "writes" in before and draw(st.booleans()):
+            stage["reads"] = {"of": before["name"], "request_bytes": draw(requested)}
+        elif draw(st.booleans()):
+            stage["reads"] = {"files": draw(st.integers(1, 3)), "size": draw(size), "request_bytes": draw(requested)}
+        made.append(stage)
+    return made
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@given(stages=stages_of(), seed=st.integers(0, 99))
+def test_stages_make_the_same_requests_on_the_clock_and_on_disk(
+    tmp_path_factory: pytest.TempPathFactory, stages: list[dict[str, Any]], seed: int
+) -> None:
+    wanted = workflow(stages, seed=seed, dataset__path="data", train__compute="0 s", loader__num_workers=0)
+    plan, foretold, modelled = virtual(wanted)
+    measured, real = on_disk(wanted, tmp_path_factory.mktemp("stages"))
+    assert foretold == measured == plan.workflow.planned()
+    assert requests(modelled) == requests(real)
+    assert lives(modelled).keys() == lives(real).keys()
+
+
+def test_a_run_counts_its_stages_by_three_ways(tmp_path: Path) -> None:
+    """The tallies, the spans, and the files on disk agree."""
+    stages = [
+        {"name": "a", "count": 5, "writes": {"files": 2, "size": "3 KB", "request_bytes": "1 KB"}},
+        {"name": "b", "count": 2, "after": "a", "reads": {"of": "a"}, "compute": "1 ms"},
+    ]
+    run = rayio.run(workflow(stages, dataset__path="data"), engine="local", root=tmp_path)
+    found = run.result.workflow
+    assert found is not None
+    first, second = found.stages
+    assert found.even
+    assert found.processes == 7
+    assert (first.planned, first.processes, first.writes, first.written_bytes) == (5, 5, 30, 30_000)
+    assert (second.files_read, second.reads, second.read_bytes) == (4, 4, 12_000)
+    written = [path.stat().st_size for path in tmp_path.glob("stages/small/a/out-*.bin")]
+    assert written == [3000] * 10
+    spans = run.spans()
+    assert spans[spans.name == "stage_write"].requests.sum() == 30
+    assert spans[spans.name == "stage_read"].bytes.sum() == 12_000
+    assert "2 stages, 7 processes" in run.summary()
+    assert "2 stages, 7 processes" in table_of(run.result)
+
+
+def test_times_of_stages_follow_from_their_spans() -> None:
+    """Two processes read for 4 ms each, 2 ms of them at once; the second computes for 3 ms."""
+    stages = [{"name": "a", "count": 2, "arrivals": "2 ms", "reads": {"size": "3000 B"}, "compute": "3 ms"}]
+    wanted = workflow(stages, train__compute="0 s", dataset__sample_bytes=16)
+    plan = plan_of(wanted, modelled=True)
+    recorder = Recorder()
+    simulate(plan, recorder, plan.tallies())
+    spans = recorder.drain()
+    assert spans is not None
+    seen = activity(spans, ["a"])
+    mine = seen.moves.of(0)
+    assert (mine.covered, seen.lives.of(0).extent) == (0.006, 0.009)
+    assert seen.lives.of(0).most_at_once == 2
+    reads = [(row["start_ns"], row["start_ns"] + row["duration_ns"]) for row in spans.to_pylist()
+             if row["name"] in ("read", "stage_read")]  # fmt: skip
+    covered = sum(any(begin <= at < end for begin, end in reads) for at in range(0, max(e for _, e in reads), 10_000))
+    assert seen.moves.covered == pytest.approx(covered * 1e-5, abs=2e-4)
+
+
+def test_a_lost_process_ends_with_exit_code_4() -> None:
+    wanted = workflow([{"name": "a", "count": 3, "writes": {"size": "1 KB"}}])
+    plan, tallies, _ = virtual(wanted)
+    result = in_memory(wanted)
+    assert result.exit_code == 0
+    tallies[0].written_bytes -= 1
+    short = tallied(result, plan, tallies, None)
+    assert short.workflow is not None
+    assert short.ledger is not None
+    assert short.workflow.differences == ("stage a: 2,999 of 3,000 bytes were written",)
+    assert _verdict(None, short.ledger, wanted, short) == (
+        "processes did not do what was planned: stage a: 2,999 of 3,000 bytes were written", 4,
+    )  # fmt: skip
+
+
+def test_explain_says_what_stages_cost_as_the_run_without_them_does(tmp_path: Path) -> None:
+    """Predicted from the run with stages, and really made."""
+    shared = {"first_byte": "1 ms", "connection_bandwidth": "100 MB/s", "bandwidth": "100 MB/s"}
+    hog = [{"name": "hog", "count": 10, "arrivals": "60 ms", "reads": {"files": 20, "size": "1 MB"}}]
+    of = {"dataset__num_files": 320, "dataset__sample_bytes": "100 KB", "storage": {"model": shared}}
+    rayio.simulate(scenario(stages=hog, **of), out=tmp_path / "run")
+    simulated = rayio.explain(tmp_path / "run").simulated
+    assert simulated is not None
+    rows = {row.change: row for row in simulated.changes}
+    without = in_memory(scenario(**of))
+    assert simulated.au == pytest.approx(rayio.Run.open(tmp_path / "run").au, abs=1e-6)
+    assert rows["no stages"].au == pytest.approx(without.au, abs=1e-6)
+    assert without.au is not None
+    assert without.au > (simulated.au or 0.0) + 0.2
+
+
+def test_an_error_of_a_process_ends_the_run_with_its_line(tmp_path: Path) -> None:
+    stages = [{"name": "a", "count": 2, "reads": {"size": "1 KB"}}, {"name": "b", "count": 1, "compute": "60 s"}]
+    wanted = workflow(stages, dataset__path="data")
+    rayio.generate(wanted, root=tmp_path)
+    prepare_stages(plan_of(wanted, modelled=False), str(tmp_path), SILENT)
+    damaged = tmp_path / "stages/small/a/in-0000001-0.bin"
+    damaged.write_bytes(bytes(1000))
+    with pytest.raises(DataError, match=r"in-0000001-0\.bin: byte 0 is not what was written.*remove the folder"):
+        rayio.run(wanted, engine="local", root=tmp_path)
+    damaged.write_bytes(bytes(10))  # another size: a run generates it again
+    short = workflow(stages[:1], dataset__path="data")
+    assert rayio.run(short, engine="local", root=tmp_path).result.exit_code == 0
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
+    wanted = workflow([{"name": "a", "count": 1, "writes": {"size": "1 KB"}, "path": "mine"}], dataset__path="data")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.tex").write_text("years")
+    with pytest.raises(StorageError, match=r"mine holds thesis\.tex, which is no file of a stage"):
+        rayio.run(wanted, engine="local", root=tmp_path)
+    huge = workflow([{"name": "a", "count": 9000, "writes": {"size": "1 TB"}}], dataset__path="data")
+    with pytest.raises(StorageError, match=r"stage a needs 7\.99 PiB"):
+        rayio.run(huge, engine="local", root=tmp_path)
+
+
+ONE = {"name": "a", "count": 1}
+
+
+@pytest.mark.parametrize(
+    ("stages", "line"),
+    [
+        (5, "stages=5: must be a list of mappings with name and count"),
+        ([{"name": "a"}], "stages[0].count: is required and missing"),
+        ([{**ONE, "cuont": 1}], "stages[0].cuont=1: no such key; did you mean count?"),
+        ([ONE, ONE], "stages[1].name=a: another stage has this name; choose another one"),
+        ([{**ONE, "after": "b"}], "stages[0].after=b: this stage is unknown; name stages that are listed before, there "
+         "is none before the first"),
+        ([{**ONE, "follows": "b"}, {"name": "b", "count": 1}], "stages[0].follows=b: this stage is listed later"),
+        ([{**ONE, "reads": {"files": 2}}], "needs size (input files) or of (files of another stage), and not both"),
+        ([ONE, {"name": "b", "count": 1, "after": "a", "reads": {"of": "a"}}],
+         "stages[1].reads.of=a: this stage writes no files; give it writes, or give size here"),
+        ([{**ONE, "reads": {"of": "c"}}], "stages[0].reads.of=c: must be in after or follows"),
+        ([{**ONE, "count": 10**6, "writes": {"files": 11, "size": "1 KB"}}], "11000000 files; at most 10000000"),
+        ([{**ONE, "path": "s3://x/y"}, {"name": "b", "count": 1, "path": "s3://x/y/z"}], "lies in stages[0].path"),
+        ([{**ONE, "count": 600_000}, {"name": "b", "count": 600_000}], "stages: 1200000 processes in all; at most"),
+    ],
+)  # fmt: skip
+def test_impossible_stages_are_refused_in_one_line(stages: Any, line: str) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        workflow(stages, dataset__path="data")
+    assert line in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_is_missing_is_refused_by_name() -> None:
+    with pytest.raises(ScenarioError, match="not yet: stages with failures"):
+        workflow([ONE], failures={"mtbf": "1 h"})
+
+
+def test_a_result_with_stages_is_read_back(tmp_path: Path) -> None:
+    run = rayio.simulate(workflow([ONE]), out=tmp_path / "run")
+    found = rayio.Run.open(tmp_path / "run").result.workflow
+    assert found == run.result.workflow
+    assert isinstance(found, Workflow)
+    assert isinstance(found.stages[0], StageResult)
+
+
+@pytest.mark.ray
+def test_processes_on_ray_are_actors_that_come_and_go(tmp_path: Path, local_ray: None) -> None:
+    """The same requests as on the clock; each process is another operating system's process, and ends."""
+    import psutil
+
+    stages = [
+        {"name": "a", "count": 2, "arrivals": "10 ms", "writes": {"files": 2, "size": "3 KB", "request_bytes": "1 KB"}},
+        {"name": "b", "count": 1, "follows": "a", "reads": {"of": "a"}, "compute": "10 ms"},
+    ]
+    wanted = workflow(stages, dataset__path="data", cluster__ranks_per_node=1)
+    run = rayio.run(wanted, root=tmp_path)
+    _, _, modelled = virtual(wanted)
+    assert run.result.workflow is not None
+    assert run.result.workflow.even
+    rows = sorted(run.directory.spans().to_pylist(), key=lambda row: row["start_ns"])
+    real = [row for row in rows if row["role"] == "stage"]
+    assert requests(real) == requests(modelled)
+    pids = {row["index"]: row["pid"] for row in real}
+    assert len({*pids.values()}) == 3
+    assert not any(psutil.pid_exists(pid) for pid in pids.values())
+    assert lives(real)["b-0"][0] >= lives(real)["a-0"][1]
