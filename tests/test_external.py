@@ -18,14 +18,16 @@ from rayio import storage
 from rayio.data.access.contract import ACCESSES, Files
 from rayio.data.formats import form_of, layout_of
 from rayio.data.sampler import Sampler
-from rayio.errors import DataError, RayioError
+from rayio.errors import DataError, RayioError, ScenarioError
 from rayio.kinds import EXTERNALS
 from rayio.model.planning import plan_of
 from rayio.records.run_result import Books
+from rayio.scenario import derive
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
 from rayio.session.execute import run, simulate
 from rayio.session.result import Run
+from rayio.storage.listing import listed
 from rayio.storage.real import counted_opener
 from rayio.storage.stores.counted import Traffic
 from rayio.storage.stores.posix import PosixStore
@@ -292,3 +294,38 @@ def test_objects_of_a_bucket_are_read_as_they_are(place: str, tmp_path: Path) ->
     store.write("train/0/img_0002_of_0004.npz", lambda file: file.write(b"PK\3\4"))
     with pytest.raises(DataError, match=r"img_0002_of_0004.npz: expected a file of \d+ bytes, found 4; run again"):
         run(wanted, engine="local", out=tmp_path / "again")
+
+
+def test_a_size_that_the_files_do_not_have_is_refused(tmp_path: Path) -> None:
+    """Files of 1000 samples of 100 bytes: a size near it stands for the files' own, another one is refused."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for number in range(6):
+        (folder / f"{number}.csv").write_text("x\n" + 97 * "1" + "\n")
+    keys = {"dataset__num_files": 6, "dataset__samples_per_file": 1, "dataset__format": "csv"}
+    for given in (None, "none", 100, 105, {"kind": "normal", "mean": 95, "stdev": 30}):
+        scenario = external(folder, dataset__sample_bytes=given, **keys)
+        assert scenario.dataset.sample_bytes.expected == 100
+        assert derive.dataset_bytes(scenario) == sum(path.stat().st_size for path in folder.iterdir())
+    for given in (1000, "1 MB"):
+        with pytest.raises(ScenarioError, match=r"dataset.sample_bytes=.*: the files .* 100 B.*=none") as told:
+            external(folder, dataset__sample_bytes=given, **keys)
+        assert "\n" not in str(told.value)
+    external(tmp_path / "nowhere", dataset__sample_bytes=1000, **keys)
+
+
+def test_a_folder_is_listed_once_however_links_lead_to_it(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    (folder / "a").mkdir(parents=True)
+    for number in range(6):
+        (folder / "a" / f"{number}.csv").write_text("1,2\n")
+    (folder / "loop").symlink_to(folder)
+    (folder / "a" / "up").symlink_to("..")
+    (folder / "b").symlink_to("a")
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    (other / "7.csv").write_text("1,2\n")
+    (folder / "linked").symlink_to(other)
+    listing = listed(str(folder), external(folder).stores, (".csv",))
+    assert listing is not None
+    assert list(listing.names) == [*(f"a/{number}.csv" for number in range(6)), "linked/7.csv"]

@@ -614,3 +614,13 @@ def test_compressed_records_are_read_whole(tmp_path: Path) -> None:
     scenario = load(source, ["++workload.dataset.compression=gzip"])
     assert (scenario.loader.file_access, scenario.dataset.format) == ("whole_file", "tfrecord")
     assert load(source).loader.file_access == "streamed"
+
+
+def test_the_keys_are_no_json_and_a_workload_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    main_exits(0, "import", "dlio", "--keys")
+    assert capsys.readouterr().out == f"{table()}\n"
+    for arguments, line in ((["--keys", "--json"], "--keys prints Markdown"), ([], "Missing argument 'WORKLOAD'")):
+        main_exits(2, "import", "dlio", *arguments)
+        said = capsys.readouterr()
+        assert (said.out, len(said.err.splitlines())) == ("", 1)
+        assert line in said.err

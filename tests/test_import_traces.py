@@ -89,6 +89,17 @@ def test_a_rank_without_workers_reads_while_it_waits_so_workers_can_be_predicted
         assert predicted.au == pytest.approx(au, abs=0.02)
 
 
+@pytest.mark.parametrize("name", [SINGLE, MULTI])
+@pytest.mark.parametrize("batch", [None, 4])
+def test_a_trace_without_batch_size_says_so(name: str, batch: int | None, tmp_path: Path) -> None:
+    """No trace of torch.profiler has a batch size, with workers or without; and none has bytes."""
+    path = kineto(tmp_path / "trace.json", steps(20, wait=30, work=60, name=name))
+    notes = " ".join(import_torch_profiler([path], tmp_path / "run", batch_size=batch).result.notes)
+    assert ("samples/s counts batches; give batch_size=" in notes) is (batch is None)
+    assert "workers read no bytes" not in notes
+    assert ("no bytes of batches are known: sample_bytes is a placeholder" in notes) is (name == SINGLE)
+
+
 def test_traces_of_ranks_are_one_run_and_meet(tmp_path: Path) -> None:
     """Rank 1 waits 30 of 90 ms; rank 0 has its batches at once, and its all-reduce waits for rank 1."""
     slow = kineto(tmp_path / "b.json", steps(30, wait=30, work=60), rank=1)

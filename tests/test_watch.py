@@ -429,6 +429,16 @@ def test_mistakes_in_a_loop_are_one_line(tmp_path: Path, monkeypatch: pytest.Mon
     assert _lines(rayio.step) == (
         "rayio.step(): no loop is watched; call rayio.watch(loader, out=...) first, and iterate over what it returns"
     )
+    for out in (None, "", 5):
+        assert f"rayio.watch: out={out!r} is no folder; give" in _lines(rayio.watch, [1], out=out)
+    assert _lines(rayio.watch, 5, out=tmp_path / "run") == (
+        "rayio.watch: loader=5 is nothing to iterate over; give a DataLoader, or another iterable of batches"
+    )
+    for size in (0, -1, 1.5, True, "4"):
+        assert f"batch_size={size!r} is no whole number from 1" in _lines(
+            rayio.watch, [1], out=tmp_path / "run", batch_size=size
+        )
+    assert not (tmp_path / "run").exists()
     loader = rayio.watch([1, 2], out=tmp_path / "run")
     assert "this process watches a loop already, into" in _lines(rayio.watch, [1], tmp_path / "other")
     assert not (tmp_path / "other").exists()

@@ -18,18 +18,10 @@ from rayio.errors import ScenarioError
 MARK = re.compile(rb"\A# Imported by rayio ")
 
 
-def _keys(wanted: bool) -> None:
-    if wanted:
-        from rayio.scenario.dlio_keys import table
-
-        print(table())
-        raise typer.Exit
-
-
 def dlio(
     workload: Annotated[
-        str, typer.Argument(help="Workload file of DLIO or MLPerf Storage, in YAML.", metavar="WORKLOAD")
-    ],
+        str | None, typer.Argument(help="Workload file of DLIO or MLPerf Storage, in YAML.", metavar="WORKLOAD")
+    ] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
@@ -45,9 +37,7 @@ def dlio(
             parser=local_file,
         ),
     ] = None,
-    keys: Annotated[
-        bool, typer.Option("--keys", callback=_keys, is_eager=True, help="Print what becomes of each key of DLIO.")
-    ] = False,
+    keys: Annotated[bool, typer.Option("--keys", help="Print what becomes of each key of DLIO, in Markdown.")] = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -60,10 +50,18 @@ def dlio(
     from rayio.cli.scenarios import listed
     from rayio.imports.dlio_source import DLIO, to_text
     from rayio.records.answers import ImportedWorkload
+    from rayio.scenario.dlio_keys import table
     from rayio.scenario.foreign import converted, split
     from rayio.scenario.load import load, pairs
     from rayio.storage.stores.refusals import write_text
 
+    if keys:
+        if as_json:
+            raise typer.BadParameter("--keys prints Markdown, and --json is for a workload; leave one of the two out")
+        print(table())
+        return
+    if workload is None:
+        raise typer.BadParameter("Missing argument 'WORKLOAD'; give a workload file of DLIO, or --keys")
     source = f"dlio:{workload.removeprefix('dlio:')}"
     if out is not None:
         check_replaced(out, MARK, "import dlio", force=force)

@@ -60,8 +60,9 @@ def scenario_of(
     shape = Shape.of(loops, facts.get("batches"))
     batch = facts.get("batch_size")
     if not batch:
-        batch = max((int(load.samples.max(initial=0)) for load in loads), default=0) or 1
-        if batch == 1 and not any(len(load) for load in loads):
+        seen = max((int(load.samples.max(initial=0)) for load in loads), default=0)
+        batch = seen or 1
+        if not seen:
             notes.append("the loader does not tell its batch size: samples/s counts batches; give batch_size=")
     nodes = hosts if world_size % hosts == 0 else 1
     has_reads = any(len(load) for load in loads)
@@ -76,10 +77,9 @@ def scenario_of(
     samples, nbytes = (sum(int(getattr(load, name).sum()) for load in loads) for name in ("samples", "nbytes"))
     each = round(nbytes / samples) if samples else 0
     if has_reads and each < LEAST_BYTES:
-        notes.append(
-            "workers read no bytes by calls of read (the dataset is in memory, mapped, or makes its samples): "
-            "sample_bytes is a placeholder, and no MiB/s is known"
-        )
+        who, why = "workers" if workers else "ranks", "the dataset is in memory, mapped, or makes its samples"
+        none = f"{who} read no bytes by calls of read ({why})" if samples else "no bytes of batches are known"
+        notes.append(f"{none}: sample_bytes is a placeholder, and no MiB/s is known")
     data: dict[str, Any] = {
         "name": name_of(name),
         "source": source,

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from rayio import storage
 from rayio.errors import DataError, RayioError, ScenarioError
 from rayio.kinds import EXTERNALS
+from rayio.schema.distribution import Distribution
 from rayio.schema.fields import listed as listed_words
+from rayio.schema.fields import show
 from rayio.storage.address import join
 from rayio.storage.listing import Listing, listed
 from rayio.storage.stores.counted import Traffic
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 
 #: A first file that is larger is not read to count its samples.
 MAX_COUNTED = 1 << 30
+#: A given size of samples may be so many times as large as that of the files, or as small: sizes are drawn, and have
+#: headers of their formats.
+NOMINAL = 1.1
 #: Keys that the files themselves give, with values until they are known.
 UNKNOWN: Mapping[str, Any] = {"num_files": 1, "samples_per_file": 1, "sample_bytes": 1024}
 #: Listings by address, format and number of files.
@@ -39,40 +44,54 @@ def completed(data: Mapping[str, Any], read: Callable[[Mapping[str, Any]], Scena
     dataset = data.get("dataset")
     if not isinstance(dataset, Mapping) or dataset.get("external") is not True:
         return data
+    dataset = {key: value for key, value in dataset.items() if key not in UNKNOWN or value not in (None, "none")}
     scenario = read({**data, "dataset": {**UNKNOWN, **dataset}})
     if scenario.dataset.is_modelled:
         return data
     base, settings = root or str(Path.cwd()), scenario.stores
     address = join(base, scenario.dataset.path)
-    full = {**dataset, "path": address, **_facts(dataset, dataset.get("format"), address, settings)}
+    size = scenario.dataset.sample_bytes
+    full = {**dataset, "path": address, **_facts("dataset", dataset, dataset.get("format"), address, settings, size)}
     own = scenario.dataset.eval
     if scenario.train.evaluate is not None and own.path is not None:
         address = join(base, own.path)
         of_eval = dataset.get("eval", {})
-        facts = _facts(of_eval, full["format"], address, settings)
+        size = own.sample_bytes or size
+        facts = _facts("dataset.eval", of_eval, full["format"], address, settings, size)
         full["eval"] = {**of_eval, "path": address, **{key: facts[key] for key in UNKNOWN if key in facts}}
     return {**data, "dataset": full}
 
 
-def _facts(given: Mapping[str, Any], form: str | None, address: str, settings: Settings) -> dict[str, Any]:
-    """Return format, number of files, samples of each and mean size of a sample; those that are given stay."""
+def _facts(
+    section: str, given: Mapping[str, Any], form: str | None, address: str, settings: Settings, size: Distribution
+) -> dict[str, Any]:
+    """Return format, number of files, samples of each and mean size of a sample; those that are given stay.
+
+    A given ``size`` stays only where no files are: it may be nominal, and files have theirs.
+    """
     if form is not None and form not in EXTERNALS:
         raise ScenarioError(
             f"dataset.external=true: dataset.format={form} is not read as it is; use {listed_words([*EXTERNALS])}"
         )
-    if form is not None and all(given.get(key) is not None for key in UNKNOWN):
+    if form is not None and all(given.get(key) is not None for key in UNKNOWN) and not _are_here(address, settings):
         return {"format": form}
     form, listing = _looked(address, form, settings)
     number = given.get("num_files") or len(listing)
     samples = samples_of(address, form, listing, settings, given.get("samples_per_file"))
     listing = _part(address, form, listing, number)
     mean = max(1, round(int(listing.sizes.sum()) / (len(listing) * samples)))
-    return {
-        "format": form,
-        "num_files": number,
-        "samples_per_file": samples,
-        "sample_bytes": given.get("sample_bytes") or mean,
-    }
+    if given.get("sample_bytes") is not None and not mean / NOMINAL <= size.expected <= mean * NOMINAL:
+        raise ScenarioError(
+            f"{section}.sample_bytes={show(given['sample_bytes'])}: the files of {address} have {format_bytes(mean)} a "
+            f"sample; use {section}.sample_bytes=none, which takes theirs"
+        )
+    return {"format": form, "num_files": number, "samples_per_file": samples, "sample_bytes": mean}
+
+
+def _are_here(address: str, settings: Settings) -> bool:
+    """Return True if a folder of files is on this machine; of a bucket nobody asks before a run."""
+    store = storage.open(address, settings)
+    return store.is_local and store.exists
 
 
 def _looked(address: str, form: str | None, settings: Settings) -> tuple[str, Listing]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ def listed(address: str, settings: Settings, extensions: Collection[str]) -> Lis
         return None
     files: dict[str, int] = {}
     others: set[str] = set()
-    for name, size in _walk(address, settings, "", MAX_DEPTH):
+    for name, size in _walk(address, settings, "", MAX_DEPTH, set()):
         extension = PurePosixPath(name).suffix.lower()
         if extension not in extensions:
             others.add(extension or PurePosixPath(name).name)
@@ -109,13 +110,17 @@ def listed(address: str, settings: Settings, extensions: Collection[str]) -> Lis
     return Listing(tuple(names), np.array([files[name] for name in names], np.int64))
 
 
-def _walk(address: str, settings: Settings, folder: str, depth: int) -> Iterator[tuple[str, int]]:
-    """Yield name and size of the files below a folder of an address."""
+def _walk(address: str, settings: Settings, folder: str, depth: int, walked: set[str]) -> Iterator[tuple[str, int]]:
+    """Yield name and size of the files below a folder of an address; links to a folder that was ``walked`` are not."""
     store = open(join(address, folder) if folder else address, settings)
+    if store.is_local:
+        if (place := os.path.realpath(store.full(""))) in walked:
+            return
+        walked.add(place)
     sizes = store.sizes()
     for name, size in sizes.items():
         if not name.startswith((".", "_")):
             yield f"{folder}{name}", size
     for name in sorted(set(store.entries()) - set(sizes)):
         if depth and not name.startswith((".", "_")) and not name.endswith(".partial"):
-            yield from _walk(address, settings, f"{folder}{name}/", depth - 1)
+            yield from _walk(address, settings, f"{folder}{name}/", depth - 1, walked)

@@ -22,6 +22,14 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import Any
 
+from rayio.engines.loaders.watched_facts import (
+    boot_id,
+    check_arguments,
+    facts_of,
+    has_accelerator,
+    job_here,
+    ranks_here,
+)
 from rayio.engines.loaders.watched_workers import OnStart, Timed, is_dataloader, starts_workers, time_in_place
 from rayio.errors import RunError, StorageError
 from rayio.files import replacing
@@ -33,9 +41,6 @@ FLUSH_NS, FLUSH_BYTES = 1_000_000_000, 1 << 14
 
 #: Pauses of a loop, by name.
 PAUSES = {"checkpoint": CHECKPOINT, "evaluate": EVALUATE}
-
-#: Arguments of a DataLoader that the scenario of the run has.
-FACTS = ("num_workers", "prefetch_factor", "drop_last", "pin_memory", "persistent_workers", "in_order")
 
 NO_WATCH = "{call}: no loop is watched; call rayio.watch(loader, out=...) first, and iterate over what it returns"
 NOT_A_STEP = "rayio.step() came twice for one batch, or before the first; call it once, after the work on each batch"
@@ -238,7 +243,8 @@ def watch(
             after its calls have returned.
 
     Raises:
-        RunError: this process watches a loop already, or ``RANK`` and ``WORLD_SIZE`` are no ranks.
+        RunError: this process watches a loop already, an argument cannot be, or ``RANK`` and ``WORLD_SIZE`` are no
+            ranks.
         StorageError: ``out`` holds something already, or cannot be written.
     """
     global _current
@@ -247,28 +253,25 @@ def watch(
             f"rayio.watch: this process watches a loop already, into {_current._folder.parent}; call it once, before "
             "the loop over epochs, or end it by close()"
         )
-    if type(accumulate) is not int or accumulate < 1:
-        raise RunError(
-            f"rayio.watch: accumulate={accumulate!r} is no whole number from 1; give the batches of an update"
-        )
+    check_arguments(loader, out, batch_size, accumulate)
     if "://" in str(out):
         raise StorageError(f"rayio.watch: out={out} is no folder of this machine; give a folder, and copy it later")
-    rank, world_size = _ranks()
+    rank, world_size = ranks_here()
     folder = _prepared(Path(out), rank, world_size)
     header = {
         "rank": rank,
         "world_size": world_size,
-        "job": _job(world_size),
+        "job": job_here(world_size),
         "host": platform.node(),
-        "boot_id": _boot_id(),
+        "boot_id": boot_id(),
         "pid": os.getpid(),
         "cpus": len(os.sched_getaffinity(0)),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "anchor_ns": time.time_ns() - perf_counter_ns(),
         "begin_ns": perf_counter_ns(),
         "is_synchronized": synchronize is not None,
-        "has_accelerator": _has_accelerator(),
-        "loader": _facts(loader, batch_size, accumulate),
+        "has_accelerator": has_accelerator(),
+        "loader": facts_of(loader, batch_size, accumulate),
     }
     try:
         _write_json(loop_files.header_path(folder, rank), header)
@@ -310,29 +313,6 @@ def _end() -> None:
         _current.close(failed=getattr(sys, "last_value", None) is not None)
 
 
-def _ranks() -> tuple[int, int]:
-    """Return this process's rank and the number of ranks."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    texts = {name: os.environ.get(name, default) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"))}
-    for name, text in texts.items():
-        if not text.isdecimal():
-            raise RunError(f"{name}={text!r} in the environment is no whole number; set it as torchrun does")
-    rank, world_size = int(texts["RANK"]), int(texts["WORLD_SIZE"])
-    if rank >= world_size:
-        raise RunError(f"RANK={rank} in the environment, but WORLD_SIZE={world_size}; set both as torchrun does")
-    return rank, world_size
-
-
-def _job(world_size: int) -> str:
-    """Return what the ranks of one job share, and those of another do not."""
-    if world_size == 1:
-        return ""
-    names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID")
-    return "/".join(os.environ.get(name, "") for name in names)
-
-
 def _prepared(out: Path, rank: int, world_size: int) -> Path:
     """Return the folder for the files of all ranks; rank 0 makes the run directory.
 
@@ -352,7 +332,13 @@ def _prepared(out: Path, rank: int, world_size: int) -> Path:
             version = import_module("rayio").__version__
             _write_json(
                 out / "run.json",
-                {"version": 1, "rayio": version, "engine": ENGINE, "world_size": world_size, "job": _job(world_size)},
+                {
+                    "version": 1,
+                    "rayio": version,
+                    "engine": ENGINE,
+                    "world_size": world_size,
+                    "job": job_here(world_size),
+                },
             )
     except OSError as error:
         raise StorageError(f"cannot write {out}: {error.strerror}; give out= another folder") from None
@@ -362,36 +348,3 @@ def _prepared(out: Path, rank: int, world_size: int) -> Path:
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     with replacing(path, path.with_name(f".{path.name}.{os.getpid()}.partial")) as partial:
         partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def _facts(loader: Any, batch_size: int | None, accumulate: int) -> dict[str, Any]:
-    """Return what a loader tells of itself; a loader other than PyTorch's tells its length at most."""
-    facts: dict[str, Any] = {"kind": type(loader).__name__, "is_dataloader": is_dataloader(loader)}
-    with suppress(TypeError, AttributeError, NotImplementedError):
-        facts["batches"] = len(loader)
-    if facts["is_dataloader"]:
-        facts |= {name: getattr(loader, name, None) for name in FACTS}
-        facts["is_iterable"] = isinstance(loader.dataset, sys.modules["torch.utils.data"].IterableDataset)
-        facts["batch_size"] = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
-        with suppress(TypeError, AttributeError, NotImplementedError):
-            facts["samples"] = len(loader.dataset)
-    if batch_size is not None:
-        facts["batch_size"] = batch_size
-    if starts_workers(loader) is not loader:
-        facts["ahead"] = 1  # Accelerate's loaders take a batch ahead, to know the last one
-    if accumulate > 1:
-        facts["together"] = accumulate
-    return {name: fact for name, fact in facts.items() if isinstance(fact, bool | int | str)}
-
-
-def _boot_id() -> str:
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return platform.node()
-
-
-def _has_accelerator() -> bool:
-    accelerator = getattr(sys.modules.get("torch"), "accelerator", None)
-    with suppress(Exception):  # a driver that is broken is not ours to report
-        return accelerator is not None and bool(accelerator.is_available())
-    return False

@@ -9,6 +9,7 @@ from typing import Any
 
 from rayio.errors import ScenarioError
 from rayio.imports.mlperf_rules import MLPERF, floor_of, record_bytes
+from rayio.kinds import FORMATS
 from rayio.records.sizing import DatasetSize
 from rayio.scenario import derive
 from rayio.scenario.load import load
@@ -26,15 +27,26 @@ UNCHECKED = (
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """Files by each of two bounds, of which the larger one holds."""
+    """Files by each of two bounds, of which the larger one holds.
+
+    An epoch has ``shares``; with ``grows`` (``loader.scaling: weak``) ``dataset.num_files`` are those of each share.
+    """
 
     by_memory: int
     by_steps: int
+    shares: int
+    grows: bool
+
+    @property
+    def num_files(self) -> int:
+        """Return the least value of ``dataset.num_files``."""
+        files = max(self.by_memory, self.by_steps, 1)
+        return -(-files // self.shares) if self.grows else files
 
     @property
     def files(self) -> int:
         """Return the least files of a dataset."""
-        return max(self.by_memory, self.by_steps, 1)
+        return self.num_files * (self.shares if self.grows else 1)
 
     @property
     def bound(self) -> str:
@@ -45,10 +57,35 @@ class Sizing:
 def sizing(scenario: Scenario, accelerators: int, memory: int) -> Sizing:
     """Return the files that the rules ask for; ``memory`` is that of all hosts in bytes.
 
-    ``5 · memory // (samples per file · record)`` and ``500 · accelerators · batch // samples per file``.
+    ``5 · memory // (samples per file · record)``, as MLPerf Storage has it, and ``500 · accelerators · batch / samples
+    per file``, which it rounds down too: it is rounded up here, or an epoch could have 499 steps.
     """
     per_file, batch = scenario.dataset.samples_per_file, scenario.loader.batch_size
-    return Sizing(MEMORY * memory // (per_file * record_bytes(scenario)), STEPS * accelerators * batch // per_file)
+    is_replicated = derive.is_replicated(scenario)
+    shares = 1 if is_replicated else max(accelerators // derive.ranks_of_sample(scenario), 1)
+    return Sizing(
+        by_memory=MEMORY * memory // (per_file * record_bytes(scenario)),
+        by_steps=-(-STEPS * shares * batch // per_file),
+        shares=shares,
+        grows=scenario.loader.scaling == "weak" and not is_replicated,
+    )
+
+
+def _check_read(scenario: Scenario) -> None:
+    """Refuse scenarios that read no files."""
+    dataset = scenario.dataset
+    if derive.phases(scenario) is not None:
+        raise ScenarioError(f"checkpoint.phases: {scenario.name} only saves and restores, and reads no dataset")
+    if not getattr(FORMATS[dataset.format], "has_files", True):
+        raise ScenarioError(f"dataset.format={dataset.format}: {scenario.name} makes its samples, and reads no files")
+
+
+def _capped(scenario: Scenario, steps: int) -> tuple[str, ...]:
+    cap = scenario.train.steps
+    if cap is None or cap >= steps:
+        return ()
+    remedy = f"the rules need {STEPS}; " if cap < STEPS else ""
+    return (f"train.steps={cap}: an epoch has no more steps; {remedy}use train.steps=none",)
 
 
 def rules_in_words(scenario: Scenario, memory: int | None) -> list[str]:
@@ -83,7 +120,7 @@ def datasize(
         hosts: None is the nodes of the scenario.
 
     Raises:
-        ScenarioError: the scenario or a number is invalid.
+        ScenarioError: the scenario or a number is invalid, or the scenario reads no files.
     """
     scenario = load(source, overrides)
     accelerators = derive.world_size(scenario) if accelerators is None else accelerators
@@ -93,9 +130,11 @@ def datasize(
             raise ScenarioError(f"{name} {number}: must be at least 1")
     if accelerators < hosts:
         raise ScenarioError(f"--accelerators {accelerators}: fewer than --hosts {hosts}; each host has at least one")
+    _check_read(scenario)
     sizes = sizing(scenario, accelerators, hosts * memory)
     samples = sizes.files * scenario.dataset.samples_per_file
-    nbytes = samples * record_bytes(scenario)
+    nbytes = round(samples * scenario.dataset.sample_bytes.expected)
+    steps = samples // (scenario.loader.batch_size * sizes.shares)
     if samples > derive.MAX_SAMPLES or nbytes > derive.MAX_BYTES:
         raise ScenarioError(f"--memory {format_bytes(memory)}: a dataset of {sizes.files} files is more than possible")
     return DatasetSize(
@@ -111,6 +150,9 @@ def datasize(
         samples_per_file=scenario.dataset.samples_per_file,
         sample_bytes=record_bytes(scenario),
         batch_size=scenario.loader.batch_size,
-        steps_per_epoch=samples // (scenario.loader.batch_size * accelerators),
-        files_now=derive.num_files(scenario),
+        steps_per_epoch=min(steps, scenario.train.steps or steps),
+        files_now=scenario.dataset.num_files * (sizes.shares if sizes.grows else 1),
+        num_files=sizes.num_files,
+        shares=sizes.shares,
+        notes=_capped(scenario, steps),
     )

@@ -86,12 +86,12 @@ class Question:
             files = files_for(scenario, self.steps)
             if self.rules and self.host_memory is not None:
                 ruled = sizing(scenario, derive.world_size(scenario), self.host_memory * scenario.cluster.nodes)
-                files = max(files, ruled.files)
+                files = max(files, ruled.num_files)
             return self._load(overrides | {"dataset.num_files": files})
         steps = derive.steps_per_epoch(scenario)
         least = STEPS if self.rules else EPOCH_STEPS
         if steps < least:
-            files = -(-least * derive.samples_per_step(scenario) // scenario.dataset.samples_per_file)
+            files = files_for(scenario, least)
             source = f"--rules {self.rules} needs" if self.rules else "a point needs"
             raise ScenarioError(
                 f"an epoch of {counted(derive.num_files(scenario), 'file')} has {counted(steps, 'step')} on "
@@ -99,12 +99,13 @@ class Question:
                 f"use dataset.num_files={files}"
             )
         if self.rules and self.host_memory is not None:
-            files = sizing(scenario, derive.world_size(scenario), self.host_memory).files
-            if derive.num_files(scenario) < files:
+            ruled = sizing(scenario, derive.world_size(scenario), self.host_memory)
+            if derive.num_files(scenario) < ruled.files:
                 memory = MEMORY * self.host_memory
                 raise ScenarioError(
                     f"the dataset has {derive.dataset_bytes(scenario) / 2**30:.1f} GiB, but --rules {self.rules} needs "
-                    f"{MEMORY} times the memory of the hosts ({memory / 2**30:.1f} GiB); use dataset.num_files={files}"
+                    f"{MEMORY} times the memory of the hosts ({memory / 2**30:.1f} GiB); use "
+                    f"dataset.num_files={ruled.num_files}"
                 )
         if (total := steps * scenario.train.epochs) < REAL_STEPS and not self.rules:
             epochs = -(-REAL_STEPS * scenario.train.epochs // total)
@@ -144,8 +145,8 @@ class Question:
 def files_for(scenario: Scenario, steps: int) -> int:
     """Return the files of a dataset that give every rank ``steps`` steps per epoch."""
     has_own = derive.is_replicated(scenario) or scenario.loader.scaling == "weak"
-    ranks = 1 if has_own else derive.world_size(scenario)
-    return -(-steps * scenario.loader.batch_size * ranks // scenario.dataset.samples_per_file)
+    shares = 1 if has_own else derive.num_shares(scenario)
+    return -(-steps * scenario.loader.batch_size * shares // scenario.dataset.samples_per_file)
 
 
 def _check_key(base: Scenario, over: str) -> None:
