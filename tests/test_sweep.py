@@ -584,7 +584,9 @@ def test_the_front_of_a_sweep_with_failures_has_the_fastest_interval(tmp_path: P
     free = {"first_byte": 0, "connection_bandwidth": "1 GB/s", "bandwidth": "1 GB/s"}
     saved = {"every": {"steps": 4}, "path": "ck", "model": {"bytes": "200 MB"}, "fsync": False}
     wanted = scenario(train__compute="1 s", storage__model=free, checkpoint=saved, failures=deaths)
-    swept = rayio.sweep(wanted, {"checkpoint.every.steps": [4, 100]}, out=tmp_path / "sweep")
+    file = tmp_path / "failing.yaml"
+    file.write_text(to_yaml(wanted))
+    swept = rayio.sweep(file, {"checkpoint.every.steps": [4, 100]}, out=tmp_path / "sweep")
     often, rarely = swept.points
     assert (often.mean("au") or 0) < (rarely.mean("au") or 0)
     assert (often.mean("wall_seconds") or 0) < (rarely.mean("wall_seconds") or 0)

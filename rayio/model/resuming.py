@@ -109,7 +109,7 @@ def read(directory: RunDirectory, world_size: int) -> tuple[list[Mark], tuple[Re
 
 
 def _digest(content: Mapping[str, Any], scenario: bytes) -> str:
-    """Return the digest of the books and of the scenario that they belong to."""
+    """Return the digest of the file's content and of the run's scenario."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode() + b"\0" + scenario).hexdigest()
 
 
