@@ -24,6 +24,7 @@ from rayio.model.workflow import StageTally
 from rayio.place import Start
 from rayio.records.failures import Restart
 from rayio.scenario.failures import ENDING, named
+from rayio.trace.recorder import Recorder
 from rayio.units import format_seconds
 
 #: The cause of a restart that a run does not know.
@@ -198,6 +199,15 @@ class Attempts:
             after = -math.log(time) * section.mtbf / nodes
             deaths.append(Death("node", min(int(which * nodes), nodes - 1), self.begin + round(after * 1e9)))
         return min(deaths, key=lambda death: death.at, default=None)
+
+    def record_begin(self, recorder: Recorder) -> None:
+        """Record the begin of an attempt that a failure ended: ranks may have died before their first span."""
+        if self.plan.trace.level == "none":
+            return
+        for rank in range(self.plan.world_size):
+            writer = recorder.register("rank", str(rank), rank // self.plan.cluster.ranks_per_node)
+            attempt = self.plan.start.attempt
+            recorder.add(writer, "startup", self.begin, self.begin, rank=rank, attempt=attempt)
 
     def check(self, death: Death) -> None:
         """Refuse to survive a death that ends the run.
