@@ -24,7 +24,7 @@ KEY = "state"
 
 
 class OfTorch(Saver):
-    """What PyTorch writes in an archive of one tensor of bytes for each file."""
+    """An archive of one tensor of bytes for each file, as PyTorch writes it."""
 
     holds_state = True
     #: Its value of ``checkpoint.engine``, the module that saves, and the name of the tensor in the archive.
