@@ -96,6 +96,15 @@ def test_the_page_wears_the_badge_of_its_scenario(tmp_path: Path) -> None:
     assert "target missed: AU" in page.words
 
 
+@pytest.mark.parametrize(("target", "kind"), [(">= 99", "missed"), (">= 1", "met")])
+def test_the_target_may_be_of_dlios_au(target: str, kind: str, tmp_path: Path) -> None:
+    run = simulated(tmp_path, expect={"au_dlio": target}, loader__decode="20 ms")
+    page, html = written(run)
+    assert f'class="badge {kind}"' in html
+    au = run.result.au_dlio
+    assert f"target {kind}: AU by DLIO's formula {au:.1f} %, wanted {target} %" in page.words
+
+
 def test_of_an_interrupted_run_it_is_said_how_much_was_done(tmp_path: Path) -> None:
     run = simulated(tmp_path)
     assert run.result.ledger is not None

@@ -40,23 +40,23 @@ def head(content: Content) -> str:
     return _badges(content) + verdict + _tiles(large, "tiles") + _tiles(small, "tiles small")
 
 
-def badge(result: RunResult | None, target: Condition | None) -> tuple[str, str]:
+def badge(result: RunResult | None, target: Condition | None, *, is_dlio: bool = False) -> tuple[str, str]:
     """Compare the AU of a run with its scenario's ``expect``; return a class (met, missed, none) and words.
+
+    With ``is_dlio`` the target is of AU by DLIO's formula, in percent.
 
     >>> badge(None, None)
     ('none', 'no target AU is set')
     """
     if target is None:
         return "none", "no target AU is set"
-    if result is None or result.au is None:
-        return "none", f"AU is unknown; the target is {_condition(target)}"
-    if target.holds(result.au):
-        return "met", f"✓ target met: AU {format_share(result.au)}, wanted {_condition(target)}"
-    return "missed", f"✗ target missed: AU {format_share(result.au)}, wanted {_condition(target)}"
-
-
-def _condition(target: Condition) -> str:
-    return f"{target.operator} {100 * target.value:g} %"
+    name, one = ("AU by DLIO's formula", 100) if is_dlio else ("AU", 1)
+    wanted = f"{target.operator} {100 * target.value / one:g} %"
+    au = None if result is None else result.au_dlio if is_dlio else result.au
+    if au is None:
+        return "none", f"{name} is unknown; the target is {wanted}"
+    said = f"{name} {format_share(au / one)}, wanted {wanted}"
+    return ("met", f"✓ target met: {said}") if target.holds(au) else ("missed", f"✗ target missed: {said}")
 
 
 def unfinished(content: Content) -> str:
@@ -75,8 +75,9 @@ def unfinished(content: Content) -> str:
 
 
 def _badges(content: Content) -> str:
-    target = content.scenario.expect.get("au") if content.scenario else None
-    kind, words = badge(content.result, target)
+    expected = content.scenario.expect if content.scenario else {}
+    is_dlio = "au" not in expected and "au_dlio" in expected
+    kind, words = badge(content.result, expected.get("au_dlio" if is_dlio else "au"), is_dlio=is_dlio)
     broke_off = unfinished(content)
     early = f'<span class="badge missed">{escape(broke_off)}</span>' if broke_off else ""
     titles = dict.fromkeys(map(title_of, content.doubts))
