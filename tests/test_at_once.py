@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import rayio
 from rayio.data.formats import FORMATS
 from rayio.data.generate import prepare
 from rayio.data.layout import Batch, Layout
 from rayio.errors import DataError
+from rayio.scenario.load import build
 from rayio.schema.choice import options_of
 from rayio.schema.distribution import Constant, Uniform
 from rayio.storage.real import counted_opener
@@ -135,3 +137,19 @@ def test_a_store_that_opens_otherwise_reads_otherwise(tmp_path: Path) -> None:
 
     assert Slow(tmp_path).filling() is None
     assert PosixStore(tmp_path).filling() is not None
+
+
+@pytest.mark.parametrize("format", ["raw", "npz", "tfrecord"])
+def test_a_run_reads_small_files_at_once(
+    format: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = build({
+        "name": "small", "loader": {"batch_size": 4}, "train": {"compute": "1 ms"},
+        "dataset": {"path": str(tmp_path / "data"), "format": format, "num_files": 8, "sample_bytes": "5 kB"},
+    })  # fmt: skip
+
+    def no_file(self: object, *_: object) -> None:
+        raise AssertionError("a small file was opened as an object")
+
+    monkeypatch.setattr(PosixFile, "__init__", no_file)
+    assert rayio.run(scenario, engine="local", out=tmp_path / "run").result.exit_code == 0

@@ -147,7 +147,8 @@ def test_show_has_the_checkpoints_of_a_run_that_never_waits_and_waits_make_more(
     assert derive.num_checkpoints(clocked("1 s")) == 0, "it ends 990 ms after the first step"
     (note,) = [note for note in checks.idle(clocked("1 h")) if "checkpoint" in note]
     assert note == (
-        "checkpoint.every={seconds: 3600 s}: the compute of the whole run takes 1 s, so perhaps no checkpoint falls due"
+        "checkpoint.every={seconds: 3600 s}: the compute of the whole run takes 1 s, so perhaps no checkpoint falls "
+        "due; save more often, or set checkpoint=none"
     )
 
 

@@ -295,3 +295,23 @@ def test_reading_the_checkpoint_back_is_a_part_of_the_lost_time() -> None:
     assert result.failures.restore_seconds == pytest.approx(1.0, abs=1e-3)  # the mean of 2 s and none
     # 24 steps and 6 checkpoints; 2 steps again, and 2 s of restoring
     assert result.wall_seconds == pytest.approx(24 + 6 * 2 + 10 + 2 + 2, abs=0.01)
+
+
+def test_throughput_has_the_time_that_failures_took() -> None:
+    """A run that begins again at its start needs longer than one that goes on: it has the lower throughput."""
+    deaths = {"events": [{"kind": "rank", "number": 1, "at": "10.5 s"}], "detect": "10 s", "restart": "30 s"}
+    for policy, thrown in (("from_checkpoint", 2.5), ("from_start", 10.5)):
+        result = in_memory(failing(failures={**deaths, "policy": policy}))
+        assert result.wall_seconds == pytest.approx(24 + 40 + thrown, rel=0.02)
+        assert result.samples_per_second is not None
+        assert result.wall_seconds is not None
+        samples = 2 * 24 * failing().loader.batch_size
+        assert result.samples_per_second == pytest.approx(samples / result.wall_seconds, rel=0.02)
+
+
+def test_a_failure_at_the_very_begin_takes_as_long_as_one_soon_after() -> None:
+    deaths = {"detect": "10 s", "restart": "30 s"}
+    for at in ("0 s", "1 ms"):
+        result = in_memory(failing(failures={**deaths, "events": [{"kind": "rank", "number": 1, "at": at}]}))
+        assert result.wall_seconds == pytest.approx(64, rel=0.02)
+        assert result.share.restart == pytest.approx(40 / 64, rel=0.02)

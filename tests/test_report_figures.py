@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,10 @@ from rayio.analyze.window import find_window
 from rayio.place import batch_id
 from rayio.report import axes, figures, tracks
 from rayio.report.bins import Bins
+from rayio.report.build import report
+from rayio.session.execute import run
 from rayio.trace.slices import Slices
-from scenarios import simulated
+from scenarios import scenario, simulated
 
 #: Two ranks, three steps each; rank 1 computes twice as long, and rank 0 waits for it.
 STORY = [("startup", 100), *[("data_wait", 50), ("compute", 100), ("sync", 150)] * 3]
@@ -323,3 +326,15 @@ def test_labels_of_time_have_one_unit() -> None:
     assert [text for _, text in axes.time(13.1)] == ["0 s", "2 s", "4 s", "6 s", "8 s", "10 s", "12 s"]
     assert [text for _, text in axes.time(600)][:3] == ["0 min", "2 min", "4 min"]
     assert [text for _, text in axes.logarithmic(0.09, 1.1)] == ["100 ms", "200 ms", "500 ms", "1 s"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_steps_that_take_no_time_have_a_figure(tmp_path: Path) -> None:
+    """Most steps take 0 ns: the axis is logarithmic, so it has no 0, and their percentiles stand at its begin."""
+    model = {"first_byte": "100 ms", "connection_bandwidth": "1 GB/s", "bandwidth": "9 GB/s"}
+    wanted = scenario(train__compute="0 s", loader__batch_size=1, loader__num_workers=8, storage__model=model)
+    done = run(wanted, engine="virtual", root=tmp_path, out="run")
+    taken = done.result.percentiles.step_time
+    assert taken is not None
+    assert taken["p50"] == 0 < taken["max"]
+    assert "distribution of step times" in report(tmp_path / "run").read_text()

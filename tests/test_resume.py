@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +17,10 @@ from datasets import on_disk
 from test_failures import counted, lived
 
 import rayio
+from rayio.cli import main
 from rayio.errors import RunError, ScenarioError, StorageError
+from rayio.model import resuming
+from rayio.model.resuming import Keeper
 from rayio.scenario.write import to_yaml
 from rayio.session.resume import resume
 from scenarios import Outcome, scenario
@@ -92,8 +97,8 @@ def test_what_cannot_be_resumed_is_refused_in_a_line(tmp_path: Path) -> None:
     own = scenario(dataset__path="data", train__compute="3 ms", checkpoint=SAVED, failures=ENDING)
     with pytest.raises(ScenarioError, match=r"has another scenario: train.compute differs"):
         resume(address, own)
-    (Path(address) / "resume.json").write_text('{"version": 1, "checkpoints": [{}], "restarts": []}')
-    with pytest.raises(StorageError, match=r"resume\.json is damaged \('tallies'\): the run cannot be resumed"):
+    (Path(address) / "resume.json").write_text('{"version": 2, "checkpoints": [{}], "restarts": []}')
+    with pytest.raises(StorageError, match=r"resume\.json is damaged \(tallies is missing\): the run cannot be re"):
         resume(address)
     with pytest.raises(StorageError, match="is not a run directory"):
         resume(str(tmp_path / "none"))
@@ -143,3 +148,39 @@ def test_a_driver_that_is_killed_on_purpose_dies_once(tmp_path: Path) -> None:
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert not (tmp_path / "run" / "result.json").exists()
     is_whole(resume(str(tmp_path / "run")))
+
+
+@pytest.mark.parametrize("name", ["resume.json", "scenario.yaml"])
+def test_changed_books_are_refused_at_the_start(name: str, tmp_path: Path) -> None:
+    address = broken_off(tmp_path)
+    file = Path(address) / name
+    before = file.read_text()
+    changed = re.sub(r'("samples": |batch_size: )\d+', r"\g<1>3", before, count=1)
+    assert changed != before
+    file.write_text(changed)
+    with pytest.raises(StorageError, match=r"was changed since the run wrote it, so the run cannot be resumed"):
+        resume(address)
+
+
+def test_checkpoints_are_named_when_they_are_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is over before the engine looks for the first time, after a second; its end writes the last state."""
+    named: list[int] = []
+    write = Keeper.write
+
+    def noted(keeper: Keeper) -> None:
+        write(keeper)
+        checkpoints = json.loads((tmp_path / "run" / "resume.json").read_text())["checkpoints"]
+        named.append(checkpoints[-1]["number"])
+
+    monkeypatch.setattr(Keeper, "write", noted)
+    monkeypatch.setattr(resuming, "PAUSE_WRITES", 0)
+    monkeypatch.setattr(resuming, "PAUSE_SECONDS", 0.0)
+    broken_off(tmp_path)
+    assert named[:2] == [0, 1]
+
+
+def test_a_change_does_not_go_with_the_resume_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "--resume", "runs/one", "train.epochs=3"])
+    assert ended.value.code == 2
+    assert "train.epochs=3 does not go with --resume" in " ".join(capsys.readouterr().err.split())

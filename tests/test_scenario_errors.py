@@ -60,7 +60,7 @@ def complaint_about(text: str) -> str:
         ("loader.batch_size=1.5", "loader.batch_size=1.5: must be a whole number"),
         ("loader.batch_size=two", "loader.batch_size=two: must be a whole number"),
         ("loader.batch_size=true", "loader.batch_size=true: must be a whole number"),
-        ("loader.batch_size='3'", "loader.batch_size=3: must be a whole number"),
+        ("loader.batch_size='3'", 'loader.batch_size="3": must be a whole number'),
         ("loader.num_workers=-1", "loader.num_workers=-1: must be a whole number of at least 0"),
         ("dataset.num_files=0", "dataset.num_files=0: must be a whole number of at least 1"),
         ("train.steps=0", "train.steps=0: must be a whole number of at least 1 or none"),

@@ -576,3 +576,18 @@ def test_a_sweep_with_failures_has_a_column_for_goodput_and_one_without_has_none
         "failing.yaml", {"checkpoint.every.steps": [4, 12], "failures": ["none"]}, processes=1, out="free"
     )
     assert "goodput" not in str(free)
+
+
+def test_the_front_of_a_sweep_with_failures_has_the_fastest_interval(tmp_path: Path) -> None:
+    """The slowest point has the highest AU, because it saves least; what it lost is in no step."""
+    deaths = {"events": [{"kind": "rank", "number": 1, "at": "20.5 s"}], "detect": "1 s", "restart": "1 s"}
+    free = {"first_byte": 0, "connection_bandwidth": "1 GB/s", "bandwidth": "1 GB/s"}
+    saved = {"every": {"steps": 4}, "path": "ck", "model": {"bytes": "200 MB"}, "fsync": False}
+    wanted = scenario(train__compute="1 s", storage__model=free, checkpoint=saved, failures=deaths)
+    file = tmp_path / "failing.yaml"
+    file.write_text(to_yaml(wanted))
+    swept = rayio.sweep(file, {"checkpoint.every.steps": [4, 100]}, out=tmp_path / "sweep")
+    often, rarely = swept.points
+    assert (often.mean("au") or 0) < (rarely.mean("au") or 0)
+    assert (often.mean("wall_seconds") or 0) < (rarely.mean("wall_seconds") or 0)
+    assert swept.front == [often]

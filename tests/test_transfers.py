@@ -125,3 +125,25 @@ def test_a_checkpoint_read_from_memory_is_said_and_one_from_the_device_is_not(tm
     assert sources.page_cache_share < 0.05
     assert gate.RESTORED_FROM_MEMORY not in {each.code for each in cold.result.doubts or ()}
     assert "of the restored bytes" not in cold.summary()
+
+
+@pytest.mark.parametrize(("every", "number"), [({"epochs": 1}, 3), ({"steps": 1}, 12)], ids=str)
+@pytest.mark.parametrize("engine", ["virtual", "local"])
+def test_ranks_with_fewer_steps_save_parts_of_the_same_checkpoints(
+    tmp_path: Path, every: Any, number: int, engine: str
+) -> None:
+    """Seven samples are four steps of one rank and three of the other; both save at the same time."""
+    keys = {"loader__drop_last": False, "loader__batch_size": 1, "dataset__num_files": 7, "train__epochs": 3}
+    section = {"every": every, "path": "ck", "model": {"bytes": "2 MB"}, "writers": "sharded"}
+    wanted = scenario(checkpoint=section, dataset__path="data", train__compute="1 ms", **keys)
+    if engine == "virtual":
+        model = {"first_byte": "0 s", "connection_bandwidth": "100 MB/s", "bandwidth": "100 MB/s", "scope": "cluster"}
+        wanted = scenario(checkpoint=section, storage__model=model, **keys)
+    done = run(wanted, engine=engine, root=tmp_path, out="run")
+    saved = done.result.saved
+    assert saved is not None
+    assert (saved.checkpoints, saved.files) == (number, 2 * number)
+    if engine == "local":
+        assert len([*(tmp_path / "ck").glob("epoch-*")]) == number
+    elif every == {"epochs": 1}:  # both ranks share the device from the same moment on
+        assert saved.mib_per_second == pytest.approx(100e6 / MIB, rel=0.02)

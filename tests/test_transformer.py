@@ -165,18 +165,28 @@ def test_datatypes_are_bytes_of_each_number() -> None:
         ({"heads": 300}, {}, "checkpoint.model.heads=300: more heads than checkpoint.model.hidden=256 is wide"),
         ({"kv_heads": 3}, {}, "checkpoint.model.kv_heads=3: must divide checkpoint.model.heads=8"),
         ({"layers": 0}, {}, "checkpoint.model.layers=0: must be a whole number of at least 1"),
-        ({}, {"pipeline": 8}, "train.parallelism.pipeline=8: more stages than checkpoint.model.layers=4"),
+        ({}, {"pipeline": 8}, "train.parallelism.pipeline=8: more stages than checkpoint.model.layers=4; use"),
         ({"heads": 2, "kv_heads": 1}, {"tensor": 4}, "parallelism.tensor=4: must divide checkpoint.model.heads=2"),
+        ({"ffn": 66}, {"tensor": 4}, "parallelism.tensor=4: must divide checkpoint.model.ffn=66; use 2, or another"),
         ({}, {"tensor": 3}, "a replica of the model takes 3 ranks, which do not divide the 8 of"),
         ({"width": 3}, {}, "checkpoint.model.width=3: no such key; checkpoint.model has datatype, ffn, heads,"),
     ],
 )  # fmt: skip
 def test_an_impossible_shape_is_one_line(model: dict[str, Any], divided: dict[str, int], said: str) -> None:
-    section = {"every": {"epochs": 1}, "path": "ck", "model": shape_of(SMALL) | model, "writers": "parallel"}
-    with pytest.raises(ScenarioError) as told:
-        scenario(checkpoint=section, cluster__ranks_per_node=8, train__parallelism=divided)
-    assert said in str(told.value)
-    assert "\n" not in str(told.value)
+    for writers in ("parallel", "sharded"):
+        section = {"every": {"epochs": 1}, "path": "ck", "model": shape_of(SMALL) | model, "writers": writers}
+        with pytest.raises(ScenarioError) as told:
+            scenario(checkpoint=section, cluster__ranks_per_node=8, train__parallelism=divided)
+        assert said in str(told.value)
+        assert "\n" not in str(told.value)
+
+
+def test_a_vocabulary_that_tensor_ranks_do_not_divide_is_named() -> None:
+    """Megatron pads it: eleven tokens on four ranks become twelve."""
+    section = {"every": {"epochs": 1}, "path": "ck", "model": shape_of(SMALL) | {"vocabulary": 11}}
+    wanted = scenario(checkpoint=section, cluster__ranks_per_node=8, train__parallelism={"tensor": 4})
+    (note,) = [note for note in checks.idle(wanted) if "vocabulary" in note]
+    assert note.endswith("each rank has 2, and frameworks add tokens up to 12")
 
 
 def test_a_state_without_a_shape_cannot_be_saved_by_its_parts() -> None:

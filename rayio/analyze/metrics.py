@@ -16,7 +16,7 @@ from rayio.analyze.evaluation_times import evaluation
 from rayio.analyze.filled import of_filling
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import STEP_PHASES, Ints, Lives, Steps, StepsInSlices, nearest_rank
-from rayio.analyze.window import FEWEST_STEPS, Window, filling, find_window, interval, settled
+from rayio.analyze.window import FEWEST_STEPS, Window, filling, find_window, interval, settled, throughput_period
 from rayio.imports.dlio_formulas import dlio
 from rayio.records.doubts import Remark, remark
 from rayio.records.metric_names import SPLIT
@@ -52,7 +52,7 @@ def measure(run: RunInSlices, shape: RunShape) -> RunResult:
     sums = _Sums(run, window, shape)
     by_rank_au = sums.au
     au, lowest, highest, fewest = _utilisation(by_rank_au, sums, window, remarks)
-    samples_per_second, mib_per_second = _rates(run, window, shape)
+    samples_per_second, mib_per_second = _rates(run, throughput_period(lives, window), shape)
     wall, total = int(lives.end.max() - lives.begin.min()) if ranks else 0, int((lives.end - lives.begin).sum())
     begins = sums.first_start[sums.number > 0]
     share = shares(sums.lasted)
@@ -158,7 +158,7 @@ def _rates(run: RunInSlices, window: Window | None, shape: RunShape) -> tuple[Nu
 
     Samples are counted exactly, in the last batch of an epoch too. Bytes follow the batch, whenever it was read: a
     batch that was prefetched before the window and consumed in it counts. A sample that all ranks of a replica read
-    counts once, its bytes as often as they are read.
+    counts once, its bytes as often as they are read. See :func:`throughput_period` for a run with failures.
     """
     if window is None:
         return None, None

@@ -106,6 +106,16 @@ def find_window(lives: Lives, steps: StepsInSlices, shape: RunShape) -> Noted:
     return Window(min(begins), max(ends), not short), remarks
 
 
+def throughput_period(lives: Lives, window: Window | None) -> Window | None:
+    """Return the part of a run that throughput is of: the window, or after failures all from the first start on.
+
+    Steps that were done again count in the last attempt, so a window would leave out the time that failures took.
+    """
+    if window is None or not lives.split["restart"].any():
+        return window
+    return replace(window, begin=int((lives.begin + lives.split["startup"]).min()))
+
+
 def _edges(steps: Steps) -> tuple[Ints, Ints]:
     first = np.flatnonzero(np.diff(steps.life, prepend=-1))
     return first, np.append(first[1:], steps.number)[: len(first)] - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -101,6 +102,8 @@ def run(
             raise typer.BadParameter(f"--repeat {repeat} does not go with --resume RUN, which is one run")
         if source is None and root is not None:
             raise typer.BadParameter(f"--root {root} does not go with --resume: the run has its own")
+        if source is not None and re.match(r"[a-z_][\w.]*=", source):
+            raise typer.BadParameter(f"{source} does not go with --resume RUN: the run has its own scenario")
         _check_engine(engine, address)
         with only_json(as_json):
             done = _resumed(resume, source, overrides, engine, address, root)

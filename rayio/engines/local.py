@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from rayio.engines.in_process import InProcess
 from rayio.engines.recording import Recording, bounded, on_ray_only
 from rayio.model import sighting
-from rayio.model.attempts import Attempts, DeadError, Death, Resumed, Saved
+from rayio.model.attempts import Attempts, DeadError, Death, Mark, Resumed, Saved
 from rayio.model.engine import Outcome, Site, Watch
 from rayio.model.kernel import WallKernel
 from rayio.model.ledger import Tally
@@ -118,6 +118,7 @@ def run(
                 if task.done():
                     task.result()
         except DeadError as error:
+            lives.record_begin(recorder)
             return error.death
         finally:
             if provider is not None:
@@ -193,7 +194,12 @@ class LocalEngine:
         plan, site, outcome = self.plan, self.site, self.outcome
         if not plan.modelled:
             outcome.meet([sighting.look(plan, site.root)], plan, site)
-        saved = Saved(plan.world_size, recording.keeper.keep)
+
+        def keep(mark: Mark) -> None:
+            recording.keeper.keep(mark)
+            recording.look()  # now, not within a second: the run may be killed before
+
+        saved = Saved(plan.world_size, keep)
         attempts = Attempts(plan, outcome.tallies, saved, kinds=(*ENDING, DRIVER))
         try:
             outcome.notes += run(

@@ -24,6 +24,7 @@ from rayio.model.workflow import StageTally
 from rayio.place import Start
 from rayio.records.failures import Restart
 from rayio.scenario.failures import ENDING, named
+from rayio.trace.recorder import Recorder
 from rayio.units import format_seconds
 
 #: The cause of a restart that a run does not know.
@@ -199,6 +200,15 @@ class Attempts:
             deaths.append(Death("node", min(int(which * nodes), nodes - 1), self.begin + round(after * 1e9)))
         return min(deaths, key=lambda death: death.at, default=None)
 
+    def record_begin(self, recorder: Recorder) -> None:
+        """Record the begin of an attempt that a failure ended: ranks may have died before their first span."""
+        if self.plan.trace.level == "none":
+            return
+        for rank in range(self.plan.world_size):
+            writer = recorder.register("rank", str(rank), rank // self.plan.cluster.ranks_per_node)
+            attempt = self.plan.start.attempt
+            recorder.add(writer, "startup", self.begin, self.begin, rank=rank, attempt=attempt)
+
     def check(self, death: Death) -> None:
         """Refuse to survive a death that ends the run.
 
@@ -209,8 +219,9 @@ class Attempts:
         if section is None or section.policy == "fail":
             raise RunError(f"{death.name} died after {when}, and failures.policy=fail ends the run then")
         if len(self.restarts) >= section.max_restarts:
+            before = "once" if len(self.restarts) == 1 else f"{len(self.restarts)} times"
             raise RunError(
-                f"{death.name} died after {when}: the run was restarted {len(self.restarts)} times before, and "
+                f"{death.name} died after {when}: the run was restarted {before} before, and "
                 f"failures.max_restarts={section.max_restarts}; raise it, or save checkpoints more often"
             )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from rayio.errors import RayioError
 from rayio.model.env_checkpoints import COMPLETER as COMPLETER
@@ -17,7 +17,7 @@ from rayio.model.queue import Delivery
 from rayio.model.served_spans import failed, parts_of
 from rayio.model.standing import Standing
 from rayio.place import Where as Where
-from rayio.storage.base import Issued, Opener, Requests, Served, Storage
+from rayio.storage.base import Issued, Noting, Opener, Requests, Served, Storage
 from rayio.storage.itemise import Samples
 from rayio.storage.layers.layer import Way
 from rayio.trace.levels import narrowed
@@ -219,14 +219,10 @@ class Env(StageEnv):
         """Return ``load`` such that the currently opened file is recorded, for stall reports."""
         self.file = ""
 
-        def noted(opener: Opener) -> T:
-            def open_(name: str, *kept: BinaryIO | None) -> BinaryIO:
-                self.file, self.heard = name, self.kernel.now()
-                return opener(name, *kept)
+        def note(name: str) -> None:
+            self.file, self.heard = name, self.kernel.now()
 
-            return load(open_)
-
-        return noted
+        return lambda opener: load(Noting(opener, note))
 
     def _requests(self, served: Served[Any], at: Where, samples: Callable[[], Samples] | None = None) -> None:
         if served.retried is None and served.issued is None and not served.delays:  # nothing to record, usually

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 from rayio.model.kernel import Kernel
 from rayio.model.ledger import Tally
 from rayio.model.savers import Raw, Saver
-from rayio.place import Where
+from rayio.place import Where, checkpoint_place
 from rayio.storage.base import Requests, Served, Storage
 from rayio.storage.itemise import Samples
 from rayio.storage.stores.opening import Store
@@ -33,6 +33,14 @@ class Shard(NamedTuple):
     writer: int
     #: Bytes after which the content of a file that is read repeats; 0 in one that is written.
     period: int = 0
+
+    def saved_at(self, at: Where) -> Where:
+        """Return a rank's place with the epoch and step of the file's checkpoint.
+
+        A rank with fewer steps saves it after its own last step.
+        """
+        place = checkpoint_place(self.path.rpartition("/")[0])
+        return at if place is None else at._replace(epoch=place[0], step=place[1])
 
 
 class WriterPort(Protocol):
@@ -172,7 +180,7 @@ class CheckpointEnv:
         """Write every shard in parallel and wait until all are durable: the rank's ``checkpoint``."""
         start = self.kernel.now()
         self.doing = ("checkpoint", start, at, None)
-        served = await self.kernel.gather(*(self.writers[shard.writer].write(shard, at) for shard in shards))
+        served = await self._write_all(shards, at)
         self.doing = None
         nbytes, requests = sum(s.nbytes for s in served), sum(s.requests for s in served)
         self.span("checkpoint", start, self.kernel.now(), at, nbytes=nbytes, requests=requests)
@@ -191,6 +199,12 @@ class CheckpointEnv:
         here = Where(at.rank, attempt=at.attempt)
         self.span("restore", start, self.kernel.now(), here, nbytes=nbytes, requests=requests)
         return served
+
+    async def _write_all(self, shards: Sequence[Shard], at: Where) -> list[Served[None]]:
+        """Write every shard in parallel, recorded at the place of its checkpoint."""
+        return await self.kernel.gather(
+            *(self.writers[shard.writer].write(shard, shard.saved_at(at)) for shard in shards)
+        )
 
     def _written_are(self, shards: Sequence[Shard], at: Where) -> None:
         """Report durable files in the background: training does not wait for a manifest."""
@@ -268,7 +282,7 @@ class CheckpointEnv:
 
     async def _write_behind(self, shards: Sequence[Shard], at: Where) -> None:
         try:
-            await self.kernel.gather(*(self.writers[shard.writer].write(shard, at) for shard in shards))
+            await self._write_all(shards, at)
             self._written_are(shards, at)
             if self.saved is not None and self._unsaved is not None:
                 self.saved(*self._unsaved)

@@ -216,8 +216,8 @@ def check(manifest: Manifest, identity: Identity, files: Mapping[str, int]) -> N
         for key in {**ours, **theirs}:
             if theirs.get(key) != ours.get(key):
                 raise DataError(
-                    f"a checkpoint of another {what}: its {key} is {_shown(theirs.get(key))}, the run's "
-                    f"{_shown(ours.get(key))}"
+                    f"a checkpoint of another {what}: it has {key}={_shown(theirs.get(key))}, the run "
+                    f"{key}={_shown(ours.get(key))}"
                 )
     if dict(manifest.files) != dict(files):
         there, here = (f"{len(each)} files of {sum(each.values())} B" for each in (manifest.files, files))
@@ -234,8 +234,9 @@ def chosen(store: Store, wanted: str, identity: Identity, files: Mapping[str, in
     if wanted == "newest":
         there = search(store)
         if not there.complete:
-            passed = [f"{folder}: {why}" for folder, why in there.passed.items()][-MOST_NAMED:]
-            why = f" ({'; '.join(passed)})" if passed else ""
+            passed = [f"{folder}: {why}" for folder, why in there.passed.items()]
+            more = f"; and {len(passed) - MOST_NAMED} more" if len(passed) > MOST_NAMED else ""
+            why = f" ({'; '.join(passed[-MOST_NAMED:])}{more})" if passed else ""
             raise DataError(
                 f"{key}: {store.address} has no complete checkpoint{why}; use checkpoint.restore=none, or run once "
                 "to save some"

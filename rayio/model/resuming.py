@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from typing import Any
 
 from rayio.errors import StorageError
@@ -14,13 +16,14 @@ from rayio.model.attempts import Mark
 from rayio.model.ledger import Tally
 from rayio.records.failures import Restart
 from rayio.records.record import DamagedRecordError
-from rayio.trace.run_directory import RESUME, RunDirectory
+from rayio.trace.run_directory import RESUME, SCENARIO, RunDirectory
 
-VERSION = 1
+VERSION = 2
 #: Complete checkpoints that the file names: if the files of one are gone, an older one serves.
 MOST_MARKS = 3
-#: Seconds between two writes at least.
+#: Seconds between two writes at least, unless writing is quick: then this many times the length of the last write.
 PAUSE_SECONDS = 2.0
+PAUSE_WRITES = 10
 #: The numbers of a tally, in order.
 _NUMBERS = (
     "rank", "steps", "samples", "nbytes", "digest", "evaluation_steps", "evaluation_samples", "attempt", "skipped",
@@ -35,7 +38,7 @@ class Keeper:
         marks, self._restarts = read(directory, world_size)  # of the earlier part, if the run broke off
         self._marks = marks[::-1]
         self._is_new = False
-        self._written_at = -PAUSE_SECONDS
+        self._written_at, self._pause = -PAUSE_SECONDS, PAUSE_SECONDS
 
     def keep(self, mark: Mark) -> None:
         """Add a complete checkpoint."""
@@ -55,7 +58,7 @@ class Keeper:
     @property
     def is_due(self) -> bool:
         """True if there is a new checkpoint, and the last write is not recent."""
-        return self._is_new and time.monotonic() - self._written_at >= PAUSE_SECONDS
+        return self._is_new and time.monotonic() - self._written_at >= self._pause
 
     def write(self) -> None:
         """Write the file; the spans must be stored.
@@ -63,31 +66,54 @@ class Keeper:
         Raises:
             StorageError: no space, no permission.
         """
+        began = time.monotonic()
         marks = [
             {"number": mark.number, "tallies": [{name: getattr(t, name) for name in _NUMBERS} for t in mark.tallies]}
             for mark in self._marks
         ]
         content = {"version": VERSION, "checkpoints": marks, "restarts": [asdict(each) for each in self._restarts]}
+        content["digest"] = _digest(content, self._scenario)
         self.directory.write(RESUME, json.dumps(content).encode())
         self._is_new, self._written_at = False, time.monotonic()
+        self._pause = min(PAUSE_SECONDS, PAUSE_WRITES * (self._written_at - began))
+
+    @cached_property
+    def _scenario(self) -> bytes:
+        """The run's scenario, as its directory has it."""
+        return self.directory.store.read(SCENARIO) or b""
 
 
 def read(directory: RunDirectory, world_size: int) -> tuple[list[Mark], tuple[Restart, ...]]:
     """Return the complete checkpoints of a run, the newest first, and its restarts; nothing if it saved none.
 
     Raises:
-        StorageError: the file is damaged.
+        StorageError: the file is damaged, or it or the scenario was changed.
     """
     if (content := directory.store.read(RESUME)) is None:
         return [], ()
     try:
         entries = parse_json(content)
+        if not isinstance(entries, dict):
+            raise ValueError("it is no JSON object")
         if entries["version"] != VERSION:
             raise ValueError(f"version {entries['version']!r}")
         marks = [_mark(entry, world_size) for entry in entries["checkpoints"]]
-        return marks[::-1], tuple(Restart.of_json(entry) for entry in entries["restarts"])
+        restarts = tuple(Restart.of_json(entry) for entry in entries["restarts"])
+        own = entries.pop("digest")
     except (ValueError, KeyError, TypeError, DamagedRecordError) as error:
-        raise StorageError(f"{directory.store.full(RESUME)} is damaged ({error}): the run cannot be resumed") from None
+        why = f"{error.args[0]} is missing" if isinstance(error, KeyError) else error
+        raise StorageError(f"{directory.store.full(RESUME)} is damaged ({why}): the run cannot be resumed") from None
+    if own != _digest(entries, directory.store.read(SCENARIO) or b""):
+        raise StorageError(
+            f"{directory.address}: {SCENARIO} or {RESUME} was changed since the run wrote it, so the run cannot be "
+            "resumed; start a new run"
+        )
+    return marks[::-1], restarts
+
+
+def _digest(content: Mapping[str, Any], scenario: bytes) -> str:
+    """Return the digest of the file's content and of the run's scenario."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode() + b"\0" + scenario).hexdigest()
 
 
 def _mark(entry: Any, world_size: int) -> Mark:

@@ -274,8 +274,14 @@ class RunResult(Record):
     )
     window_steps: int | None = value("whole steps in the window, of the rank with the fewest", "steps")
     window_epochs: int | None = value("epochs of these steps", "epochs", default=None)
-    samples_per_second: Number = value("samples delivered in the window, all ranks", "samples/s")
-    mib_per_second: Number = value("bytes read for the batches delivered in the window", "MiB/s")
+    samples_per_second: Number = value(
+        "samples delivered in the window, all ranks; after failures from the first step of the run to the window's "
+        "end, lost time included",
+        "samples/s",
+    )
+    mib_per_second: Number = value(
+        "bytes read for the batches delivered in the same time as `samples_per_second`", "MiB/s"
+    )
     data_wait_share: Number = value("exposed data loading, of step time in the window", "fraction")
     sync_share: Number = value("waiting for slower ranks and all-reduce, of step time in the window", "fraction")
     checkpoint_share: Number = value("blocked by checkpoints, of step time in the window", "fraction")

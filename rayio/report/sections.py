@@ -182,6 +182,7 @@ def step_times(content: Content) -> str:
     low, high = float(histogram.edges[0]), float(histogram.edges[-1])
 
     def place(value: float) -> float:
+        value = max(value, low)  # a step may take no time, and a logarithmic axis has no 0
         part = np.log(value / low) / np.log(high / low) if histogram.is_log else (value - low) / (high - low)
         return float(np.clip(part, 0, 1))
 

@@ -150,7 +150,7 @@ class Checkpoint(Section):
                 "use parallel, sharded, all_ranks or per_group"
             )
             return
-        if refused := [*self.writers.refusals(self.model, topology)]:
+        if refused := [*self.model.refusals(topology)] or [*self.writers.refusals(self.model, topology)]:
             yield from refused
             return
         if self.phases is not None and self.phases.shifted(topology.ranks_per_node) % ranks:

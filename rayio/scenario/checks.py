@@ -281,6 +281,8 @@ def idle(scenario: Scenario) -> list[str]:
     """Return a line for each key that does nothing in this run, which is too short or too simple for it."""
     train, loader, steps = scenario.train, scenario.loader, derive.total_steps(scenario)
     notes = [*evaluation.idle(scenario), *never(scenario)]
+    if scenario.checkpoint is not None:
+        notes += scenario.checkpoint.model.uneven(scenario.saving_topology)
     if zero := train.parallelism.zero_stage:
         setting = f"train.parallelism.zero_stage={zero}: changes nothing"
         if scenario.checkpoint is None or not scenario.checkpoint.writers.follows_zero:
@@ -303,11 +305,15 @@ def idle(scenario: Scenario) -> list[str]:
     notes += failure_checks.idle(scenario)
     for section in sections(scenario):
         notes += section.idle()
-    notes += derive.pace(scenario).idle()
+    pace, cluster = derive.pace(scenario), scenario.cluster
+    hits = pace.hits_anybody(scenario.seed, cluster.ranks_per_node, cluster.world_size, steps)
+    notes += pace.idle(steps, hits=hits) if derive.phases(scenario) is None else ()
     if train.parallelism.microbatches > 1 and train.parallelism.pipeline == 1:
         notes.append(f"train.parallelism.microbatches={train.parallelism.microbatches}: there is no pipeline")
     if train.accumulate > 1 and not train.sync.meets:
         notes.append(f"train.accumulate={train.accumulate}: ranks never wait for each other with train.sync=none")
+    elif train.accumulate > (most := derive.steps_per_epoch(scenario)):
+        notes.append(f"train.accumulate={train.accumulate}: an epoch has {most} steps, and ranks meet only at its end")
     notes += of_kinds(scenario, lambda kind: kind.idle(scenario))
     works = scenario.charges.cpu.is_work or isinstance(loader.decode, Work) or scenario.train.compute_cores
     if scenario.cluster.cores is not None and not works:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar, get_args
@@ -17,6 +18,8 @@ from rayio.schema.choice import Choice, Choosing, KindOf
 from rayio.schema.distribution import Of
 from rayio.schema.fields import Section, listed, show, unless_secret
 
+#: What YAML reads as a number, unless it stands in quotes.
+_NUMBER = re.compile(r"[-+]?[0-9]{1,30}(\.[0-9]{1,30})?", re.ASCII)
 #: Pydantic's name of the error that a key is none.
 UNKNOWN = "extra_forbidden"
 
@@ -100,7 +103,12 @@ def line_of(detail: ErrorDetails, data: Mapping[str, Any], layers: Sequence[Laye
             reason = _mapping(_sections_at(path))
         case _:
             reason = "is not allowed here"
-    return f"{where}: {name}={show(value)}: {reason}" if path else f"{where}: {reason}"
+    return f"{where}: {name}={_written(value)}: {reason}" if path else f"{where}: {reason}"
+
+
+def _written(value: Any) -> str:
+    """Return a value for a message; text that would be a number without its quotes has them."""
+    return f'"{value}"' if isinstance(value, str) and _NUMBER.fullmatch(value) else show(value)
 
 
 def _at(data: Mapping[str, Any], path: KeyPath, otherwise: Any) -> Any:

@@ -89,9 +89,10 @@ class ByBatchSize(Section):
         """Refuse a batch size beyond the table."""
         sizes = [*dict(self.by_batch_size)]
         if not sizes[0] <= batch_size <= sizes[-1]:
+            possible = f"{sizes[0]}" if len(sizes) == 1 else f"a size from {sizes[0]} to {sizes[-1]}"
             yield (
                 f"{batch_key}={batch_size}: {key}.by_batch_size has times of {listed(sizes)}; add {batch_size}, or use "
-                f"a size from {sizes[0]} to {sizes[-1]}"
+                f"{possible}"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
@@ -13,9 +14,13 @@ from pydantic import Field, model_validator
 from rayio import seeds
 from rayio.place import MAX_RANKS, MAX_STEPS
 from rayio.schema.fields import Reads, RefusedError, Seconds, Section, refusal, show, whole
+from rayio.units import format_seconds
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+#: The most ranks whose slow intervals are tried for a note.
+MOST_TRIED = 4096
 
 
 def _numbers(word: str) -> Reads:
@@ -209,8 +214,31 @@ class Pace:
         if slow is not None and slow.every is not None and self.mean == 0:
             yield "train.stragglers.every: train.compute takes no time, so no interval passes; use probability"
 
-    def idle(self) -> Iterator[str]:
-        """Name factors and speeds of 1."""
+    def hits_anybody(self, seed: int, ranks_per_node: int, ranks: int, steps: int) -> bool:
+        """Return False if no slow interval of any rank has one of so many first steps; True where that is unknown."""
+        slow = self.stragglers
+        if slow is None or slow.every is None or slow.lasts is None or not self.mean or ranks > MOST_TRIED:
+            return True
+        those = [rank for rank in range(ranks) if slow.hits(rank, rank // ranks_per_node)]
+        first = np.zeros(1, np.int64)
+        begins = [float(seeds.uniform(seeds.key(seed, "interval", rank), first)[0]) * slow.every for rank in those]
+        for begin in begins:
+            number = 0 if begin < slow.lasts else math.ceil((slow.every - begin) / self.mean)
+            is_slow = number < steps and (begin + number * self.mean) % slow.every < slow.lasts
+            if is_slow or (steps - 1) * self.mean >= 2 * slow.every - begin:  # after one interval without a step
+                return True
+        return False
+
+    def idle(self, steps: int, *, hits: bool = True) -> Iterator[str]:
+        """Name factors and speeds of 1, and what a run of so many steps never sees, or always."""
+        if not hits and self.stragglers is not None and self.stragglers.every is not None:
+            every, lasts = format_seconds(self.stragglers.every), format_seconds(self.stragglers.lasts or 0.0)
+            yield (
+                f"train.stragglers={{every: {every}, lasts: {lasts}}}: no step of the run is in a slow interval; the "
+                f"compute of all {steps} takes {format_seconds(steps * self.mean)}"
+            )
+        if self.warmup is not None and self.warmup.steps >= steps:
+            yield f"train.warmup.steps={self.warmup.steps}: the run has {steps} steps, so all of them are slower"
         if self.stragglers is not None and self.stragglers.factor == 1:
             yield "train.stragglers.factor=1: slows nobody down"
         if self.warmup is not None and self.warmup.factor == 1:

@@ -53,6 +53,14 @@ class State(Section):
         """Return the files that a rank saves if each saves its part of the model; see ``undividable``."""
         raise NotImplementedError
 
+    def refusals(self, topology: Topology) -> Iterator[str]:
+        """Yield a line for each reason why no ranks can have this model divided as ``train.parallelism`` says."""
+        yield from ()
+
+    def uneven(self, topology: Topology) -> Iterator[str]:
+        """Yield a line for each division that leaves a rest, which frameworks fill up."""
+        yield from ()
+
     def undividable(self, topology: Topology) -> Iterator[str]:
         """Yield a line for each reason why ranks cannot each save their part of the model."""
         yield (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -100,6 +100,11 @@ class AllReduce(Sync):
         if ranks < 2:
             return 0.0
         return ALGORITHMS[self.algorithm](ranks, self.bytes, self.bandwidth, self.latency)
+
+    def idle(self) -> Iterator[str]:
+        """Name gradients without bytes."""
+        if not self.bytes and not self.latency:
+            yield "train.sync.bytes=0: the all-reduce takes no time, so ranks only wait for each other"
 
 
 AnySync = Annotated[Sync, KindOf(SYNCS, "none, barrier or {kind: allreduce, bytes: ..., bandwidth: ..., latency: ...}")]

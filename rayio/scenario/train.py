@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 from pydantic import Field
@@ -71,3 +72,7 @@ class Train(Section):
     warmup_steps: Annotated[int, whole(0, MAX_STEPS)] = Field(
         1, description="First steps of each rank that no number counts."
     )
+
+    def idle(self) -> Iterator[str]:
+        """Name what of the synchronisation takes no time."""
+        yield from self.sync.idle()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import gcd
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -134,9 +135,31 @@ class Transformer(State):
                 f"has {self.hidden // self.heads}, and {rest} belong to none"
             )
 
-    def undividable(self, topology: Topology) -> Iterator[str]:
-        """Refuse stages without a layer, and tensors that split a head."""
+    def refusals(self, topology: Topology) -> Iterator[str]:
+        """Refuse stages without a layer, and tensors that split a head or a column of the MLP."""
         if (stages := topology.pipeline_parallel) > self.layers:
-            yield f"train.parallelism.pipeline={stages}: more stages than checkpoint.model.layers={self.layers}"
-        if self.heads % (split := topology.tensor_parallel):
-            yield f"train.parallelism.tensor={split}: must divide checkpoint.model.heads={self.heads}"
+            yield (
+                f"train.parallelism.pipeline={stages}: more stages than checkpoint.model.layers={self.layers}; use at "
+                f"most {self.layers}"
+            )
+        split = topology.tensor_parallel
+        for key in ("heads", "ffn"):
+            if (width := getattr(self, key)) % split:
+                yield (
+                    f"train.parallelism.tensor={split}: must divide checkpoint.model.{key}={width}; use "
+                    f"{gcd(split, width)}, or another {key}"
+                )
+
+    def uneven(self, topology: Topology) -> Iterator[str]:
+        """Name a vocabulary with a rest."""
+        split = topology.tensor_parallel
+        if self.vocabulary % split:
+            yield (
+                f"checkpoint.model.vocabulary={self.vocabulary}: train.parallelism.tensor={split} does not divide it; "
+                f"each rank has {self.vocabulary // split}, and frameworks add tokens up to "
+                f"{-(-self.vocabulary // split) * split}"
+            )
+
+    def undividable(self, topology: Topology) -> Iterator[str]:
+        """Refuse what no ranks can have."""
+        yield from self.refusals(topology)

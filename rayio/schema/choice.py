@@ -271,6 +271,12 @@ class KindOf:
                     return self.registry[name].model_validate(value)
         if value is False and "none" in self.registry:
             raise RefusedError("write none (YAML reads off and no as false)")
+        several = [name for name in value if name in self.registry] if isinstance(value, Mapping) else []
+        if len(several) > 1:
+            raise RefusedError(
+                f"has {' and '.join(several)}, and each of them alone chooses a kind; leave out all but one, or add "
+                f"the kind of the one that replaces what was given before, such as kind: {several[-1]}"
+            )
         others = [name for name in self.registry if name not in self.allowed]
         raise RefusedError(f"must be {self.allowed}" + f", or {listed(others)}" * bool(others))
 

@@ -17,7 +17,9 @@ class Every(Section):
         None, description="Steps from one occasion to the next, counted over epochs. One of the three keys is given."
     )
     epochs: Annotated[int | None, whole(1, or_none=True)] = Field(
-        None, description="Epochs from one occasion to the next. One of the three keys is given."
+        None,
+        description="Epochs from one occasion to the next. One of the three keys is given. Without "
+        "train.evaluate.every, evaluations have {epochs: 1}.",
     )
     seconds: Annotated[float | None, quantity(SECONDS, positive=True, or_none=True)] = Field(
         None,
@@ -33,5 +35,5 @@ class Every(Section):
 
     @property
     def by_clock(self) -> str:
-        """The period in seconds, as a user writes it."""
-        return f"{{seconds: {SECONDS.exact(self.seconds)}}}"
+        """The period in seconds, as a user writes it; empty without one."""
+        return "" if self.seconds is None else f"{{seconds: {SECONDS.exact(self.seconds)}}}"

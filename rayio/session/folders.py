@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rayio import storage
 from rayio.data.manifest import IGNORED, NAME
-from rayio.errors import ScenarioError, StorageError
+from rayio.errors import DataError, ScenarioError, StorageError
 from rayio.kinds import SAVERS
 from rayio.model import manifest
 from rayio.model.plan import Plan
@@ -97,12 +97,18 @@ class Checkpoints:
         due = self._due(there)
         self.is_replacing = not due.isdisjoint(there)
         for folder in there if self.store.is_local else sorted(due & {*there}):
-            for name, size in self.store.sizes(folder).items():
+            there_are = self.store.sizes(folder)
+            if manifest.NAME not in there_are and self.store.size(f"{folder}/{manifest.NAME}") is not None:
+                raise StorageError(
+                    f"checkpoint.path={self.path}: {folder}/{manifest.NAME} is a folder, and a checkpoint's manifest "
+                    "is a file; remove it"
+                )
+            for name, size in there_are.items():
                 if name == manifest.NAME:
                     continue
                 is_replaced = folder in due and name in self.files
                 # known names that this run does not write need no check of content
-                if (is_replaced or not _FILE.fullmatch(name)) and not self._is_ours(f"{folder}/{name}", size):
+                if (is_replaced or not _FILE.fullmatch(name)) and not self._is_ours(folder, name, size):
                     raise self._refusal(f"{folder}/{name}")
                 self.replaced += size if is_replaced else 0
 
@@ -174,12 +180,20 @@ class Checkpoints:
             raise StorageError(f"checkpoint.path={error}") from None
         reporter.say(f"checkpoints {self.store.address}: {self.check_space()}")
 
-    def _is_ours(self, name: str, size: int) -> bool:
-        """Return True if a file begins as one that an engine of checkpoints has written."""
-        with self.store.open(name, Traffic()) as file:
+    def _is_ours(self, folder: str, name: str, size: int) -> bool:
+        """Return True if a file begins as one that an engine has written, or is in its checkpoint's manifest.
+
+        The manifest names a damaged file too, of which the restore then says which byte is wrong.
+        """
+        with self.store.open(f"{folder}/{name}", Traffic()) as file:
             head = bytes(file.read(min(size, HEADER_BYTES)))
-        beginning = min(size, self.parts.get(name.rpartition("/")[2], size), BEGINNING_BYTES)
-        return any(saver.is_ours(head, bytes(random_bytes(beginning))) for saver in SAVERS.usable().values())
+        beginning = min(size, self.parts.get(name, size), BEGINNING_BYTES)
+        if any(saver.is_ours(head, bytes(random_bytes(beginning))) for saver in SAVERS.usable().values()):
+            return True
+        try:
+            return manifest.read(self.store, folder).files.get(name) == size
+        except DataError:
+            return False
 
     def _refusal(self, name: str) -> StorageError:
         return StorageError(

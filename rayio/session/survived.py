@@ -41,7 +41,9 @@ def survived(result: RunResult, restarts: Sequence[Restart]) -> RunResult:
     restore = result.failures.restore_seconds if result.failures is not None else 0.0
     if result.trace is not None and result.trace.level == "none" and wall is not None:
         last = restarts[-1]
-        wall += last.at + last.detect_seconds + last.restart_seconds
+        before, wall = wall, wall + last.at + last.detect_seconds + last.restart_seconds
+        if result.samples_per_second is not None:
+            result = replace(result, samples_per_second=result.samples_per_second * before / wall)
     detect = sum(restart.detect_seconds for restart in restarts)
     again = sum(restart.restart_seconds for restart in restarts)
     known = detect + again + restore

@@ -22,6 +22,34 @@ Opener = Callable[..., BinaryIO]
 AtOnce = Callable[..., bool]
 
 
+class Noting:
+    """An opener that notes the path of each file before it is opened or read in one call."""
+
+    __slots__ = ("_note", "_opener", "fill")
+
+    def __init__(self, opener: Opener, note: Callable[[str], None]) -> None:
+        self._opener, self._note = opener, note
+        fill: AtOnce | None = getattr(opener, "fill", None)
+        #: As :attr:`rayio.storage.real.CountedOpener.fill`.
+        self.fill: AtOnce | None = None
+        if fill is not None:
+
+            def noted(name: str, *reads: object) -> bool:
+                note(name)
+                return fill(name, *reads)
+
+            self.fill = noted
+
+    def __call__(self, path: str, *kept: BinaryIO | None) -> BinaryIO:
+        """Open a file."""
+        self._note(path)
+        return self._opener(path, *kept)
+
+    def filled(self, opens: int, requests: int, nbytes: int) -> None:
+        """Count what :attr:`fill` read."""
+        self._opener.filled(opens, requests, nbytes)  # type: ignore[attr-defined]
+
+
 class Placed(NamedTuple):
     """The places of a batch's requests."""
 

@@ -12,14 +12,12 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
-from importlib import import_module
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
-from rayio.engines.savers.streams import STATES, check_torch, loaded, saved, torch_version
-from rayio.engines.savers.torch_save import added_bytes, is_archive, verified_tensor
+from rayio.engines.savers.streams import STATES, loaded, saved
+from rayio.engines.savers.torch_save import OfTorch, added_bytes, is_archive, verified_tensor
 from rayio.errors import DataError
-from rayio.model.savers import Saver
 from rayio.model.verified import REMEDY, Verified
 from rayio.storage.base import Opener
 from rayio.storage.real import Filled
@@ -28,28 +26,10 @@ from rayio.storage.real import Filled
 INDEX = ".metadata"
 
 
-class Dcp(Saver):
+class Dcp(OfTorch):
     """``torch.distributed.checkpoint`` of one tensor of bytes in each file."""
 
-    holds_state = True
-
-    @property
-    def library(self) -> str:
-        """PyTorch and its version."""
-        return f"torch {torch_version()}"
-
-    def check(self) -> None:
-        """Refuse to work without PyTorch.
-
-        Raises:
-            ScenarioError: it is not installed.
-        """
-        check_torch("dcp")
-
-    def file_bytes(self, num_bytes: int) -> int:
-        """Return the bytes of the archive: the state, and about 1.5 KiB."""
-        self.check()
-        return num_bytes + added_bytes(num_bytes, "")
+    engine, module, key = "dcp", "torch.distributed.checkpoint", ""
 
     def index(self, parts: Mapping[str, int]) -> Mapping[str, bytes]:
         """Return the index that PyTorch reads: the tensors, and their files."""
@@ -58,14 +38,8 @@ class Dcp(Saver):
 
     def prepare(self, num_bytes: int, period: int) -> None:
         """Make the state, and import what saves it."""
-        self.check()
-        import_module("torch.distributed.checkpoint")
+        super().prepare(num_bytes, period)
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # on purpose: see above
-        STATES.of(num_bytes, period)
-
-    async def close(self) -> None:
-        """Free the memory of the state."""
-        STATES.clear()
 
     def fill(self, file: BinaryIO, path: str, num_bytes: int, period: int) -> Filled:
         """Save the state."""

@@ -23,10 +23,14 @@ NORESERVE = 0x4000
 KEY = "state"
 
 
-class TorchSave(Saver):
-    """``torch.save`` of a mapping with one tensor of bytes."""
+class OfTorch(Saver):
+    """What PyTorch writes in an archive of one tensor of bytes for each file."""
 
     holds_state = True
+    #: Its value of ``checkpoint.engine``, the module that saves, and the name of the tensor in the archive.
+    engine: str
+    module: str
+    key: str
 
     @property
     def library(self) -> str:
@@ -39,22 +43,28 @@ class TorchSave(Saver):
         Raises:
             ScenarioError: it is not installed.
         """
-        check_torch("torch")
+        check_torch(self.engine)
 
     def file_bytes(self, num_bytes: int) -> int:
         """Return the bytes of the archive: the state, and about 1.5 KiB."""
         self.check()
-        return num_bytes + added_bytes(num_bytes, KEY)
+        return num_bytes + added_bytes(num_bytes, self.key)
 
     def prepare(self, num_bytes: int, period: int) -> None:
-        """Make the state, and import PyTorch."""
+        """Make the state, and import what saves it."""
         self.check()
-        import_module("torch")
+        import_module(self.module)
         STATES.of(num_bytes, period)
 
     async def close(self) -> None:
         """Free the memory of the state."""
         STATES.clear()
+
+
+class TorchSave(OfTorch):
+    """``torch.save`` of a mapping with one tensor of bytes."""
+
+    engine, module, key = "torch", "torch", KEY
 
     def fill(self, file: BinaryIO, path: str, num_bytes: int, period: int) -> Filled:
         """Save the state."""

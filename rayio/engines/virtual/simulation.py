@@ -73,6 +73,7 @@ def _attempt(attempts: Attempts, recorder: Recorder, watch: Callable[[], None] |
         try:
             kernel.run(roles.run())
         except DeadError as error:
+            attempts.record_begin(recorder)
             return error.death
         hold()
     return None

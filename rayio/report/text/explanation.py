@@ -44,8 +44,9 @@ def failures(survived: Survived | None) -> list[str]:
     share = survived.lost_share
     took = "" if share is None else f" took {format_share(share)} of the wall time"
     number = f"{survived.restarts:,} restart{'s' * (survived.restarts != 1)}"
-    lines = [f"  {number} after failures{took}; all other numbers leave them out"]
-    return lines + [f"  {name:<14}{time:>12}  {what}" for name, time, what in table(survived)]
+    lines = [f"  {number} after failures{took}"]
+    lines += [f"  {name:<14}{time:>12}  {what}" for name, time, what in table(survived)]
+    return [*lines, "  step time and replays leave this out; what stages got and how busy they were includes it"]
 
 
 def _folded(sentence: str, width: int = 96) -> list[str]:

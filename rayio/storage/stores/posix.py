@@ -286,8 +286,9 @@ class PosixStore:
                             check_regular(entry.path)
                         sizes[entry.name] = entry.stat().st_size
         except FileNotFoundError as error:
-            if str(error.filename) != str(place):  # a dangling link
-                raise refusal(error, error.filename, "reading") from error
+            if str(error.filename) != str(place):
+                why = "is a link to what is missing; remove the link, or bring back what it leads to"
+                raise StorageError(f"{error.filename}: {why}") from error
         except NotAFileError as error:
             raise refusal(error, error.filename, "reading") from error
         except OSError as error:

@@ -49,20 +49,30 @@ class Sweep:
         """The points over their repeats, in the order of their values."""
         return points_of(self.rows)
 
+    @property
+    def metric(self) -> str:
+        """The metric that decides: AU, or goodput if a run had failures, as their time is in no step."""
+        results = (row.result for row in self.rows)
+        return "goodput" if any(each is not None and each.failures is not None for each in results) else "au"
+
     @cached_property
     def knee(self) -> Point | None:
         """The point of a sweep over one key where diminishing returns of AU begin; see ``choices.knee``.
 
-        None also if it would be another one with the AU that workers sustain, where points are in doubt.
+        None also after failures, and if it would be another one with the AU that workers sustain, where points are in
+        doubt.
         """
+        if self.metric != "au":
+            return None
         knee, steady = choices.knee_of(self.points), choices.knee_of(points_of([*map(_sustained, self.rows)]))
         is_sure = knee is not None and steady is not None and knee.index == steady.index
         return self.points[knee.index] if knee is not None and is_sure else None
 
     @cached_property
     def front(self) -> list[Point]:
-        """The Pareto front: the best trade-offs of AU against readers and memory."""
-        return [self.points[index] for index in sorted(choices.front(self.points, choices.readers, choices.memory))]
+        """The Pareto front: the best trade-offs of AU (after failures goodput) against readers and memory."""
+        best = choices.front(self.points, choices.readers, choices.memory, metric=self.metric)
+        return [self.points[index] for index in sorted(best)]
 
     @cached_property
     def table(self) -> SweepTable:
