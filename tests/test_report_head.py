@@ -15,11 +15,12 @@ from pages import Page, check
 import rayio
 from rayio.analyze.stages import STAGES
 from rayio.analyze.stalls import CAUSES
+from rayio.records.explained import Prediction
 from rayio.report import tracks
 from rayio.report.build import report
 from rayio.report.colours import COLOURS, style
 from rayio.report.explain import explain
-from rayio.report.headline import badge
+from rayio.report.headline import _verdict, badge
 from rayio.report.text.explanation import text
 from rayio.report.text.summary import format_done
 from rayio.scenario.expect import Condition
@@ -94,6 +95,26 @@ def test_the_page_wears_the_badge_of_its_scenario(tmp_path: Path) -> None:
     page, html = written(simulated(tmp_path, expect={"au": ">= 0.99"}, loader__decode="20 ms"))
     assert 'class="badge missed"' in html
     assert "target missed: AU" in page.words
+
+
+@pytest.mark.parametrize(("target", "kind"), [(">= 99", "missed"), (">= 1", "met")])
+def test_the_target_may_be_of_dlios_au(target: str, kind: str, tmp_path: Path) -> None:
+    run = simulated(tmp_path, expect={"au_dlio": target}, loader__decode="20 ms")
+    page, html = written(run)
+    assert f'class="badge {kind}"' in html
+    au = run.result.au_dlio
+    assert f"target {kind}: AU by DLIO's formula {au:.1f} %, wanted {target} %" in page.words
+
+
+@pytest.mark.parametrize(
+    ("change", "heading"),
+    [("With connections = ∞", "Limit"), ("With latency = 0", "Limit"), ("With 4 workers per rank (now 1)", "To do")],
+)
+def test_a_change_that_nobody_can_make_is_nothing_to_do(change: str, heading: str, tmp_path: Path) -> None:
+    found = rayio.explain(simulated(tmp_path))
+    better = Prediction(change=change, au=0.9, time_saved=0.5, then="compute")
+    html = _verdict(replace(found, sentence=f"It waits. {change}: predicted AU 90 %.", prediction=better))
+    assert f"<b>{heading}:</b> {change}: predicted" in html
 
 
 def test_of_an_interrupted_run_it_is_said_how_much_was_done(tmp_path: Path) -> None:

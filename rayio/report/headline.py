@@ -29,6 +29,9 @@ from rayio.units import UNKNOWN, format_number, format_seconds, format_share
 #: Keys of result.json, by the names of their rows.
 _TRANSFERS = {"saving": "saved.mib_per_second", "restoring": "restored.mib_per_second"}
 
+#: Changes that nobody can make, which tell what limits a run: ``With connections = ∞``.
+_UNREAL = re.compile(r"= (∞|0)(?!\S)|\bno (throttling|stragglers)\b")
+
 #: A number: key of result.json (empty without one), term, name, value, unit or remark.
 Number = tuple[str, str, str, str, str]
 
@@ -40,23 +43,23 @@ def head(content: Content) -> str:
     return _badges(content) + verdict + _tiles(large, "tiles") + _tiles(small, "tiles small")
 
 
-def badge(result: RunResult | None, target: Condition | None) -> tuple[str, str]:
+def badge(result: RunResult | None, target: Condition | None, *, is_dlio: bool = False) -> tuple[str, str]:
     """Compare the AU of a run with its scenario's ``expect``; return a class (met, missed, none) and words.
+
+    With ``is_dlio`` the target names AU by DLIO's formula, in percent.
 
     >>> badge(None, None)
     ('none', 'no target AU is set')
     """
     if target is None:
         return "none", "no target AU is set"
-    if result is None or result.au is None:
-        return "none", f"AU is unknown; the target is {_condition(target)}"
-    if target.holds(result.au):
-        return "met", f"✓ target met: AU {format_share(result.au)}, wanted {_condition(target)}"
-    return "missed", f"✗ target missed: AU {format_share(result.au)}, wanted {_condition(target)}"
-
-
-def _condition(target: Condition) -> str:
-    return f"{target.operator} {100 * target.value:g} %"
+    name, unit = ("AU by DLIO's formula", 100) if is_dlio else ("AU", 1)
+    wanted = f"{target.operator} {100 * target.value / unit:g} %"
+    au = None if result is None else result.au_dlio if is_dlio else result.au
+    if au is None:
+        return "none", f"{name} is unknown; the target is {wanted}"
+    message = f"{name} {format_share(au / unit)}, wanted {wanted}"
+    return ("met", f"✓ target met: {message}") if target.holds(au) else ("missed", f"✗ target missed: {message}")
 
 
 def unfinished(content: Content) -> str:
@@ -75,8 +78,9 @@ def unfinished(content: Content) -> str:
 
 
 def _badges(content: Content) -> str:
-    target = content.scenario.expect.get("au") if content.scenario else None
-    kind, words = badge(content.result, target)
+    expected = content.scenario.expect if content.scenario else {}
+    is_dlio = "au" not in expected and "au_dlio" in expected
+    kind, words = badge(content.result, expected.get("au_dlio" if is_dlio else "au"), is_dlio=is_dlio)
     broke_off = unfinished(content)
     early = f'<span class="badge missed">{escape(broke_off)}</span>' if broke_off else ""
     titles = dict.fromkeys(map(title_of, content.doubts))
@@ -94,7 +98,8 @@ def _verdict(explained: Explained | None) -> str:
     )
     action = sentences.pop() if has_action else ""
     more = f'<p class="more">{marked(" ".join(sentences[1:]))}</p>' if sentences[1:] else ""
-    todo = f'<p class="action"><b>To do:</b> {marked(action)}</p>' if action else ""
+    heading = "To do" if explained.prediction is None or not _UNREAL.search(explained.prediction.change) else "Limit"
+    todo = f'<p class="action"><b>{heading}:</b> {marked(action)}</p>' if action else ""
     colour = f" c-{explained.verdict.cause}" if explained.verdict.cause else ""
     return f'<div class="verdict{colour}"><p>{marked(sentences[0])}</p>{todo}{more}</div>'
 
