@@ -142,7 +142,7 @@ def test_a_run_begins_with_what_another_saved(engine: str, is_behind: bool, tmp_
     assert again.result.restored is not None
     spans = again.spans()
     assert sorted(spans[spans.name == "verify"]["bytes"]) == [50_000, 50_001]
-    with pytest.raises(DataError, match=r"is a checkpoint of another layout: its engine is .*, the run's none; choose"):
+    with pytest.raises(DataError, match=r"is a checkpoint of another layout: it has engine=.*, the run none; ch"):
         ran(training("raw", restore="newest"), tmp_path)
 
 

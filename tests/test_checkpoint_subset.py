@@ -119,7 +119,7 @@ def test_a_subset_s_checkpoint_is_no_checkpoint_of_all_ranks(tmp_path: Path) -> 
             }
         }
     )
-    with pytest.raises(RayioError, match=r"another layout: its first ranks is 2, the run's none"):
+    with pytest.raises(RayioError, match=r"another layout: it has first ranks=2, the run none"):
         run(whole, engine="local", root=tmp_path, out="run-2")
 
 

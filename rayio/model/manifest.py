@@ -217,7 +217,7 @@ def check(manifest: Manifest, identity: Identity, files: Mapping[str, int]) -> N
             if theirs.get(key) != ours.get(key):
                 raise DataError(
                     f"a checkpoint of another {what}: it has {key}={_shown(theirs.get(key))}, the run "
-                    f"{key}={_shown(ours.get(key))}"
+                    f"{_shown(ours.get(key))}"
                 )
     if dict(manifest.files) != dict(files):
         there, here = (f"{len(each)} files of {sum(each.values())} B" for each in (manifest.files, files))
