@@ -172,7 +172,7 @@ def test_verify_reads_every_sample(format: str, tmp_path: Path) -> None:
         (replace(LAYOUT, seed=6), "seed = 5, the scenario has 6;"),
         (
             replace(LAYOUT, options=Hdf5Options(chunk=4096)),
-            r"dataset.chunk = none, the scenario has 4096 \(and 3 more\);",
+            r"dataset.chunk = none, the scenario has 4096 \(and 4 more\);",
         ),
         (replace(LAYOUT, seed=6, num_files=3), r"dataset.num_files = 30, the scenario has 3 \(and 1 more\);"),
         (
@@ -232,7 +232,8 @@ def test_a_manifest_of_rayio_0_1_is_read_which_has_its_chunks_beside_the_rest(tm
     layout = replace(LAYOUT, extension=".hdf5", options=Hdf5Options(chunk=4096))
     prepare(layout, "hdf5", tmp_path)
     note = json.loads((tmp_path / NAME).read_text())
-    assert note.pop("options") == {"chunk": 4096, "compression": "none", "compression_level": 4, "datasets": 1}
+    options = {"chunk": 4096, "compression": "none", "compression_level": 4, "datasets": 1, "shuffle": False}
+    assert note.pop("options") == options
     (tmp_path / NAME).write_text(json.dumps(note | {"chunk": 4096}))
     assert prepare(layout, "hdf5", tmp_path).reused_files == 30
     (tmp_path / NAME).write_text(json.dumps(note | {"chunk": 1024}))

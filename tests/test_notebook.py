@@ -160,6 +160,7 @@ def test_ipython_shows_views_and_one_line_for_a_mistake(tmp_path: Path, monkeypa
     shells = pytest.importorskip("IPython.core.interactiveshell")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)  # it would warn of another one
     shell = shells.InteractiveShell()
     shown: list[Any] = []
     monkeypatch.setattr(shell, "_showtraceback", lambda *said: shown.append(said))
