@@ -18,6 +18,7 @@ import yaml
 
 import rayio
 from rayio import cli
+from rayio.cli import main
 from rayio.cli.grouped import GROUPS
 from rayio.errors import StorageError
 from rayio.records.derived import EACH_RANK
@@ -391,3 +392,17 @@ def test_a_reader_of_our_output_may_leave_early() -> None:
     )
     os.close(outlet)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_without_training_no_steps_samples_or_reads_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    told = ["unet3d-h100", "checkpoint.every=none", "checkpoint.phases={writes: 2, reads: 1}"]
+    for command in (["validate", *told], ["show", *told, "--json"]):
+        with pytest.raises(SystemExit):
+            main(command)
+    validated, _, shown = capsys.readouterr().out.partition("{")
+    assert "2 ranks × 2 checkpoints written and 1 read" in validated
+    assert " steps" not in validated.splitlines()[0]
+    derived = json.loads("{" + shown)["derived"]
+    for name in ("steps_per_epoch", "total_steps", "samples_per_epoch", "read_demand", "window_bytes"):
+        assert derived[name] == 0
+    assert derived["num_checkpoints"] == 2

@@ -42,7 +42,10 @@ def validate(source: Source, overrides: Overrides = None, as_json: AsJson = Fals
     apart.refuse_files(scenario)
     if scenario.dataset.is_modelled:  # a run then needs all that a simulation needs
         checks.check_simulated(scenario)
+    phases = derive.phases(scenario)
     dropped, capped = derive.dropped_samples(scenario), derive.capped_samples(scenario)
+    if phases is not None:
+        dropped = capped = 0
     if as_json:
         from rayio.records.answers import Validated
 
@@ -70,11 +73,11 @@ def validate(source: Source, overrides: Overrides = None, as_json: AsJson = Fals
         for number, why in ((dropped, "dropped by drop_last"), (capped, "not visited because of train.steps"))
         if number
     ]
-    print(
-        f"{source}: ok: {derive.world_size(scenario)} ranks × {steps} steps, "
-        f"{derive.num_samples(scenario)} samples, {format_bytes(derive.dataset_bytes(scenario))}"
-        + "".join(f"; {text}" for text in left_out)
-    )
+    done = f"{steps} steps, {derive.num_samples(scenario)} samples, {format_bytes(derive.dataset_bytes(scenario))}"
+    if phases is not None:
+        size = format_bytes(derive.checkpoint_bytes(scenario))
+        done = f"{phases.writes} checkpoints written and {phases.reads} read, {size} each; nothing is trained"
+    print(f"{source}: ok: {derive.world_size(scenario)} ranks × {done}" + "".join(f"; {text}" for text in left_out))
     for text in notes:
         print(f"note: {text}")
     for text in checks.not_simulated(scenario):
@@ -96,7 +99,7 @@ def _steps(scenario: Scenario) -> tuple[int, int]:
     from rayio.scenario import derive
 
     fewest, most = derive.rank_steps(scenario)
-    return scenario.train.epochs * fewest, scenario.train.epochs * most
+    return derive.epochs(scenario) * fewest, derive.epochs(scenario) * most
 
 
 def show(source: Source, overrides: Overrides = None, as_json: AsJson = False) -> None:

@@ -30,6 +30,12 @@ MAX_ROLES = 1 << 20
 #: Files and bytes of what no checkpoint has.
 NOTHING = (0, 0)
 
+#: Derived numbers of training, of which a run that only saves and restores has none.
+OF_TRAINING = (
+    "samples_per_epoch", "steps_per_epoch", "fewest_steps_per_epoch", "dropped_samples", "capped_samples",
+    "batch_bytes", "window_steps", "window_bytes", "read_demand", "total_read_demand",
+)  # fmt: skip
+
 RATE_IS_MISSING = "give loader.decode.rate, the bytes per second of one worker"
 
 
@@ -359,7 +365,7 @@ def _saved_by_clock(scenario: Scenario) -> Iterator[str]:
 def table(scenario: Scenario) -> dict[str, float]:
     """Return the derived numbers by name, as ``rayio show`` prints them; bytes, seconds and bytes per second."""
     contents, shares = derive.checkpoint_contents(scenario), derive.checkpoint_shares(scenario)
-    return {
+    numbers = {
         "world_size": derive.world_size(scenario),
         "num_files": derive.num_files(scenario),
         "num_samples": derive.num_samples(scenario),
@@ -390,3 +396,4 @@ def table(scenario: Scenario) -> dict[str, float]:
         **evaluation.table(scenario),
         **dict(of_kinds(scenario, lambda kind: kind.table(scenario).items())),
     }
+    return numbers if derive.phases(scenario) is None else numbers | dict.fromkeys(OF_TRAINING, 0)
