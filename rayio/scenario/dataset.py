@@ -77,7 +77,10 @@ class Dataset(Choosing):
             yield f"{line}{listed([*EXTERNALS])}"
 
     def idle(self) -> Iterator[str]:
-        """State what nobody verifies."""
+        """State what nobody verifies, and what modelled files do not have."""
+        for key in ("compressibility", "files_per_folder") if self.is_modelled else ():
+            if (value := getattr(self, key)) != type(self).model_fields[key].default:
+                yield f"dataset.{key}={value:g}: files of {self.path} are modelled, and have neither bytes nor folders"
         if self.external:
             yield (
                 "dataset.external=true: samples have no ids, so files, their sizes and numbers of samples are "

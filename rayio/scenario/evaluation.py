@@ -107,8 +107,11 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
 
 def idle(scenario: Scenario) -> list[str]:
     """Return a line for each key of the evaluation that does nothing in this run."""
-    train, steps = scenario.train, derive.total_steps(scenario)
+    train, steps, own = scenario.train, derive.total_steps(scenario), scenario.dataset.eval
     notes = []
+    if not own.num_files:
+        given = [key for key in ("path", "samples_per_file", "sample_bytes") if getattr(own, key) is not None]
+        notes += [f"dataset.eval.{key}: there are no such files; give dataset.eval.num_files" for key in given]
     if train.evaluate is None and scenario.dataset.eval.num_files:
         notes.append(
             f"dataset.eval.num_files={scenario.dataset.eval.num_files}: nothing reads them without train.evaluate"
