@@ -96,7 +96,7 @@ def written(run: Outcome) -> dict[tuple[int, str], int]:
 #: States: flat ones, files of which some are smaller than the number of ranks, and a shape.
 STATES_OF_RUNS = (
     {"bytes": 11}, {"files": {"graph.pbtxt": 3, "weights": 10_007}},
-    {"kind": "transformer", "layers": 5, "hidden": 9, "ffn": 5, "vocabulary": 7, "heads": 6, "kv_heads": 3},
+    {"kind": "transformer", "layers": 5, "hidden": 9, "ffn": 6, "vocabulary": 7, "heads": 6, "kv_heads": 3},
 )  # fmt: skip
 
 
