@@ -27,8 +27,6 @@ REDUCED = {"kind": "allreduce", "bytes": 0, "bandwidth": "1 GB/s"}
         ({"train__stragglers": {"factor": 2, "every": "1 h", "lasts": "1 ms"}}, "no step of the run is in a slow"),
         ({"train__warmup": {"steps": 24, "factor": 2}}, "train.warmup.steps=24: the run has 24 steps, so all of them"),
         ({"train__accumulate": 13}, "train.accumulate=13: an epoch has 12 steps, and ranks meet only at its end"),
-        ({"storage__endpoint": "http://here:9000"}, "storage.endpoint: changes nothing, no path is s3://"),
-        ({"storage__timeout": "1 s"}, "storage.timeout: changes nothing, no path is s3://"),
         ({"dataset__compressibility": 4}, "dataset.compressibility=4: files of model://"),
         ({"dataset__files_per_folder": 3}, "dataset.files_per_folder=3: files of model://"),
         ({"dataset__eval__path": "held-out"}, "dataset.eval.path: there are no such files; give dataset.eval"),

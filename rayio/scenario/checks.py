@@ -311,7 +311,6 @@ def idle(scenario: Scenario) -> list[str]:
     notes += failure_checks.idle(scenario)
     for section in sections(scenario):
         notes += section.idle()
-    notes += scenario.storage.unaddressed(derive.paths(scenario))
     pace, cluster = derive.pace(scenario), scenario.cluster
     hits = pace.hits_anybody(scenario.seed, cluster.ranks_per_node, cluster.world_size, steps)
     notes += pace.idle(steps, hits=hits) if derive.phases(scenario) is None else ()

@@ -188,12 +188,6 @@ def batch_bytes(scenario: Scenario) -> float:
     return scenario.loader.batch_size * sample_bytes
 
 
-def paths(scenario: Scenario) -> list[str]:
-    """Return the paths that the scenario reads and writes."""
-    given = [scenario.dataset.path, scenario.dataset.eval.path, scenario.checkpoint and scenario.checkpoint.path]
-    return [str(path) for path in given if path is not None]
-
-
 def dataset_bytes(scenario: Scenario) -> float:
     """Return the expected bytes of all samples, without the overhead of the format."""
     return num_samples(scenario) * scenario.dataset.sample_bytes.expected

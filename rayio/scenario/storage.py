@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -185,17 +185,6 @@ class Storage(Choosing):
         stripes = {"stripe_count": self.stripe_count, "stripe_size": self.stripe_size}
         update = {key: value for key, value in stripes.items() if value is not None}
         return given if given is None else given.model_copy(update=update)
-
-    def unaddressed(self, paths: Sequence[str]) -> Iterator[str]:
-        """Yield a line for each key of a scheme that no path has; a relative path may get one by ``--root``."""
-        if not all("://" in path or path.startswith("/") for path in paths):
-            return
-        for scheme, options in self.schemes:
-            if any(path.startswith(f"{scheme}://") for path in paths):
-                continue
-            for key, field in type(options).model_fields.items():
-                if key != "max_attempts" and getattr(options, key) != field.default:  # modelled errors are tried again
-                    yield f"storage.{key}: changes nothing, no path is {scheme}://"
 
     @property
     def max_attempts(self) -> int:
