@@ -14,8 +14,8 @@ def between(scenario: Scenario, result: RunResult) -> Between | None:
     """Return the interval of ``result``, the prediction of ``scenario``; None if its costs have no range.
 
     Processor times and checkpoint times vary. With samples of another size than the calibrated, all times that may
-    grow with bytes vary too (``rayio.predict.sizes``). Only the beginning of a long scenario is
-    simulated, because only the ratio of the times counts. Without compute AU is always 0, and has no interval.
+    grow with bytes vary too (``rayio.predict.sizes``). Only the beginning of a long scenario is simulated, because
+    only the ratio of the times counts. Without compute AU is always 0, and has no interval.
 
     Raises:
         RayioError: the run fails with other times.

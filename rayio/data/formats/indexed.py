@@ -11,7 +11,7 @@ import struct
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
+from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -175,24 +175,15 @@ class Indexed(Records):
         is_right, samples, rows, sizes = self.judge(layout), here.samples, here.rows, here.sizes
         order, view = sorted(range(len(files)), key=files.__getitem__), here.view
         left: list[Group] = []
-        content, around, nbytes, cut = (
-            bytearray(index_bytes),
-            memoryview(bytearray(2 * PAGE_BYTES)),
-            0,
-            len(layout.extension),
-        )
+        content, around, nbytes = bytearray(index_bytes), memoryview(bytearray(2 * PAGE_BYTES)), 0
         for path, n in zip(layout.names_of([files[n] for n in order]), order, strict=True):
             size, begin = sizes[n], here.offsets[n]
             span, start = view[begin : begin + size], rows[n] * size
             first, last = self.page_edges(start, start + size, number * size)
-            if first == start and last == start + size:
-                reads: Any = ((start, (span,)),)
-            else:
-                reads = (
-                    (first, (around[: start - first], span, around[PAGE_BYTES : PAGE_BYTES + last - start - size])),
-                )
+            before, after = around[: start - first], around[PAGE_BYTES : PAGE_BYTES + last - start - size]
+            reads = ((first, (before, span, after)),)
             if (
-                fill(path[:-cut] + self.beside[0], ((0, (content,)),), index_bytes)
+                fill(path.removesuffix(layout.extension) + self.beside[0], ((0, (content,)),), index_bytes)
                 and content == self.index(number, size)
                 and fill(path, reads, last - first)
                 and is_right(span, samples[n])
