@@ -41,11 +41,10 @@ from rayio.model.standing import Standing
 from rayio.model.wiring import Wiring
 from rayio.place import Where
 from rayio.storage.base import Served
-from rayio.trace.arrow import empty_table
+from rayio.trace.arrow import empty_table, to_ipc
 from rayio.trace.clocks import agree, boot_id, measure_drift
 from rayio.trace.otel import provider
 from rayio.trace.recorder import Recorder
-from rayio.trace.run_directory import to_ipc
 
 #: The concurrency group of calls that are answered while a role is busy.
 WATCH = "watch"
