@@ -308,26 +308,33 @@ class _Rows:
 def _as_slice(places: NDArray[np.int64]) -> slice | NDArray[np.int64]:
     """Return ascending neighbours as a slice, which is copied faster."""
     first, last = int(places[0]), int(places[-1])
+    if len(places) == 1:
+        return slice(first, first + 1)
     is_run = last - first + 1 == len(places) and bool((places[1:] - places[:-1] == 1).all())
     return slice(first, last + 1) if is_run else places
 
 
 def _check_group(parquet: Any, place: Place, group: int, chunks: list[Chunk]) -> None:
     """Refuse a file with another description than rayio's, before memory is allocated for its sizes."""
-    import pyarrow as pa
-
-    wanted = {chunk.name: pa.binary(chunk.width) for chunk in chunks}
-    schema = parquet.schema_arrow
-    types = {name: schema.field(name).type for name in schema.names if name in wanted}
-    if types != wanted:
-        name = next(name for name in wanted if types.get(name) != wanted[name])
-        raise place.error(
-            f"expected column {name} of {wanted[name].byte_width} bytes, found {types.get(name, 'none')}: {AGAIN}"
-        )
-    described = parquet.metadata
+    schema, described = parquet.schema_arrow, parquet.metadata
+    wanted = _schema_of(tuple((chunk.name, chunk.width) for chunk in chunks))
+    if not schema.equals(wanted):
+        types = {name: schema.field(name).type for name in schema.names}
+        for name, column in zip(wanted.names, wanted.types, strict=True):
+            if types.get(name) != column:
+                actual = types.get(name, "none")
+                raise place.error(f"expected column {name} of {column.byte_width} bytes, found {actual}: {AGAIN}")
     rows = described.row_group(group).num_rows if group < described.num_row_groups else 0
     if rows != chunks[0].num_rows:
         raise place.error(f"expected row group {group} of {chunks[0].num_rows} rows, found {rows}: {AGAIN}")
+
+
+@lru_cache(maxsize=64)
+def _schema_of(widths: tuple[tuple[str, int], ...]) -> Any:
+    """Return the schema of columns, by name and bytes of a value, as pyarrow has it."""
+    import pyarrow as pa
+
+    return pa.schema([pa.field(name, pa.binary(width), nullable=False) for name, width in widths])
 
 
 def _cells(column: Any, chunk: Chunk) -> NDArray[np.uint8]:

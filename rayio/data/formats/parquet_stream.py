@@ -19,7 +19,7 @@ from rayio.data.formats.parquet_file import (
     is_header_of,
     stored_bytes,
 )
-from rayio.data.formats.reads import read_into
+from rayio.data.formats.reads import read_into, scratch
 from rayio.data.formats.sample import Place
 from rayio.errors import RayioError
 
@@ -114,7 +114,8 @@ class Stream:
                 raise self.place.error(
                     f"expected column chunks at their planned offsets, found {num_bytes} bytes at byte {begin}: {AGAIN}"
                 )
-            window = np.empty(length, np.uint8).data
+            # pyarrow keeps all chunks of a row group until it has decoded them: together they need one window.
+            window = scratch(length) if len(self._planned) == 1 else np.empty(length, np.uint8).data
             got = read_into(self.file, begin, window)
             if got < length:
                 raise self.place.error(f"expected {length} bytes at byte {begin}, found {got}: the file is truncated")
