@@ -27,7 +27,7 @@ from rayio.storage.stores.posix import PosixFile, PosixStore
 
 AT_ONCE = [
     "raw", "npy", "npz", "tar", "tfrecord", "json", "jsonl", "csv", "jpeg", "png", "indexed_binary",
-    "mmap_indexed_binary",
+    "mmap_indexed_binary", "parquet",
 ]  # fmt: skip
 FILES = 6
 
@@ -83,9 +83,9 @@ def test_a_sample_of_each_file_needs_no_object_for_the_file(
     assert made == []
 
 
-#: Calls to the kernel for one sample of a file; npz needs the size of the file.
+#: Calls to the kernel for one sample of a file; npz and parquet need its size.
 CALLS = {"open": 1, "preadv": 1, "close": 1}
-MORE = {"npy": {"preadv": 2}, "npz": {"preadv": 3, "fstat": 1}} | dict.fromkeys(
+MORE = {"npy": {"preadv": 2}, "npz": {"preadv": 3, "fstat": 1}, "parquet": {"preadv": 2, "fstat": 1}} | dict.fromkeys(
     ("indexed_binary", "mmap_indexed_binary"), dict.fromkeys(CALLS, 2)
 )
 
