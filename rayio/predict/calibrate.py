@@ -23,7 +23,7 @@ from rayio.predict.costs import typical
 from rayio.predict.decoding import Decoded
 from rayio.predict.freed import BUSY, as_full, freed
 from rayio.predict.learnable import Learnable, differ, fixed_work, learnable, speeds
-from rayio.predict.processors import UNKNOWN, Processors, SeenCpu, cores_of_run, learn_cpu, scheduled
+from rayio.predict.processors import UNKNOWN, Processors, SeenCpu, cores_of_run, learn_cpu, put_of, scheduled
 from rayio.predict.replay import UNLIMITED
 from rayio.predict.run_costs import apparent, costs_of_run, step_seconds, warm_since
 from rayio.predict.shown import Shown, reads_of
@@ -231,6 +231,7 @@ def learn(
     learned = costs_of_run(run, warm, storing.get("model") or plan.storage, notes, is_busy=is_busy)
     if is_busy:
         learned = learned.model_copy(update=seen[0].most(learned))
+    shown_costs = learned  # as the run shows them: with what grows with bytes
     whence = ", ".join(_whence(each.info, each.name) for each in all_runs)
     learned = learned.model_copy(
         update={
@@ -242,8 +243,10 @@ def learn(
     )
     if cpu.is_work:
         # What workers did beyond their reads is in costs.put; any more went on in the background, as the queue's does.
-        put = (of_full or seen)[0].put - taken((of_full or seen)[0].batch_bytes, learned.put_bandwidth)
-        queue, of_put = cpu.queue + max(0.0, put - learned.put), min(max(0.0, put), learned.put)
+        put, rate = put_of(of_full or seen)
+        held = round(max(0.0, learned.put - taken(seen[0].batch_bytes, rate)), 9)
+        learned = learned.model_copy(update={"put": held, "put_bandwidth": rate})
+        queue, of_put = cpu.queue + max(0.0, put - held), min(put, held)
         cpu = cpu.model_copy(update={"queue": round(queue, 9), "put": round(of_put, 9) if of_full else None})
         cpu = scheduled(cpu, learned.step, machine)
         learned = learned.model_copy(update={"cpu": cpu, "error": STEP_ERROR})
@@ -256,7 +259,7 @@ def learn(
     if cpu.is_work:
         taught = taught.model_copy(update={"cluster": scenario.cluster.model_copy(update={"cores": cores})})
         requests = max(1.0, typical(read.requests[read.start >= warm]))
-        taught = freed(taught, apparent(run, learned, warm), requests, cores, plan, notes, is_busy=is_busy)
+        taught = freed(taught, apparent(run, shown_costs, warm), requests, cores, plan, notes, is_busy=is_busy)
         taught = _sure(taught, full, cores, notes, missing)
     if not plan.modelled:
         shown = [run, *(Shown(other.spans, plan_of(other.scenario, modelled=False)) for other in more)]

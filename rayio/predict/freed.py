@@ -18,7 +18,6 @@ from rayio.predict.run_costs import apparent, costs_of_run, step_seconds, warm_s
 from rayio.predict.settle import NEAR, Apparent, Free, beside_batches, settle
 from rayio.predict.shown import Shown
 from rayio.records.calibrated import FullBack, Note, NotFull, SimulatedBack
-from rayio.scenario.costs import CpuCosts
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario, StorageParameters
 from rayio.schema.distribution import Constant, Distribution, LogNormal
@@ -105,8 +104,7 @@ def as_full(
         usual = float(np.exp(np.log(factors).mean()))
         if abs(usual - 1) < NEAR / 4:
             break
-        cpu = _contended(scenario.charges.cpu, usual)
-        scenario = scenario.model_copy(update={"costs": scenario.charges.model_copy(update={"cpu": cpu})})
+        scenario = _contended(scenario, usual)
     apart = float(np.abs(factors - 1).max())
     notes.append(FullBack(len(seen), apart))
     return scenario, apart if len(seen) > 1 else max(apart, ALONE)
@@ -133,12 +131,19 @@ def _slower(scenario: Scenario, like: Scenario, plan: Plan, step: float) -> floa
     return step / step_seconds(run, warm_since(run.steps, RunShape.of(wanted), "the simulated run"))
 
 
-def _contended(cpu: CpuCosts, factor: float) -> CpuCosts:
-    """Return CPU costs that take ``factor`` times as long on full cores: contention, or less work if below 1."""
-    wanted = min(MOST, max(LEAST, cpu.contention * factor))
+def _contended(scenario: Scenario, factor: float) -> Scenario:
+    """Return work that takes ``factor`` times as long on full cores: contention, or less of all work if below 1."""
+    costs, loader = scenario.charges, scenario.loader
+    wanted = min(MOST, max(LEAST, costs.cpu.contention * factor))
     if wanted >= 1:
-        return cpu.model_copy(update={"contention": round(wanted, 4)})
-    return cpu.times(wanted).model_copy(update={"contention": 1.0})
+        cpu = costs.cpu.model_copy(update={"contention": round(wanted, 4)})
+        return scenario.model_copy(update={"costs": costs.model_copy(update={"cpu": cpu})})
+    cpu = costs.cpu.times(wanted).model_copy(update={"contention": 1.0})
+    rate = costs.put_bandwidth and costs.put_bandwidth / wanted
+    if isinstance(loader.decode, Work):
+        loader = loader.model_copy(update={"decode": loader.decode.times(wanted)})
+    changed = {"costs": costs.model_copy(update={"cpu": cpu, "put_bandwidth": rate}), "loader": loader}
+    return scenario.model_copy(update=changed)
 
 
 def _simulated(scenario: Scenario, bytes_in_flight: int | None) -> pa.Table:
