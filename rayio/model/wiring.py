@@ -309,6 +309,10 @@ class Wiring:
         self.connect(env, node)
         return env
 
+    def aside(self) -> float:
+        """Return the CPU seconds of this process that no batch takes: burnt compute, and the start of loaders."""
+        return self.starts.seconds + (self.kernel.burnt_seconds if isinstance(self.kernel, WallKernel) else 0.0)
+
     def standing(self) -> list[Standing]:
         """Return the current activities of this process's roles."""
         return [standing for activities in self.watched for standing in activities()]
