@@ -116,6 +116,27 @@ def test_a_busy_run_teaches_what_full_cores_can_do(two_runs: Any, point: tuple[s
     assert seconds_per_step(said) == pytest.approx(seconds_per_step(true), rel=0.05)
 
 
+@pytest.fixture(scope="module", params=["0 s", "checksum"])
+def slower_when_full(request: pytest.FixtureRequest) -> tuple[Any, dict[str, Any]]:
+    """Return a calibration of runs whose work took 1.2 times the CPU time while all cores were busy."""
+    keys = {} if request.param == "0 s" else {"loader__decode": {"kind": "checksum", "rate": "400 MB/s"}}
+    sizes = ("1 MB", "100 kB")
+    idle = [recorded(made(busy(size, 1, 1, "60 ms") | keys)) for size in sizes]
+    full = [recorded(made(busy(size, 4, 1, "0 ms") | keys), 1.2) for size in sizes]
+    return taught(*idle, full=full).scenario, keys
+
+
+@pytest.mark.parametrize("point", [("4 MB", 1, 1, "1 ms"), ("1 MB", 1, 1, "1 ms"), ("1 MB", 4, 2, "1 ms")])
+def test_work_beside_free_cores_takes_less_cpu_time_than_beside_full_ones(slower_when_full: Any, point: Any) -> None:
+    found, keys = slower_when_full
+    true = made(busy(*point) | keys)
+    loader = true.loader.model_copy(update={"decode": found.loader.decode})
+    said = found.model_copy(
+        update={"dataset": true.dataset, "train": true.train, "loader": loader, "cluster": true.cluster}
+    )
+    assert seconds_per_step(said) == pytest.approx(seconds_per_step(true), rel=0.05)
+
+
 def test_without_a_busy_run_a_prediction_of_full_cores_is_less_sure(two_runs: Any) -> None:
     idle = [run for run, _ in two_runs]
     alone = taught(*idle)

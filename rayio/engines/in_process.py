@@ -48,15 +48,18 @@ FREE = Costs()
 class LocalQueue:
     """A rank's end of a queue in the same process. Taking a batch, ready or not, takes ``receive_ns``.
 
-    That is work of the rank's ``process``, if given.
+    Up to ``work`` seconds of it are work of the rank's ``process``, if given; the rest waits for other processes.
     """
 
-    __slots__ = ("_request", "consumed", "process", "queue", "receive_ns")
+    __slots__ = ("_request", "consumed", "process", "queue", "receive_ns", "work")
 
-    def __init__(self, queue: PrefetchQueue, receive_ns: int = 0, process: Process | None = None) -> None:
+    def __init__(
+        self, queue: PrefetchQueue, receive_ns: int = 0, process: Process | None = None, work: float = 0.0
+    ) -> None:
         self.queue = queue
-        self.receive_ns = receive_ns
         self.process = process
+        self.work = 0.0 if process is None else min(receive_ns / 1e9, work)
+        self.receive_ns = receive_ns - round(self.work * 1e9)
         self.consumed = Consumed()
         #: The last request; it is also the next one until the epoch ends.
         self._request: Take | None = None
@@ -71,11 +74,10 @@ class LocalQueue:
         if since and self.consumed.has_any:
             self.consumed.waited += self.queue.env.kernel.now() - since
         if self.receive_ns:
-            if self.process is None:
-                kernel = self.queue.env.kernel
-                await kernel.sleep_until(kernel.now() + self.receive_ns)
-            else:
-                await self.process.work(self.receive_ns / 1e9)
+            kernel = self.queue.env.kernel
+            await kernel.sleep_until(kernel.now() + self.receive_ns)
+        if self.process is not None:
+            await self.process.work(self.work)
         self.consumed.add(delivery.step)
         self._request = self.consumed.take(1, at.attempt)
         self.queue.rank_advanced(self._request)
@@ -347,7 +349,8 @@ class InProcess:
             return foreseen
         staff = None if spec.scaling is None else self._staff(spec, spec.scaling, workers)
         queue = self.wiring.queue(spec, workers.submit, staff, evaluating=evaluating)
-        return LocalQueue(queue, round(self.costs.receive * 1e9), None if workers.cpu is None else workers.cpu.rank)
+        process = None if workers.cpu is None else workers.cpu.rank
+        return LocalQueue(queue, round(self.costs.receive * 1e9), process, self.costs.cpu.rank)
 
     def _is_foreseen(self, spec: QueueSpec) -> bool:
         """Return True if the ends of a queue's reads are known as they begin, and nobody observes them meanwhile."""

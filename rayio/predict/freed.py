@@ -33,8 +33,8 @@ FULL = 0.6
 KNOWN_WHERE_BUSY = ("step", "barrier", "put")
 #: The least error of the contention of one run alone, which always comes back.
 ALONE = 0.22
-#: Rounds of fitting contention, and its bounds.
-ROUNDS, LEAST, MOST = 3, 0.2, 4.0
+#: Rounds of fitting contention, and its upper bound.
+ROUNDS, MOST = 3, 4.0
 
 
 def freed(
@@ -132,18 +132,10 @@ def _slower(scenario: Scenario, like: Scenario, plan: Plan, step: float) -> floa
 
 
 def _contended(scenario: Scenario, factor: float) -> Scenario:
-    """Return work that takes ``factor`` times as long on full cores: contention, or less of all work if below 1."""
-    costs, loader = scenario.charges, scenario.loader
-    wanted = min(MOST, max(LEAST, costs.cpu.contention * factor))
-    if wanted >= 1:
-        cpu = costs.cpu.model_copy(update={"contention": round(wanted, 4)})
-        return scenario.model_copy(update={"costs": costs.model_copy(update={"cpu": cpu})})
-    cpu = costs.cpu.times(wanted).model_copy(update={"contention": 1.0})
-    rate = costs.put_bandwidth and costs.put_bandwidth / wanted
-    if isinstance(loader.decode, Work):
-        loader = loader.model_copy(update={"decode": loader.decode.times(wanted)})
-    changed = {"costs": costs.model_copy(update={"cpu": cpu, "put_bandwidth": rate}), "loader": loader}
-    return scenario.model_copy(update=changed)
+    """Return work that takes ``factor`` times as long on full cores; never less than measured CPU time."""
+    cpu = scenario.charges.cpu
+    cpu = cpu.model_copy(update={"contention": round(min(MOST, max(1.0, cpu.contention * factor)), 4)})
+    return scenario.model_copy(update={"costs": scenario.charges.model_copy(update={"cpu": cpu})})
 
 
 def _simulated(scenario: Scenario, bytes_in_flight: int | None) -> pa.Table:
