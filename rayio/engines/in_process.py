@@ -309,7 +309,8 @@ class InProcess:
             return foreseen
         staff = None if spec.scaling is None else self._staff(spec, spec.scaling, workers)
         queue = self.wiring.queue(spec, workers.submit, staff, evaluating=evaluating)
-        return LocalQueue(queue, round(self.costs.receive * 1e9), None if workers.cpu is None else workers.cpu.rank)
+        process = None if workers.cpu is None else workers.cpu.rank
+        return LocalQueue(queue, round(self.costs.receive * 1e9), process, self.costs.cpu.rank)
 
     def _is_foreseen(self, spec: QueueSpec) -> bool:
         """Return True if the ends of a queue's reads are known as they begin, and nobody observes them meanwhile."""

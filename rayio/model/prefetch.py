@@ -170,15 +170,18 @@ def _coalesce(leases: list[Lease], most: int) -> list[Lease]:
 class LocalQueue:
     """A rank's end of a queue in the same process. Taking a batch, ready or not, takes ``receive_ns``.
 
-    That is work of the rank's ``process``, if given.
+    Up to ``work`` seconds of it are work of the rank's ``process``, if given; the rest waits for other processes.
     """
 
-    __slots__ = ("_request", "consumed", "process", "queue", "receive_ns")
+    __slots__ = ("_request", "consumed", "process", "queue", "receive_ns", "work")
 
-    def __init__(self, queue: PrefetchQueue, receive_ns: int = 0, process: Process | None = None) -> None:
+    def __init__(
+        self, queue: PrefetchQueue, receive_ns: int = 0, process: Process | None = None, work: float = 0.0
+    ) -> None:
         self.queue = queue
-        self.receive_ns = receive_ns
         self.process = process
+        self.work = 0.0 if process is None else min(receive_ns / 1e9, work)
+        self.receive_ns = receive_ns - round(self.work * 1e9)
         self.consumed = Consumed()
         #: The last request; it is also the next one until the epoch ends.
         self._request: Take | None = None
@@ -193,11 +196,10 @@ class LocalQueue:
         if since and self.consumed.has_any:
             self.consumed.waited += self.queue.env.kernel.now() - since
         if self.receive_ns:
-            if self.process is None:
-                kernel = self.queue.env.kernel
-                await kernel.sleep_until(kernel.now() + self.receive_ns)
-            else:
-                await self.process.work(self.receive_ns / 1e9)
+            kernel = self.queue.env.kernel
+            await kernel.sleep_until(kernel.now() + self.receive_ns)
+        if self.process is not None:
+            await self.process.work(self.work)
         self.consumed.add(delivery.step)
         self._request = self.consumed.take(1, at.attempt)
         self.queue.rank_advanced(self._request)

@@ -223,6 +223,8 @@ class Costs(Section):
     def at_end(self, factor: float, checkpoint: float) -> Costs:
         """Return these costs, processor times multiplied by ``factor``, checkpoints of ``checkpoint`` seconds."""
         changed = {"cpu": self.cpu.times(factor), "checkpoint": round(checkpoint, 9), "checkpoint_bytes": None}
+        if self.put_bandwidth and self.cpu.is_work:  # its copies are work too
+            changed["put_bandwidth"] = self.put_bandwidth / factor
         return self.model_copy(update=changed)
 
     def cpu_of_batch(self, num_samples: float, nbytes: float) -> float:
