@@ -76,8 +76,8 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
             seconds = training.compute_seconds(at)
             if training.bubble:
                 await env.pause("bubble", seconds * training.bubble, at)
-            end = await env.compute_and_synchronise(seconds, training.sync_after(step), at)
-            saves = clock is None or (training.sees_all(step) and clock.is_due(end))
+            end = await env.compute_and_synchronise(seconds, training.sync_after(epoch, step), at)
+            saves = clock is None or (training.sees_all(epoch, step) and clock.is_due(end))
             if step == pause or (saves and clock is not None):
                 if saves and (shards := training.shards(at)):
                     await save(env, training, shards, at)

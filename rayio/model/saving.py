@@ -11,9 +11,9 @@ from rayio.kinds import SAVERS
 from rayio.model.env import COMPLETER, Shard
 from rayio.model.manifest import Identity, Manifest, Restored
 from rayio.model.savers import Saver
-from rayio.model.schedule import Schedule
 from rayio.place import Where, checkpoint_folder
 from rayio.scenario.checkpoint import Phases
+from rayio.scenario.schedule import Schedule
 from rayio.scenario.state import State
 from rayio.scenario.topology import Topology
 from rayio.scenario.writers import Writers
@@ -64,7 +64,7 @@ class Checkpointing:
 
     def may_write(self, epoch: int, step: int) -> bool:
         """Return True if a checkpoint after this step is due in the run."""
-        return epoch < self.epochs and bool(self.schedule.due(epoch, step, self.schedule.steps_per_epoch))
+        return epoch < self.epochs and bool(self.schedule.due(epoch, step, self.schedule.steps.of(epoch)))
 
     def shards_of(self, rank: int, place: tuple[int, int]) -> Sequence[Shard]:
         """Return the shards that a rank saves of the checkpoint after a step, given as (epoch, step)."""

@@ -11,12 +11,13 @@ from rayio import seeds
 from rayio.model.env import Shard
 from rayio.model.manifest import Restored
 from rayio.model.saving import Checkpointing
-from rayio.model.schedule import ByClock, Schedule
+from rayio.model.schedule import ByClock
 from rayio.place import Where
 from rayio.scenario.checkpoint import Phases
 from rayio.scenario.device_copy import DeviceCopy
 from rayio.scenario.meetings import ALL, Meetings
 from rayio.scenario.pace import USUAL, Pace
+from rayio.scenario.schedule import Schedule
 from rayio.schema.distribution import Constant
 from rayio.seeds import Draws
 
@@ -106,9 +107,9 @@ class Training:
             self._block = (epoch, number)
         return self._drawn[row] * self.factor
 
-    def sync_after(self, step: int) -> float | None:
+    def sync_after(self, epoch: int, step: int) -> float | None:
         """Return the duration of a step's meeting after the last rank's arrival, in seconds; None without one."""
-        return self.sync_seconds if self._meetings is None else self._meetings.seconds_after(step)
+        return self.sync_seconds if self._meetings is None else self._meetings.seconds_after(epoch, step)
 
     def checkpoints(self, at: Where) -> range:
         """Return the numbers of the checkpoints after a step."""
@@ -120,10 +121,10 @@ class Training:
         saved = self.checkpointing
         return None if saved is None or saved.seconds is None else ByClock(saved.seconds)
 
-    def sees_all(self, step: int) -> bool:
+    def sees_all(self, epoch: int, step: int) -> bool:
         """Return True if all ranks learn when a step ended: they meet, or there is one rank."""
         meetings = self._meetings
-        return meetings is None or meetings.ranks == 1 or meetings.group(self.rank, step) == ALL
+        return meetings is None or meetings.ranks == 1 or meetings.group(self.rank, epoch, step) == ALL
 
     def evaluations(self, at: Where) -> range:
         """Return the evaluations after a step, by epoch number, continued from training."""

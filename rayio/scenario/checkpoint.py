@@ -11,7 +11,7 @@ from rayio.kinds import SAVERS
 from rayio.place import MAX_RANKS, MAX_STEPS, checkpoint_place
 from rayio.scenario.address import Path
 from rayio.scenario.state import AnyState
-from rayio.scenario.topology import Topology
+from rayio.scenario.topology import PerNode, Topology
 from rayio.scenario.writers import MAX_FILES, AnyWriters, BesideRanks, RankZero
 from rayio.schema.choice import named
 from rayio.schema.every import Every
@@ -50,13 +50,15 @@ class Phases(Section):
     gap: Seconds = Field(0.0, description="Pause between the last write and the first read.")
     shift: Annotated[int | Literal["node"], whole(0, MAX_RANKS, or_word=NODE)] = Field(
         0,
-        description="Rank r reads back what rank r + shift saved. With node, shift is cluster.ranks_per_node: no node "
-        "reads what its page cache has of its writing.",
+        description="Rank r reads back what rank r + shift saved. With node, shift is cluster.ranks_per_node, of "
+        "unequal nodes the largest number: no node reads what its page cache has of its writing.",
     )
 
-    def shifted(self, ranks_per_node: int) -> int:
-        """Return ``shift`` as a number of ranks."""
-        return ranks_per_node if isinstance(self.shift, str) else self.shift
+    def shifted(self, each: PerNode) -> int:
+        """Return ``shift`` as a number of ranks; ``each`` are those of the nodes."""
+        if isinstance(self.shift, int):
+            return self.shift
+        return each if isinstance(each, int) else max(each)
 
 
 class Checkpoint(Section):
@@ -138,9 +140,11 @@ class Checkpoint(Section):
             topology: all ranks that have the model; with ``subset_of`` more than the run's.
             ranks: those of the run.
         """
-        if (of := self.subset_of) is not None and (of < ranks or of % topology.ranks_per_node):
+        each, phases = topology.ranks_per_node, self.phases
+        shift = 0 if phases is None else phases.shifted(each)
+        if (of := self.subset_of) is not None and (of < ranks or (isinstance(each, int) and of % each)):
             yield (
-                f"checkpoint.subset_of={of}: must be a multiple of cluster.ranks_per_node={topology.ranks_per_node}, "
+                f"checkpoint.subset_of={of}: must be a multiple of cluster.ranks_per_node={each}, "
                 f"and at least the {ranks} ranks of the run"
             )
             return
@@ -153,11 +157,17 @@ class Checkpoint(Section):
         if refused := [*self.model.refusals(topology)] or [*self.writers.refusals(self.model, topology)]:
             yield from refused
             return
-        if self.phases is not None and self.phases.shifted(topology.ranks_per_node) % ranks:
+        if phases is not None and phases.shift == NODE and isinstance(each, tuple) and 2 * shift > ranks:
+            yield (
+                f"checkpoint.phases.shift=node: a node has {shift} of the {ranks} ranks, more than the others can read "
+                "for it; use more equal cluster.ranks_per_node, or a number"
+            )
+            return
+        if phases is not None and shift % ranks:
             numbers = {len(self.writers.of_rank(rank, topology)) for rank in range(ranks)}
             if len(numbers) > 1:
                 yield (
-                    f"checkpoint.phases.shift={self.phases.shift}: with these checkpoint.writers not every rank saves "
+                    f"checkpoint.phases.shift={phases.shift}: with these checkpoint.writers not every rank saves "
                     "a part; leave it out, or use checkpoint.writers=sharded"
                 )
         largest = max(self.writers.loads(self.model, topology), default=0)
