@@ -17,7 +17,6 @@ import numpy as np
 from rayio import seeds
 from rayio.errors import RunError
 from rayio.model.ledger import Tally
-from rayio.model.manifest import Restored
 from rayio.model.plan import Plan
 from rayio.model.plan_parts import Doom
 from rayio.model.workflow import StageTally
@@ -296,7 +295,7 @@ def continued(plan: Plan, mark: Mark | None, attempt: int) -> Plan:
     if mark is None or saved is None:
         return replace(plan, start=plan.start._replace(attempt=attempt))
     epoch, step = saved.schedule.step(mark.number)
-    restored = Restored(epoch, step, saved.request_bytes)
+    restored = saved.restored_at(epoch, step)
     is_last = step + 1 == plan.steps[epoch] and epoch + 1 < len(plan.steps)
     start = Start(epoch + 1, 0, attempt) if is_last else Start(epoch, step + 1, attempt)
     return replace(plan, start=start, checkpointing=replace(saved, restored=restored))

@@ -141,6 +141,7 @@ def _checkpointing(scenario: Scenario, *, modelled: bool) -> Checkpointing | Non
         seconds=seconds,
         phases=saved.phases,
         keep=saved.keep,
+        incremental=saved.incremental,
         request_bytes=saved.request_bytes,
         fsync=saved.fsync,
         snapshot_rate=saved.snapshot_bandwidth if saved.asynchronous else None,

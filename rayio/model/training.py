@@ -9,7 +9,7 @@ import numpy as np
 
 from rayio import seeds
 from rayio.model.env import Shard
-from rayio.model.manifest import Restored
+from rayio.model.manifest import Link, Restored
 from rayio.model.saving import Checkpointing
 from rayio.model.schedule import ByClock
 from rayio.place import Where
@@ -163,11 +163,11 @@ class Training:
     def written(self, epoch: int, step: int) -> Restored:
         """Return a checkpoint that this run has written."""
         assert self.checkpointing is not None
-        return Restored(epoch, step, self.checkpointing.request_bytes)
+        return self.checkpointing.restored_at(epoch, step)
 
-    def restored_shards(self, restored: Restored) -> Sequence[Shard]:
-        """Return the shards of a checkpoint that this rank reads: those that it would save."""
-        return () if self.checkpointing is None else self.checkpointing.restored_shards(restored, self.rank)
+    def restored_shards(self, restored: Restored, link: Link) -> Sequence[Shard]:
+        """Return the shards of a checkpoint of a chain that this rank reads: those that it would save."""
+        return () if self.checkpointing is None else self.checkpointing.restored_shards(restored, link, self.rank)
 
     def shards(self, at: Where) -> Sequence[Shard]:
         """Return the checkpoint shards that this rank saves after a step."""

@@ -26,6 +26,7 @@ DERIVED: dict[str, str] = {
     "num_checkpoints": "checkpoints of the run; by the clock, the fewest, which a run without waits has",
     "checkpoint_files": "files of a checkpoint, all writers",
     "checkpoint_bytes": "bytes of a checkpoint, all writers",
+    "checkpoint_increment_bytes": "bytes of an increment, all writers; missing without checkpoint.incremental",
     "checkpoint_model_bytes": "bytes of the model in a checkpoint; 0 unless checkpoint.model is a transformer",
     "checkpoint_optimizer_bytes": "bytes of the optimizer in a checkpoint; 0 unless checkpoint.model is a transformer",
     "checkpoint_fewest_rank_bytes": "bytes of a checkpoint that the rank with the fewest saves",

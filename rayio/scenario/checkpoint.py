@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 from rayio.kinds import SAVERS
 from rayio.place import MAX_RANKS, MAX_STEPS, checkpoint_place
 from rayio.scenario.address import Path
+from rayio.scenario.incremental import Incremental
 from rayio.scenario.state import AnyState
 from rayio.scenario.topology import PerNode, Topology
 from rayio.scenario.writers import MAX_FILES, AnyWriters, BesideRanks, RankZero
@@ -101,6 +102,11 @@ class Checkpoint(Section):
         description="Complete checkpoints that stay in checkpoint.path, of all runs: older ones are removed once a "
         "newer one is complete; none keeps all.",
     )
+    incremental: Annotated[Incremental | None, BeforeValidator(none_is_null)] = Field(
+        None,
+        description="A full checkpoint now and then, and between them increments, which have what changed since the "
+        "one before; none makes each full. keep then also keeps what the newest ones need.",
+    )
     phases: Annotated[Phases | None, BeforeValidator(none_is_null)] = Field(
         None,
         description="Checkpoints alone, without training: ranks write some, pause, and read them back; none is "
@@ -124,6 +130,16 @@ class Checkpoint(Section):
             yield (
                 f"not yet: checkpoint.subset_of={self.subset_of} with training; give checkpoint.phases, which writes "
                 "and reads checkpoints alone"
+            )
+        if self.incremental is not None and self.every is not None and self.every.seconds is not None:
+            yield (
+                f"not yet: checkpoint.incremental with checkpoint.every={self.every.by_clock}, where the number of a "
+                "checkpoint is not known before; give steps or epochs"
+            )
+        if self.incremental is not None and self.engine == "dcp":
+            yield (
+                "not yet: checkpoint.incremental with checkpoint.engine=dcp, whose index names whole tensors; use raw "
+                "or torch"
             )
         if self.phases is not None and self.keep is not None:
             yield f"checkpoint.keep={self.keep}: checkpoint.phases reads what it writes; leave one of the two out"

@@ -33,6 +33,15 @@ def refusals(scenario: Scenario) -> Iterator[str]:
         yield "train.evaluate: checkpoint.phases is a run without training; leave one of the two out"
 
 
+def idle(scenario: Scenario) -> Iterator[str]:
+    """Yield a line for increments that are never written."""
+    if scenario.checkpoint is not None and scenario.checkpoint.incremental is not None:
+        number = derive.num_checkpoints(scenario)
+        if number < 2:
+            what = "checkpoint is" if number else "checkpoint would be"
+            yield f"checkpoint.incremental: the run has {number} checkpoints, and the first {what} full"
+
+
 def _by_clock(scenario: Scenario) -> Iterator[str]:
     """Refuse checkpoints by the clock where ranks cannot agree on a step."""
     saved = scenario.checkpoint

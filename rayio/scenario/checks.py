@@ -16,6 +16,7 @@ from rayio.scenario.kind import Kind
 from rayio.scenario.layers import layers_of
 from rayio.scenario.meetings import allreduce_seconds
 from rayio.scenario.model import Scenario
+from rayio.scenario.saved_bytes import increment_bytes
 from rayio.scenario.storage import UNKNOWN
 from rayio.scenario.workers import Autoscaled
 from rayio.schema.choice import Choosing
@@ -298,7 +299,7 @@ def idle(scenario: Scenario) -> list[str]:
     if shards.is_by_file(scenario):
         dropped = derive.dropped_samples(scenario)
         notes += shards.notes(scenario, derive.num_files(scenario), derive.num_shares(scenario), dropped)
-    notes += failure_checks.idle(scenario)
+    notes += [*failure_checks.idle(scenario), *checkpoint_checks.idle(scenario)]
     for section in sections(scenario):
         notes += section.idle()
     pace, cluster = derive.pace(scenario), scenario.cluster
@@ -362,6 +363,7 @@ def table(scenario: Scenario) -> dict[str, float]:
         "num_checkpoints": derive.num_checkpoints(scenario),
         "checkpoint_files": derive.checkpoint_files(scenario),
         "checkpoint_bytes": derive.checkpoint_bytes(scenario),
+        **increment_bytes(scenario),
         "checkpoint_model_bytes": contents.get("model", NOTHING)[1],
         "checkpoint_optimizer_bytes": contents.get("optimizer", NOTHING)[1],
         "checkpoint_fewest_rank_bytes": min(shares, default=0),

@@ -10,6 +10,7 @@ from rayio.scenario.decode import Work
 from rayio.scenario.layers import layers_of
 from rayio.scenario.meetings import allreduce_seconds
 from rayio.scenario.model import Scenario, StorageParameters
+from rayio.scenario.saved_bytes import all_checkpoints_bytes
 from rayio.scenario.storage import UNKNOWN
 from rayio.storage.presets import PRESETS
 
@@ -59,7 +60,7 @@ def of_keys(scenario: Scenario) -> Iterator[tuple[str, float]]:
     written = requests = largest = 0.0
     if checkpoint is not None:
         times = derive.num_checkpoints(scenario)
-        written = float(times * derive.checkpoint_bytes(scenario))
+        written = float(all_checkpoints_bytes(scenario))
         most = max(derive.checkpoint_shards(scenario), default=0)
         largest = float(times * most)  # writers write side by side
         requests = times * -(-most // checkpoint.request_bytes)

@@ -39,7 +39,7 @@ def between(scenario: Scenario, result: RunResult) -> Between | None:
     ends = [usual]
     for end in varied:
         extreme = sizes.ends(scenario)[end]
-        costs_there = extreme.charges.at_end(*bounds[end])
+        costs_there = extreme.charges.at_end(*bounds[end], size)
         ends.append(in_memory(extreme.model_copy(update={"costs": costs_there, "expect": {}})))
     times = sorted((end.wall_seconds or 0.0) / usual.wall_seconds for end in ends)
     off = 1 + costs.error

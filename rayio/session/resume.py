@@ -200,8 +200,8 @@ def _usable(plan: Plan, marks: Sequence[Mark], base: str, in_order: bool, report
     for mark in marks:
         try:
             there = manifest.read(store, checkpoint_folder(*saved.schedule.step(mark.number)))
-            if not (why := manifest.missing(store, there)):
-                return mark
+            manifest.chain(store, there)
+            return mark
         except DataError as error:
             why = str(error)
         reporter.warn(f"checkpoint {mark.number} is passed over: {why}")
