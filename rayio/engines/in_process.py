@@ -146,9 +146,12 @@ class LocalBarrier:
 
 
 class LocalWriter:
-    """A rank's end of a checkpoint writer in the same process: one shard at a time, answered after ``delay_ns``."""
+    """A rank's end of a checkpoint writer in the same process: one shard at a time, answered after a delay.
 
-    def __init__(self, env: Env, delay_ns: int, completion: Completion | None = None) -> None:
+    ``delay_ns`` returns the delay for a share of the state.
+    """
+
+    def __init__(self, env: Env, delay_ns: Callable[[float], int], completion: Completion | None = None) -> None:
         self.env = env
         self.delay_ns = delay_ns
         #: Only in the writer that completes checkpoints.
@@ -179,8 +182,8 @@ class LocalWriter:
             served = await work(self.env, shard, at)
         finally:
             mine.set_result(None)
-        if self.delay_ns:
-            await self.env.kernel.sleep_until(self.env.kernel.now() + self.delay_ns)
+        if delay_ns := self.delay_ns(shard.fraction):
+            await self.env.kernel.sleep_until(self.env.kernel.now() + delay_ns)
         return served
 
 
@@ -247,7 +250,11 @@ class InProcess:
     async def run(self) -> None:
         """Run every rank's life to its end."""
         saves = self.plan.checkpointing
-        delay_ns = 0 if saves is None else round(self.costs.of_checkpoint(sum(saves.sizes)) * 1e9)
+        whole = 0 if saves is None else sum(saves.sizes)
+
+        def delay_ns(fraction: float) -> int:
+            return round(self.costs.of_checkpoint(whole * fraction) * 1e9)
+
         for number in range(self.plan.num_writers):
             env = self.wiring.writer(number)
             completion = self.wiring.completion(env) if number == COMPLETER else None

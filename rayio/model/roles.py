@@ -76,8 +76,8 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
             seconds = training.compute_seconds(at)
             if training.bubble:
                 await env.pause("bubble", seconds * training.bubble, at)
-            end = await env.compute_and_synchronise(seconds, training.sync_after(step), at)
-            saves = clock is None or (training.sees_all(step) and clock.is_due(end))
+            end = await env.compute_and_synchronise(seconds, training.sync_after(epoch, step), at)
+            saves = clock is None or (training.sees_all(epoch, step) and clock.is_due(end))
             if step == pause or (saves and clock is not None):
                 if saves and (shards := training.shards(at)):
                     await save(env, training, shards, at)
@@ -134,10 +134,11 @@ async def save_and_restore(env: Env, training: Training, tally: Tally, phases: P
 
 
 async def restore(env: Env, training: Training, tally: Tally, restored: Restored, attempt: int) -> None:
-    """Read back a rank's part of a checkpoint through its writers, and verify every byte."""
-    if shards := training.restored_shards(restored):
-        served = await env.restore(shards, Where(training.rank, restored.epoch, restored.step, attempt))
-        tally.load(part.moved for part in served)
+    """Read back a rank's part of a checkpoint through its writers, increment by increment, and verify every byte."""
+    for link in restored.chain:
+        if shards := training.restored_shards(restored, link):
+            served = await env.restore(shards, Where(training.rank, link.epoch, link.step, attempt))
+            tally.load(part.moved for part in served)
 
 
 async def evaluate(env: Env, training: Training, tally: Tally, epoch: int, at: Where) -> None:

@@ -81,7 +81,7 @@ class Scenario(Section):
     @property
     def topology(self) -> Topology:
         """The ranks, their nodes, and their parts of the model. An impossible division counts as none."""
-        ranks = Topology(nodes=self.cluster.nodes, ranks_per_node=self.cluster.ranks_per_node)
+        ranks = Topology(nodes=self.cluster.nodes, ranks_per_node=self.cluster.on_nodes)
         return ranks if self._subset_of is not None else self._divided(ranks)
 
     @property
@@ -89,7 +89,7 @@ class Scenario(Section):
         """The ranks that save a checkpoint: these, or ``checkpoint.subset_of`` ranks, of which these are the first."""
         if (of := self._subset_of) is None:
             return self.topology
-        each = self.cluster.ranks_per_node
+        each = self.cluster.most_ranks  # of every node: unequal ones are refused (Checkpoint.refusals)
         return self._divided(Topology(nodes=max(1, of // each), ranks_per_node=each))
 
     @property

@@ -70,7 +70,8 @@ def summary_of(run: Run) -> dict[str, Any]:
         if rate is not None:
             metric[f"train_throughput_{name}_samples_per_second"] = rate
             metric[f"train_io_{name}_MB_per_second"] = rate * record / 2**20
-    size = ranks // nodes * (samples // ranks) * record / 2**30
+    each = scenario.cluster.on_nodes
+    size = (ranks // nodes if isinstance(each, int) else max(each)) * (samples // ranks) * record / 2**30
     return {
         **_times(run, result),
         "num_accelerators": ranks,
@@ -107,7 +108,7 @@ def _epochs(run: Run, result: RunResult, scenario: Scenario) -> tuple[Floats, Fl
         arrays.steps,
         batch_size=shape.batch_size,
         steps_of=of_ranks[arrays.lives.rank],
-        planned=int(of_ranks.sum()),
+        planned=of_ranks.sum(axis=0),
     )
     if not len(by_epoch.au_percent):
         raise DataError(

@@ -272,10 +272,10 @@ class OwnQueue(LocalQueue):
 class RemoteBarrier:
     """The end of the barrier actor shared by the ranks of an actor: simultaneous arrivals are one message.
 
-    ``group(rank, step)`` is the group that a rank meets.
+    ``group(rank, epoch, step)`` is the group that a rank meets.
     """
 
-    def __init__(self, line: Line, kernel: WallKernel, group: Callable[[int, int], int]) -> None:
+    def __init__(self, line: Line, kernel: WallKernel, group: Callable[[int, int, int], int]) -> None:
         self.line = line
         self.kernel = kernel
         self._group = group
@@ -287,7 +287,7 @@ class RemoteBarrier:
         answer = self.kernel.future("the barrier")
         if not self._due:
             self.kernel.spawn(self._send(), "barrier")
-        meeting = (at.attempt, at.epoch, at.step, self._group(at.rank, at.step))
+        meeting = (at.attempt, at.epoch, at.step, self._group(at.rank, at.epoch, at.step))
         self._due.setdefault(meeting, []).append((at, deadline, answer))
         return cast("Awaitable[int]", answer)
 
