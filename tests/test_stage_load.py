@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import rayio
@@ -66,3 +68,45 @@ def test_a_real_run_with_stages_is_not_calibrated(tmp_path: Path) -> None:
     run = rayio.run(wanted, engine="local", root=tmp_path, out=tmp_path / "run")
     with pytest.raises(RunError, match=r"its reads waited for the files of its stages too; calibrate a run with"):
         rayio.calibrate(run, busy_run=False)
+
+
+@pytest.mark.ray
+def test_a_process_that_is_killed_on_ray_repeats_its_files_and_the_books_are_true(
+    tmp_path: Path, local_ray: None
+) -> None:
+    """It is killed after its first of two files: both are there at the end, and counted once."""
+    stage = {"name": "a", "count": 1, "compute": "2 s", "writes": {"files": 2, "size": "3 KB"}}
+    keys = {"dataset__path": "data", "dataset__num_files": 4, "dataset__sample_bytes": "1 KB", "train__warmup_steps": 0}
+    wanted = shared([stage], **keys, cluster__ranks_per_node=1, storage__model="memory")
+    written = tmp_path / "stages" / wanted.name / "a"
+    killed: list[int] = []
+
+    def kill() -> None:
+        while not is_over.wait(0.02):
+            if [*written.glob("out-*-0.bin")]:
+                mine = psutil.Process().children(recursive=True)
+                found = [each for each in mine if "StageProcess" in " ".join(each.cmdline())]
+                killed.extend(each.pid for each in found)
+                for each in found:
+                    each.kill()
+                return
+
+    is_over = threading.Event()
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    try:
+        run = rayio.run(wanted, root=tmp_path)
+    finally:
+        is_over.set()
+        killer.join()
+    assert len(killed) == 1
+    assert run.result.exit_code == 0
+    assert run.result.workflow is not None
+    assert run.result.workflow.even
+    assert [(each.files_written, each.written_bytes) for each in run.result.workflow.stages] == [(2, 6000)]
+    assert sorted(path.stat().st_size for path in written.glob("out-*.bin")) == [3000, 3000]
+    assert [entry["actor"] for entry in run.directory.info["restarts"]] == ["stage-a-0"]
+    assert any("stage-a-0" in note for note in run.result.notes)
+    rows = [row for row in run.directory.spans().to_pylist() if row["role"] == "stage"]
+    assert {row["pid"] for row in rows if row["name"] == "life"}.isdisjoint(killed)
+    assert sum(row["name"] == "life" for row in rows) == 1
