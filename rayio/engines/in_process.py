@@ -87,7 +87,7 @@ class Workers:
             put = self.costs.put + taken(nbytes, copied)
             if self.cpu is not None and env.cores is not None:
                 work = self.costs.put_work(nbytes)
-                await env.compute("put", env.cores, work, at, slept=put - work)
+                await env.compute("put", env.cores, (work,), at, slept=put - work)
             elif put or self.costs.take:
                 await env.sleep("put", put, at)
         finally:

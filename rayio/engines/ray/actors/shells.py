@@ -72,7 +72,7 @@ class Host(ReachesModelled):
         self.collector = birth.find("collector")
         self.recorder = Recorder(resolution_ns=birth.plan.trace.resolution_ns)
         to_ipc(empty_table())  # imports Arrow now: later that would stop a step's clock for half a second
-        threads, alone = len(birth.members), len(birth.members) == 1
+        threads, alone = len(birth.members) * birth.plan.loader.working_threads, len(birth.members) == 1
         self.kernel = WallKernel(
             agree(birth.anchor, birth.node, RemoteTimekeeper(self.collector)),
             alone=self.is_exact and alone,
