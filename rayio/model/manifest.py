@@ -15,7 +15,7 @@ from rayio.storage.stores.opening import Store
 from rayio.units import format_bytes
 
 NAME = "rayio-checkpoint.json"
-VERSION = 1
+VERSION = 2
 #: The largest manifest that is read: one with a million files is smaller.
 MOST_BYTES = 64 << 20
 #: Passed-over checkpoints that a note names.
@@ -67,8 +67,9 @@ class Restored:
 
     epoch: int
     step: int
-    #: See :attr:`Manifest.request_bytes`.
+    #: See :attr:`Manifest.request_bytes` and :attr:`Manifest.run`.
     request_bytes: int
+    run: str = ""
 
     @property
     def folder(self) -> str:
@@ -257,7 +258,7 @@ def chosen(store: Store, wanted: str, identity: Identity, files: Mapping[str, in
             f"{key}: {store.full(manifest.folder)} is {error}; choose another checkpoint.path, or the scenario that "
             "saved it"
         ) from None
-    return Restored(manifest.epoch, manifest.step, manifest.request_bytes), notes
+    return Restored(manifest.epoch, manifest.step, manifest.request_bytes, manifest.run), notes
 
 
 def _shown(value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import BinaryIO
 
 from rayio.errors import ScenarioError
 from rayio.kinds import SAVERS
@@ -12,11 +13,13 @@ from rayio.model.env import COMPLETER, Shard
 from rayio.model.manifest import Identity, Manifest, Restored
 from rayio.model.savers import Saver
 from rayio.model.schedule import Schedule
+from rayio.model.stamp import Stamp
 from rayio.place import Where, checkpoint_folder
 from rayio.scenario.checkpoint import Phases
 from rayio.scenario.state import State
 from rayio.scenario.topology import Topology
 from rayio.scenario.writers import Writers
+from rayio.storage.real import Filled
 from rayio.units import format_bytes
 
 
@@ -45,12 +48,16 @@ class Checkpointing:
     seconds: float | None = None
     #: Checkpoints alone, without training; None: training.
     phases: Phases | None = None
+    #: Time in which rank 0 sends a restored state to all ranks, once all are there.
+    broadcast_seconds: float = 0.0
     #: Complete checkpoints that stay; None: all.
     keep: int | None = None
     #: The checkpoint that the run begins with, on modelled storage a placeholder; None without one.
     restored: Restored | None = None
     #: The name of its ``Saver``; on modelled storage ``raw``.
     engine: str = "raw"
+    #: The run in stamps and manifests: the first part of one that was resumed has the same.
+    run: str = ""
     #: True if the run may replace checkpoints: then their manifests are removed first.
     is_replacing: bool = False
 
@@ -61,6 +68,10 @@ class Checkpointing:
             return ()
         numbers = self.writers.of_rank(at.rank, self.topology)
         return tuple(shard for number_due in due for number in numbers for shard in self._shards(number_due, number))
+
+    def number_of(self, epoch: int, step: int) -> int:
+        """Return the number of the checkpoint after a step; -1 for a step without one."""
+        return max(self.schedule.due(epoch, step, self.schedule.steps_per_epoch), default=-1)
 
     def may_write(self, epoch: int, step: int) -> bool:
         """Return True if a checkpoint after this step is due in the run."""
@@ -76,7 +87,8 @@ class Checkpointing:
 
     def _shards_in(self, folder: str, writer: int) -> Iterator[Shard]:
         for part in self.writers.files(writer, self.state, self.topology):
-            yield Shard(f"{folder}/{part.name}", part.num_bytes, self.request_bytes, self.fsync, writer)
+            path = f"{folder}/{part.name}"
+            yield Shard(path, part.num_bytes, self.request_bytes, self.fsync, writer, run=self.run)
 
     @property
     def largest(self) -> list[int]:
@@ -94,6 +106,10 @@ class Checkpointing:
         """The engine that writes and reads the files."""
         saver: Saver = SAVERS[self.engine]
         return saver
+
+    def fill(self, file: BinaryIO, path: str, num_bytes: int, request_bytes: int) -> Filled:
+        """Write the content of a file with a state of ``num_bytes``; ``path`` is that in the folder of checkpoints."""
+        return self.saver.fill(file, path, num_bytes, request_bytes, Stamp(self.run, path).content)
 
     @property
     def parts(self) -> dict[str, int]:
@@ -143,7 +159,7 @@ class Checkpointing:
         theirs = self.writers.of_rank((rank + shift) % self.ranks, self.topology)
         mine = self.writers.of_rank(rank, self.topology)
         return tuple(
-            shard._replace(period=restored.request_bytes, writer=reader)
+            shard._replace(period=restored.request_bytes, writer=reader, run=restored.run)
             for number, reader in zip(theirs, mine, strict=True)
             for shard in self._shards_in(restored.folder, number)
         )

@@ -151,6 +151,11 @@ class Training:
         return None if self.checkpointing is None else self.checkpointing.restored
 
     @property
+    def broadcast_seconds(self) -> float:
+        """Time in which rank 0 sends a restored state to all ranks, once all are there."""
+        return 0.0 if self.checkpointing is None else self.checkpointing.broadcast_seconds
+
+    @property
     def phases(self) -> Phases | None:
         """Checkpoints alone, without training; None: training."""
         return None if self.checkpointing is None else self.checkpointing.phases
@@ -162,7 +167,7 @@ class Training:
     def written(self, epoch: int, step: int) -> Restored:
         """Return a checkpoint that this run has written."""
         assert self.checkpointing is not None
-        return Restored(epoch, step, self.checkpointing.request_bytes)
+        return Restored(epoch, step, self.checkpointing.request_bytes, self.checkpointing.run)
 
     def restored_shards(self, restored: Restored) -> Sequence[Shard]:
         """Return the shards of a checkpoint that this rank reads: those that it would save."""
