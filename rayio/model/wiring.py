@@ -21,6 +21,7 @@ from rayio.model.env_checkpoints import WriterPort
 from rayio.model.kernel import Coro, Kernel, WallKernel
 from rayio.model.ledger import Tally
 from rayio.model.loading import Loading
+from rayio.model.pinning import PinThread, pin_thread
 from rayio.model.plan import Plan
 from rayio.model.plan_parts import Doom
 from rayio.model.prefetch import PrefetchQueue, Submit
@@ -123,13 +124,17 @@ def files_of(plan: Plan) -> Callable[[Where], Sequence[str]]:
 class InlineQueue:
     """No queue: with ``num_workers: 0`` the rank reads its batches itself, during its wait for them."""
 
-    def __init__(self, env: Env, loading: Loading) -> None:
+    def __init__(self, env: Env, loading: Loading, pinning: PinThread | None = None) -> None:
         self.env = env
         self.loading = loading
+        self.pinning = pinning
 
     async def get(self, at: Where) -> Delivery:
         """Read and return the batch now."""
-        return await roles.load_batch(self.env, self.loading, at, worker=0, lane=1)
+        delivery = await roles.load_batch(self.env, self.loading, at, worker=0, lane=1)
+        if self.pinning is not None:
+            await self.pinning.pin(delivery)
+        return delivery
 
 
 class DoomedQueue:
@@ -223,7 +228,9 @@ class Wiring:
         def step_bytes(epoch: int, step: int) -> int:
             return samplers.of(epoch).step_bytes(epoch, rank, step)
 
-        queue = PrefetchQueue(self.queue_env(rank, evaluating=evaluating), QueueState(spec, step_bytes), submit)
+        env = self.queue_env(rank, evaluating=evaluating)
+        pinning = pin_thread(env, rank, self.plan.loader.pin_bandwidth)
+        queue = PrefetchQueue(env, QueueState(spec, step_bytes), submit, pinning)
         if spec.scaling is not None:
             assert staff is not None
             queue.scaler = Scaler(queue, spec.scaling, staff)

@@ -211,7 +211,7 @@ def own_seconds(scenario: Scenario) -> float:
     train, seconds = scenario.train, compute_seconds(scenario) * (1 + scenario.train.parallelism.bubble)
     if (copy := train.device_copy) is None:
         return seconds
-    copied = batch_bytes(scenario) / copy.bandwidth
+    copied = batch_bytes(scenario) / copy.rate(pinned=scenario.loader.pin_memory)
     return max(seconds, copied) if copy.overlap else seconds + copied
 
 

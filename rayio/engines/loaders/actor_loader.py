@@ -25,12 +25,13 @@ class ActorLoader(Kind):
     def batches(self, wiring: Wiring, env: Env, rank: int, ports: RankPorts) -> QueuePort:
         """Return a rank's source of batches: its own reads, or a queue, or two if it evaluates."""
         from rayio.model.phases import PhasedQueue
+        from rayio.model.pinning import pin_thread
         from rayio.model.wiring import InlineQueue
 
         plan = wiring.plan
         if plan.loader.num_workers == 0:
             wiring.connect(env, plan.node_of_rank(rank))
-            return InlineQueue(env, wiring.loading)
+            return InlineQueue(env, wiring.loading, pin_thread(env, rank, plan.loader.pin_bandwidth))
         training = ports.queue(plan.queue(rank), evaluating=False)
         if plan.evaluation is None:
             return training
