@@ -146,7 +146,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         )
     elif samples > derive.MAX_SAMPLES:
         yield f"{files}: {samples} samples; at most {derive.MAX_SAMPLES} are possible"
-    elif share < 1:
+    elif share < 1 and not shards.are_whole(scenario):
         yield f"{who}: {ranks} ranks for the {samples} samples of {files}; use at most {samples} ranks"
     elif loader.drop_last and loader.batch_size > share:
         yield (
@@ -290,7 +290,9 @@ def idle(scenario: Scenario) -> list[str]:
         notes.append(
             f"train.steps={train.steps}: caps nothing, an epoch has {derive.uncapped_steps(scenario)[1]} steps"
         )
-    if not loader.drop_last and not any(share % loader.batch_size for share in derive.samples_per_rank(scenario)):
+    if shards.are_whole(scenario):
+        pass  # a worker's last batch counts, not a rank's
+    elif not loader.drop_last and not any(share % loader.batch_size for share in derive.samples_per_rank(scenario)):
         notes.append("loader.drop_last=false: changes nothing, every rank's samples fill whole batches")
     if scenario.cluster.nic_bandwidth is not None and scenario.cluster.is_crossed and loader.payload == "none":
         notes.append("cluster.nic_bandwidth: no bytes cross it with loader.payload=none")

@@ -129,8 +129,6 @@ class Loader(Choosing):
                 f"{setting}: loader.shuffle={self.shuffle} mixes samples of all files; use loader.shuffle="
                 f"{', '.join(SHUFFLES_BY_FILE[:-1])} or {SHUFFLES_BY_FILE[-1]}"
             )
-        if not self.drop_last:
-            yield f"not yet: {setting} with loader.drop_last=false; use true"
         if not isinstance(self.num_workers, int):
             yield f"not yet: {setting} with workers that come and go; give loader.num_workers as a number"
 

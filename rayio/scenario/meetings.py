@@ -27,9 +27,10 @@ class Meetings:
 
     ranks: int
     epochs: int
-    #: Steps of every rank in an epoch, and the number of ranks with one more.
+    #: Steps of every rank in an epoch, the number of ranks with more, and how many more these have.
     steps: int
     larger: int = 0
+    more: int = 1
     #: Steps from one meeting of all ranks to the next; 0: they never meet.
     every: int = 1
     parts: int = 1
@@ -69,7 +70,7 @@ class Meetings:
             return self.parts
         if step < self.steps:
             return self.ranks
-        return self.larger if step == self.steps else 0
+        return self.larger if step < self.steps + self.more else 0
 
     def seconds_after(self, step: int) -> float | None:
         """Return how long a step's meeting lasts beyond its last arrival, in seconds; None without a meeting."""

@@ -44,6 +44,7 @@ GIVEN: dict[str, dict[str, Any]] = {
         "loader": {"file_access": "collective", "partition": "replicated", "aggregators": 1},
         "cluster": {"ranks_per_node": 2},
     },
+    "in_memory": {"loader": {"file_access": "in_memory", "held_by": "node"}, "cluster": {"ranks_per_node": 2}},
     "listing": {"storage": {"listing": 2000}},
     "toll": {"storage": {"toll": "1 ms"}},
 }
