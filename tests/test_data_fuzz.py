@@ -58,6 +58,7 @@ for title, compression in (("datasets-chunks", "none"), ("datasets-gzip-shuffle"
     CASES[f"hdf5-7-{title}"] = (
         "hdf5", replace(CASES["hdf5-7"][1], options=packed, compressibility=squeezed),
     )  # fmt: skip
+CASES["parquet-7-sizes"] = ("parquet", replace(CASES["parquet-7"][1], sizes="per_sample"))
 CASES["npz-7-sizes"] = ("npz", replace(CASES["npz-7"][1], sizes="per_sample"))
 CASES["hdf5-7-sizes"] = ("hdf5", replace(CASES["hdf5-7"][1], sizes="per_sample"))
 CASES["hdf5-7-datasets"] = ("hdf5", replace(CASES["hdf5-7"][1], options=Hdf5Options(datasets=3)))

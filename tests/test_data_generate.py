@@ -394,7 +394,7 @@ def test_sizes_per_sample_are_refused_where_they_cannot_be() -> None:
     for keys, says in (
         (
             {"format": "npy"},
-            "dataset.sizes=per_sample: all samples of a npy file have one size; use dataset.format=npz or hdf5",
+            "dataset.sizes=per_sample: all samples of a npy file have one size; use dataset.format=npz or",
         ),
         ({"format": "csv"}, "dataset.sizes=per_sample: all samples of a csv file have one size"),
         ({"format": "raw", "samples_per_file": 1_000_001}, "dataset.sizes=per_sample: 1000001 samples in a file; at"),

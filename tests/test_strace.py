@@ -179,7 +179,11 @@ def test_h5py_reads_what_is_planned_of_several_datasets_with_chunks(
     if chunk is None and compression != "none":
         pytest.skip("only chunks are compressed")
     apart = [[sample] for batch in batches for sample in batch]
-    packing = {"chunk": chunk, "compression": compression.split()[0], "shuffle": "shuffle" in compression}
+    packing: dict[str, Any] = {
+        "chunk": chunk,
+        "compression": compression.split()[0],
+        "shuffle": "shuffle" in compression,
+    }
     factor = 4.0 if "lzf" in compression else 1.0
     layout = written(tmp_path, "hdf5", 20_000, factor=factor, datasets=3, **(packing if chunk else {}))
     real = seen(tmp_path, _SEVERAL.format(chunk=chunk, batches=apart))
@@ -243,6 +247,24 @@ def test_pyarrow_reads_what_is_planned_of_parquet(batches: list[list[int]], keep
     layout = written(tmp_path, "parquet", 20_000, row_group=2)
     real = seen(tmp_path, _PARQUET.format(keep_open=keep_open, batches=batches))
     assert real == planned(layout, "parquet", "per_sample", batches, keep_open=keep_open)
+
+
+_BYTE_ARRAYS = """
+import pyarrow.parquet as pq
+for batch in {batches}:
+    for number in sorted({{sample // 8 for sample in batch}}):
+        file = pq.ParquetFile(str(number), pre_buffer=True)
+        for group in sorted({{sample % 8 // 2 for sample in batch if sample // 8 == number}}):
+            file.read_row_group(group, use_threads=False)
+        file.close()
+"""
+
+
+@pytest.mark.parametrize("batches", [IN_ORDER, JUMPING], ids=["in order", "jumping"])
+def test_pyarrow_reads_what_is_planned_of_samples_of_several_sizes(batches: list[list[int]], tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow.parquet")
+    layout = written(tmp_path, "parquet", 20_000, least=300, row_group=2)
+    assert seen(tmp_path, _BYTE_ARRAYS.format(batches=batches)) == planned(layout, "parquet", "per_sample", batches)
 
 
 _TFRECORD = """

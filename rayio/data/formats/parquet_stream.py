@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, NamedTuple
 
@@ -52,7 +52,7 @@ class Stream:
         #: Offsets of planned requests, with their lengths.
         self._planned = {tail_at: num_bytes - tail_at} | ({footer_at: footer_bytes} if footer_at < tail_at else {})
         self._size = num_bytes
-        self._chunks: list[tuple[int, Chunk]] = []
+        self._chunks: list[tuple[int, Any]] = []
         self._position = 0
         #: The bytes of the last read, and their offset.
         self._window, self._window_at = memoryview(b""), 0
@@ -141,7 +141,9 @@ class Stream:
 
 
 @contextmanager
-def parquet_in(file: BinaryIO, place: Place, num_bytes: int, footer_bytes: int) -> Iterator[tuple[Stream, Any]]:
+def parquet_in(
+    file: BinaryIO, place: Place, num_bytes: int, footer_bytes: int, kind: Callable[..., Any] = Stream
+) -> Iterator[tuple[Any, Any]]:
     """Open a file with pyarrow; close it on every exit.
 
     Raises:
@@ -152,7 +154,7 @@ def parquet_in(file: BinaryIO, place: Place, num_bytes: int, footer_bytes: int) 
     size = file.seek(0, io.SEEK_END)
     if size != num_bytes:
         raise place.error(f"expected a parquet file of {num_bytes} bytes, found one of {size}: {AGAIN}")
-    stream = Stream(file, place, num_bytes, footer_bytes)
+    stream = kind(file, place, num_bytes, footer_bytes)
     try:
         parquet = ParquetFile(stream, pre_buffer=False)
         try:
