@@ -17,6 +17,7 @@ from rayio.data.shuffle import SHUFFLES, Sizes
 from rayio.data.streams import Streams
 from rayio.errors import DataError
 from rayio.scenario import derive, shards
+from rayio.scenario.schedule import PerEpoch, in_epoch
 from rayio.scenario.turns import Turns
 from rayio.schema.choice import NO_OPTIONS
 from rayio.schema.fields import Section
@@ -114,7 +115,7 @@ class Sampler:
         shuffle: str = "global",
         shuffle_options: Section = NO_OPTIONS,
         seed: int,
-        max_steps: int | None = None,
+        max_steps: PerEpoch | None = None,
         drop_last: bool = True,
         workers: int = 0,
         interleave: int = 1,
@@ -156,9 +157,12 @@ class Sampler:
                 f"{layout.num_samples} samples are fewer than {each} on each of {world_size} ranks; "
                 f"lower loader.batch_size or the number of ranks, or raise dataset.num_files"
             )
-        #: The largest number of steps of a rank, at most ``max_steps``.
+        #: The largest number of steps of a rank in an epoch: without ``max_steps``, and at most that.
         most = -(-max(shares) // batch_size) if self.streams is None else self.streams.steps()[1]
-        self.num_steps = self._capped(self.whole_steps if drop_last else most)
+        self._uncapped = self.whole_steps if drop_last else most
+        self.num_steps = self._uncapped
+        if max_steps is not None:
+            self.num_steps = min(self._uncapped, max_steps if isinstance(max_steps, int) else max(max_steps))
         self._cache(block_samples, max_blocks)
 
     def _cache(self, block_samples: int, max_blocks: int) -> None:
@@ -208,8 +212,17 @@ class Sampler:
             copy._together = max(1, BLOCK_SAMPLES // (copy.block_steps * self.batch_size))
         return copy
 
-    def _capped(self, steps: int) -> int:
-        return steps if self.max_steps is None else min(steps, self.max_steps)
+    @property
+    def has_equal_epochs(self) -> bool:
+        """True if ``max_steps`` is the same for all epochs."""
+        return not isinstance(self.max_steps, tuple)
+
+    def _capped(self, steps: int, epoch: int) -> int:
+        return steps if self.max_steps is None else min(steps, in_epoch(self.max_steps, epoch))
+
+    def most_steps(self, epoch: int) -> int:
+        """Return the steps of an epoch, of the rank with the most."""
+        return self._capped(self._uncapped, epoch)
 
     def _share(self, rank: int) -> int:
         return PARTITIONS[self.partition].share(self.layout.num_samples, self.num_shares, rank // self.alike)
@@ -224,13 +237,13 @@ class Sampler:
     def steps(self, epoch: int, rank: int) -> int:
         """Return a rank's steps in an epoch, at most ``max_steps``; with ``drop_last`` equal for all ranks."""
         if self.drop_last:
-            return self.num_steps
+            return self.most_steps(epoch)
         turns = self.turns(rank)
-        return self._capped(-(-self._share(rank) // self.batch_size) if turns is None else turns.steps)
+        return self._capped(-(-self._share(rank) // self.batch_size) if turns is None else turns.steps, epoch)
 
     def samples(self, epoch: int, rank: int) -> int:
         """Return the number of a rank's samples in an epoch."""
-        return self._samples_of(rank, self.num_steps if self.drop_last else self.steps(epoch, rank))
+        return self._samples_of(rank, self.steps(epoch, rank))
 
     def _samples_of(self, rank: int, steps: int) -> int:
         """Return the number of samples in a rank's first steps, of which the last ones may be smaller."""

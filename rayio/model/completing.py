@@ -8,7 +8,7 @@ from typing import Protocol
 
 from rayio.model.env import Env
 from rayio.model.kernel import Future
-from rayio.model.manifest import Manifest, remove, search
+from rayio.model.manifest import Manifest, needed, remove, search
 from rayio.model.saving import Checkpointing
 from rayio.place import Where, checkpoint_place
 
@@ -44,10 +44,6 @@ class Completion:
         self._attempt = 0
 
     @cached_property
-    def _files(self) -> Mapping[str, int]:
-        return self.checkpointing.files
-
-    @cached_property
     def _num_parts(self) -> int:
         return len(self.checkpointing.parts)
 
@@ -79,8 +75,9 @@ class Completion:
             there = (await self.env.kernel.threaded(partial(search, store))).complete
             self._kept = [manifest for manifest in reversed(there) if manifest.folder != newest.folder]
         self._kept = [*(manifest for manifest in self._kept if manifest.folder != newest.folder), newest]
-        older = self._kept[: max(0, len(self._kept) - keep)]
-        for manifest in older:
+        stay = needed(self._kept, keep)
+        older = [manifest for manifest in self._kept if manifest.folder not in stay]
+        for manifest in older[::-1]:  # an increment before what it is an increment since
             # ranks may be writing after later steps than the newest checkpoint's, in place of an earlier run's
             place = manifest.epoch, manifest.step
             if place < (newest.epoch, newest.step) or not self.checkpointing.may_write(*place):
@@ -97,7 +94,7 @@ class Completion:
             place = checkpoint_place(folder)
             assert place is not None
             now = 0 if env.store is None else env.kernel.now()  # a model's manifest has the same size at any time
-            manifest = self.checkpointing.manifest(place, self.run, at.attempt, now, self._files)
+            manifest = self.checkpointing.manifest(place, self.run, at.attempt, now)
             index = self.checkpointing.index
             await self._write(env, manifest, index, Where(0, *place, at.attempt), fsync=self.checkpointing.fsync)
             self._complete.add(folder)

@@ -33,6 +33,8 @@ class Shard(NamedTuple):
     writer: int
     #: Bytes after which the content of a file that is read repeats; 0 in one that is written.
     period: int = 0
+    #: The share of the state that its checkpoint has.
+    fraction: float = 1.0
 
     def saved_at(self, at: Where) -> Where:
         """Return a rank's place with the epoch and step of the file's checkpoint.

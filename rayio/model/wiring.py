@@ -15,13 +15,13 @@ from rayio.errors import ScenarioError
 from rayio.kinds import LOADERS
 from rayio.model import roles
 from rayio.model.completing import Completion
-from rayio.model.cpu_account import ProcessCpu, StageCpu
+from rayio.model.cpu_account import ProcessCpu, StageCpu, Starts
 from rayio.model.env import BarrierPort, Env, QueuePort
 from rayio.model.env_checkpoints import WriterPort
 from rayio.model.kernel import Coro, Kernel, WallKernel
 from rayio.model.ledger import Tally
 from rayio.model.loading import Loading
-from rayio.model.pinning import PinThread, pin_thread
+from rayio.model.pinning import pin_thread
 from rayio.model.plan import Plan
 from rayio.model.plan_parts import Doom
 from rayio.model.prefetch import PrefetchQueue, Submit
@@ -121,22 +121,6 @@ def files_of(plan: Plan) -> Callable[[Where], Sequence[str]]:
     return lambda at: () if plan.modelled else plan.loading().of(at).samples().files
 
 
-class InlineQueue:
-    """No queue: with ``num_workers: 0`` the rank reads its batches itself, during its wait for them."""
-
-    def __init__(self, env: Env, loading: Loading, pinning: PinThread | None = None) -> None:
-        self.env = env
-        self.loading = loading
-        self.pinning = pinning
-
-    async def get(self, at: Where) -> Delivery:
-        """Read and return the batch now."""
-        delivery = await roles.load_batch(self.env, self.loading, at, worker=0, lane=1)
-        if self.pinning is not None:
-            await self.pinning.pin(delivery)
-        return delivery
-
-
 class DoomedQueue:
     """A rank's end of its queue, for a rank that dies at a step of this attempt."""
 
@@ -192,7 +176,7 @@ class Wiring:
         self.watched: list[Callable[[], Iterable[Standing]]] = []
         self._readers: list[Env] = []
         self.queues: list[PrefetchQueue] = []
-        self.read_cpu, self.decode_cpu = StageCpu(), StageCpu()
+        self.read_cpu, self.decode_cpu, self.starts = StageCpu(), StageCpu(), Starts()
         #: Functions that return the CPU time of processes that a loader started.
         self.worked: list[Callable[[], Iterable[ProcessCpu]]] = []
         #: Processes of ranks on modelled cores.
@@ -274,7 +258,8 @@ class Wiring:
         if self.plan.has_barrier:
             env.barrier = ports.barrier()
         env.saved = ports.saved()
-        env.queue = self.loader.batches(self, env, rank, ports)
+        with self.starts.timed():
+            env.queue = self.loader.batches(self, env, rank, ports)
         for doom in self.plan.doomed:
             if doom.rank == rank:
                 env.queue = DoomedQueue(env.queue, self.plan, doom, ports.doom)
@@ -314,6 +299,10 @@ class Wiring:
         env = self._env("rank", str(rank), node)
         self.connect(env, node)
         return env
+
+    def aside(self) -> float:
+        """Return the CPU seconds of this process that no batch takes: burnt compute, and the start of loaders."""
+        return self.starts.seconds + (self.kernel.burnt_seconds if isinstance(self.kernel, WallKernel) else 0.0)
 
     def standing(self) -> list[Standing]:
         """Return the current activities of this process's roles."""

@@ -37,7 +37,9 @@ def too_much(
     if memory is None or not each:
         return
     workers = 0 if holder == "rank" else workers
-    readers = -(-cluster.world_size * max(1, workers) // len(cluster.reading_nodes))
+    readers = max(1, workers) * cluster.most_ranks
+    if cluster.placement != "colocated":
+        readers = -(-cluster.world_size * max(1, workers) // len(cluster.reading_nodes))
     if holder == "node":
         if each > memory:
             yield (

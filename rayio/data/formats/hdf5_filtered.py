@@ -56,7 +56,8 @@ class Filtered(NamedTuple):
         if self.compression == "lzf":
             if self.compressibility == 1:
                 return nbytes
-            return np.minimum(nbytes, rows * lzf.bound(literals, stripes, STRIPE_BYTES - keep))
+            shrunk: NDArray[np.int64] = np.minimum(nbytes, rows * lzf.bound(literals, stripes, STRIPE_BYTES - keep))
+            return shrunk
         # zlib's own bound for what does not shrink, and 6 % more than is expected of what does.
         bound = nbytes + (nbytes >> 12) + (nbytes >> 14) + (nbytes >> 25) + 13
         expected = np.ceil(1.06 * rows * (literals + STRIPE_COST * stripes)).astype(np.int64) + 512

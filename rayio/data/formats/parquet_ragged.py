@@ -20,9 +20,7 @@ from rayio.data.formats.parquet_file import (
     MAGIC,
     PAGE_BYTES,
     PAGE_HEADER_BYTES,
-    is_header_of,
     page_header,
-    stored_bytes,
 )
 from rayio.data.formats.parquet_options import chosen
 from rayio.data.formats.parquet_stream import AGAIN, TAIL_BYTES, Stream, parquet_in
@@ -154,27 +152,25 @@ class _Reads(NamedTuple):
         return layout.paths(files), file, self.offsets
 
 
+class Pages(NamedTuple):
+    """A column chunk to read, by rows and bytes of its pages (see :class:`rayio.data.formats.parquet_stream.Chunk`)."""
+
+    name: str
+    rows_and_bytes: list[tuple[int, int]]
+
+    def pages(self) -> list[tuple[int, int]]:
+        """Return rows and bytes of each page."""
+        return self.rows_and_bytes
+
+
 class PagesStream(Stream):
     """A file of which a row group is read whole, and whose pages have known rows and sizes."""
 
-    #: Rows and bytes of the pages of the row group that is read.
-    pages: list[tuple[int, int]]
-
     def expect_group(self, place: Place, offset: int, nbytes: int, pages: list[tuple[int, int]]) -> None:
         """Plan the request for a row group."""
-        self.place, self.pages = place, pages
+        self.place = place
         self._planned, self._window = {offset: nbytes}, memoryview(b"")
-        self._chunks = [(offset, None)]
-
-    def _check_pages(self, offset: int, chunk: Any) -> None:
-        """Refuse pages with impossible sizes before memory is allocated for them."""
-        for rows, nbytes in self.pages:
-            start = offset - self._window_at
-            header = bytes(self._window[start : start + PAGE_HEADER_BYTES])
-            is_ours = is_header_of(header, nbytes, rows) and stored_bytes(header) == nbytes
-            if not is_ours:
-                raise self.place.error(f"expected a page of {rows} rows at byte {offset}, found none: {AGAIN}")
-            offset += PAGE_HEADER_BYTES + nbytes
+        self._chunks = [(offset, Pages("x", pages))]
 
 
 def read(form: Any, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:

@@ -24,9 +24,9 @@ class ActorLoader(Kind):
 
     def batches(self, wiring: Wiring, env: Env, rank: int, ports: RankPorts) -> QueuePort:
         """Return a rank's source of batches: its own reads, or a queue, or two if it evaluates."""
+        from rayio.model.inline_queue import InlineQueue
         from rayio.model.phases import PhasedQueue
         from rayio.model.pinning import pin_thread
-        from rayio.model.wiring import InlineQueue
 
         plan = wiring.plan
         if plan.loader.num_workers == 0:

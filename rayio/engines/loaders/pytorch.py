@@ -64,6 +64,11 @@ class TorchLoader(Kind):
                 f"cluster.placement={cluster.placement}: PyTorch's workers run on their rank's node; use colocated, or "
                 "loader.kind=actors"
             )
+        if loader.decode_threads > 1:
+            yield (
+                f"loader.decode_threads={loader.decode_threads}: PyTorch's workers decode one sample after the other; "
+                "use 1, or loader.kind=actors"
+            )
         if loader.payload == "none":
             yield "loader.payload=none: PyTorch's workers send what they read; use auto, or loader.kind=actors"
         if _options(loader).reader == "numpy":
@@ -127,7 +132,7 @@ class TorchLoader(Kind):
             name = f"{rank}-eval" if evaluating else str(rank)
             queue_end = DataLoaderQueue(
                 reading, steps, settings, wiring.recorder, name, queue, alone=kernel.alone,
-                pinning=None if pins else pin_thread(queue or env, rank, loader.pin_bandwidth),
+                starts=wiring.starts, pinning=None if pins else pin_thread(queue or env, rank, loader.pin_bandwidth),
             )  # fmt: skip
             wiring.closing.append(queue_end.close)
             wiring.watched.append(queue_end.standing)
