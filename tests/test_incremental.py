@@ -288,8 +288,9 @@ def test_calibration_takes_the_full_ones(root: Path) -> None:
 def test_a_run_that_is_resumed_passes_a_broken_chain_over(broken: int, usable: int, root: Path) -> None:
     (root / "kept" / folder(broken) / "shard-00000.bin").unlink()
     plan, heard = plan_of(saving(), modelled=False), Heard()
+    run_id = json.loads((root / "run" / "run.json").read_text())["run_id"]
     marks = [Mark(number, tuple(plan.tallies())) for number in (7, 6, 5)]
-    found = _usable(plan, marks, str(root), True, heard)
+    found = _usable(plan, marks, str(root), True, heard, run_id)
     assert found is not None
     assert found.number == usable
     assert len(heard.said) == 7 - usable

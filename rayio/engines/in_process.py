@@ -7,7 +7,7 @@ of each read is known as it begins, foreseen.py replaces a rank's queue and read
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +16,7 @@ from rayio.engines.virtual.clock import VirtualFuture, VirtualKernel
 from rayio.engines.virtual.foreseen import ForeseenQueue, Readers
 from rayio.model import roles
 from rayio.model.attempts import DeadError, Death, Saved
-from rayio.model.barrier import Barrier, BarrierState, at_once
+from rayio.model.barrier import Barrier, BarrierState, Step, at_once
 from rayio.model.completing import Completion
 from rayio.model.env import COMPLETER, Env, QueuePort, Shard
 from rayio.model.kernel import Future, Kernel
@@ -230,8 +230,9 @@ class InProcess:
         answer = at_once
         if clock is not None and not delay_ns:  # ranks sleep from their answer to the end of the step at once
 
-            def answer(future: Future, latest: int, group: int) -> None:
-                after = after_ns if group == ALL else late_ns
+            def answer(future: Future, latest: int, meeting: Step) -> None:
+                _, step, group = meeting
+                after = 0 if step < 0 else after_ns if group == ALL else late_ns
                 clock.answer_at(cast("VirtualFuture", future), latest, latest + after)
 
         self._barrier = LocalBarrier(Barrier(kernel, BarrierState.of(plan.meetings, plan.meets), answer), delay_ns)
@@ -286,6 +287,11 @@ class InProcess:
         if (state := self._shared.get(of)) is None:
             state = self._shared[of] = layer.state(self.kernel)
         return state
+
+    async def book(self, number: int, is_needed: bool) -> Collection[int] | None:
+        """See ``rayio.model.wiring.Devices``; without books every checkpoint counts as named."""
+        book = None if self.complete is None else self.complete.book
+        return (number,) if book is None else book(number, is_needed)
 
     def _gone(self, node: int) -> None:
         """Forget the shared state of a node; a new node of this number begins afresh."""

@@ -98,19 +98,19 @@ class BarrierState:
         return out
 
 
-def at_once(future: Future, latest: int, group: int) -> None:
+def at_once(future: Future, latest: int, meeting: Step) -> None:
     """Wake the waiters."""
     future.set_result(latest)
 
 
 class Barrier:
-    """The waiting around a :class:`BarrierState`, for any kernel; ``answer`` passes a group's latest deadline on."""
+    """The waiting around a :class:`BarrierState`, for any kernel; ``answer`` passes a meeting's latest deadline on."""
 
     def __init__(
         self,
         kernel: Kernel,
         state: BarrierState,
-        answer: Callable[[Future, int, int], None] = at_once,
+        answer: Callable[[Future, int, Step], None] = at_once,
     ) -> None:
         self.kernel = kernel
         self.state = state
@@ -123,11 +123,11 @@ class Barrier:
         here = (epoch, step, self.state.group(rank, epoch, step))
         for key, latest in released.items():
             if key != here and (waiting := self._waiting.pop(key, None)) is not None:
-                self._answer(waiting, latest, key[2])
+                self._answer(waiting, latest, key)
         future = self._waiting.get(here)
         if future is None:
             future = self._waiting[here] = self.kernel.future(f"the other ranks at epoch {epoch}, step {step}")
         if here in released:
             del self._waiting[here]
-            self._answer(future, released[here], here[2])
+            self._answer(future, released[here], here)
         return future

@@ -16,7 +16,7 @@ from rayio.storage.stores.opening import Store
 from rayio.units import format_bytes
 
 NAME = "rayio-checkpoint.json"
-VERSION = 1
+VERSION = 2
 #: The largest manifest that is read: one with a million files is smaller.
 MOST_BYTES = 64 << 20
 #: Passed-over checkpoints that a note names.
@@ -85,8 +85,9 @@ class Restored:
 
     epoch: int
     step: int
-    #: See :attr:`Manifest.request_bytes`.
+    #: See :attr:`Manifest.request_bytes` and :attr:`Manifest.run`.
     request_bytes: int
+    run: str = ""
     #: What is read, in order, if it is an increment.
     links: tuple[Link, ...] = ()
 
@@ -328,7 +329,7 @@ def chosen(
             "saved it"
         ) from None
     read_back = tuple(Link(link.epoch, link.step, link.fraction) for link in links)
-    return Restored(manifest.epoch, manifest.step, manifest.request_bytes, read_back), notes
+    return Restored(manifest.epoch, manifest.step, manifest.request_bytes, manifest.run, read_back), notes
 
 
 def _shown(value: Any) -> str:

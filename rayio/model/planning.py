@@ -157,8 +157,17 @@ def _checkpointing(scenario: Scenario, *, modelled: bool) -> Checkpointing | Non
         engine="raw" if modelled else saved.engine,
         identity=_identity(scenario, modelled=modelled),
         epochs=derive.epochs(scenario),
+        broadcast_seconds=_broadcast(scenario),
         restored=None if saved.restore == NOTHING else Restored(0, 0, saved.request_bytes),
     )
+
+
+def _broadcast(scenario: Scenario) -> float:
+    """Return the seconds in which rank 0 sends a restored state to all ranks; 0 if they read it themselves."""
+    saved = scenario.checkpoint
+    if saved is None or saved.phases is not None or not saved.writers.is_broadcast:
+        return 0.0
+    return scenario.train.sync.broadcast_seconds(derive.world_size(scenario), derive.checkpoint_bytes(scenario))
 
 
 def _identity(scenario: Scenario, *, modelled: bool) -> Identity:

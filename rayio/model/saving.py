@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import BinaryIO
 
 from rayio.errors import ScenarioError
 from rayio.kinds import SAVERS
 from rayio.model.env import COMPLETER, Shard
 from rayio.model.manifest import Identity, Link, Manifest, Restored
 from rayio.model.savers import Saver
+from rayio.model.stamp import Stamp
 from rayio.place import Where
 from rayio.scenario.checkpoint import Phases
 from rayio.scenario.incremental import Incremental, changed
@@ -18,6 +20,7 @@ from rayio.scenario.schedule import Schedule
 from rayio.scenario.state import State
 from rayio.scenario.topology import Topology
 from rayio.scenario.writers import Writers
+from rayio.storage.real import Filled
 from rayio.units import format_bytes
 
 
@@ -46,6 +49,8 @@ class Checkpointing:
     seconds: float | None = None
     #: Checkpoints alone, without training; None: training.
     phases: Phases | None = None
+    #: Time in which rank 0 sends a restored state to all ranks, once all are there.
+    broadcast_seconds: float = 0.0
     #: Complete checkpoints that stay; None: all.
     keep: int | None = None
     #: Increments between full checkpoints; None: each is full.
@@ -54,6 +59,8 @@ class Checkpointing:
     restored: Restored | None = None
     #: The name of its ``Saver``; on modelled storage ``raw``.
     engine: str = "raw"
+    #: The run in stamps and manifests: the first part of one that was resumed has the same.
+    run: str = ""
     #: True if the run may replace checkpoints: then their manifests are removed first.
     is_replacing: bool = False
 
@@ -80,7 +87,7 @@ class Checkpointing:
         """Return a checkpoint that this run has written, with all that a restore of it reads."""
         number = self.number_of(epoch, step)
         chain = range(number, number + 1) if self.incremental is None else self.incremental.chain(number)
-        return Restored(epoch, step, self.request_bytes, tuple(map(self.link, chain)))
+        return Restored(epoch, step, self.request_bytes, self.run, tuple(map(self.link, chain)))
 
     def may_write(self, epoch: int, step: int) -> bool:
         """Return True if a checkpoint after this step is due in the run."""
@@ -97,7 +104,7 @@ class Checkpointing:
     def _shards_in(self, link: Link, writer: int) -> Iterator[Shard]:
         for part in self.writers.files(writer, self.state, self.topology):
             path, size = f"{link.folder}/{part.name}", changed(part.num_bytes, link.fraction)
-            yield Shard(path, size, self.request_bytes, self.fsync, writer, fraction=link.fraction)
+            yield Shard(path, size, self.request_bytes, self.fsync, writer, run=self.run, fraction=link.fraction)
 
     @property
     def largest(self) -> list[int]:
@@ -115,6 +122,10 @@ class Checkpointing:
         """The engine that writes and reads the files."""
         saver: Saver = SAVERS[self.engine]
         return saver
+
+    def fill(self, file: BinaryIO, path: str, num_bytes: int, request_bytes: int) -> Filled:
+        """Write the content of a file with a state of ``num_bytes``; ``path`` is that in the folder of checkpoints."""
+        return self.saver.fill(file, path, num_bytes, request_bytes, Stamp(self.run, path).content)
 
     @property
     def parts(self) -> dict[str, int]:
@@ -166,7 +177,7 @@ class Checkpointing:
         theirs = self.writers.of_rank((rank + shift) % self.ranks, self.topology)
         mine = self.writers.of_rank(rank, self.topology)
         return tuple(
-            shard._replace(period=restored.request_bytes, writer=reader)
+            shard._replace(period=restored.request_bytes, writer=reader, run=restored.run)
             for number, reader in zip(theirs, mine, strict=True)
             for shard in self._shards_in(link, number)
         )

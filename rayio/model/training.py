@@ -152,6 +152,11 @@ class Training:
         return None if self.checkpointing is None else self.checkpointing.restored
 
     @property
+    def broadcast_seconds(self) -> float:
+        """Time in which rank 0 sends a restored state to all ranks, once all are there."""
+        return 0.0 if self.checkpointing is None else self.checkpointing.broadcast_seconds
+
+    @property
     def phases(self) -> Phases | None:
         """Checkpoints alone, without training; None: training."""
         return None if self.checkpointing is None else self.checkpointing.phases

@@ -120,8 +120,10 @@ class Checkpoints:
         places = {folder: checkpoint_place(folder) for folder in there}
         return {folder for folder, place in places.items() if place is not None and saved.may_write(*place)}
 
-    def begin(self, plan: Plan, reporter: Reporter) -> tuple[Plan, list[str]]:
+    def begin(self, plan: Plan, reporter: Reporter, run: str) -> tuple[Plan, list[str]]:
         """Return the plan of a run that begins with the wanted checkpoint, and notes; after :meth:`look`.
+
+        ``run`` is the run's id in manifests.
 
         Raises:
             DataError: there is no complete checkpoint, or one with another model or layout.
@@ -141,7 +143,8 @@ class Checkpoints:
                 *notes,
                 f"checkpoint.engine={saved.engine}: adds {format_bytes(added)} to the {state} of a checkpoint",
             ]
-        return replace(plan, checkpointing=replace(saved, restored=restored, is_replacing=self.is_replacing)), notes
+        saved = replace(saved, restored=restored, is_replacing=self.is_replacing, run=run)
+        return replace(plan, checkpointing=saved), notes
 
     def check_space(self) -> str:
         """Refuse a run whose checkpoints do not fit; return text on needed and free space.

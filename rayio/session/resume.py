@@ -153,7 +153,7 @@ def _resume(path: str, scenario: Scenario | None, address: str | None, reporter:
     plan = plan_of(own, modelled=engine_named(engine).is_virtual or own.dataset.is_modelled)
     marks, restarts = resuming.read(directory, plan.world_size)
     is_again = cause != BROKE_OFF and own.failures is not None and own.failures.policy == "from_start"
-    mark = None if is_again else _usable(plan, marks, base, own.loader.in_order, reporter)
+    mark = None if is_again else _usable(plan, marks, base, own.loader.in_order, reporter, str(info.get("run_id")))
     earlier = replace(_earlier(directory, plan, mark), restarts=restarts, cause=cause)
     start = continued(plan, mark, earlier.attempt).start
     place = f"from the checkpoint before epoch {start.epoch}, step {start.step}" if mark else "from the start"
@@ -185,8 +185,8 @@ def _difference(own: Scenario, given: Scenario) -> str:
     return ""
 
 
-def _usable(plan: Plan, marks: Sequence[Mark], base: str, in_order: bool, reporter: Reporter) -> Mark | None:
-    """Return the newest checkpoint whose files are complete; None for the start, with the reason as a warning."""
+def _usable(plan: Plan, marks: Sequence[Mark], base: str, in_order: bool, reporter: Reporter, run: str) -> Mark | None:
+    """Return a run's newest checkpoint whose files are complete; None for the start, with the reason as a warning."""
     saved = plan.checkpointing
     if saved is None or not marks:
         reporter.warn("the run had no complete checkpoint, so it begins again")
@@ -200,6 +200,8 @@ def _usable(plan: Plan, marks: Sequence[Mark], base: str, in_order: bool, report
     for mark in marks:
         try:
             there = manifest.read(store, checkpoint_folder(*saved.schedule.step(mark.number)))
+            if there.run != run:
+                raise DataError(f"run {there.run} wrote it")
             manifest.chain(store, there)
             return mark
         except DataError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from rayio.trace.recorder import Recorder
 
 if TYPE_CHECKING:
     from rayio.engines.ray.actors.showing import Showing
-    from rayio.model.attempts import Mark
+    from rayio.model.attempts import Beginning, Mark
     from rayio.model.queue_levels import Levels
     from rayio.records.failures import Restart
 
@@ -128,6 +128,17 @@ class Collector:
         """Record that a rank has passed a checkpoint and its part is durable."""
         self._saved.add(number, tally)
 
+    def booked(self, number: int, is_needed: bool) -> Collection[int] | None:
+        """Have the resume file name a checkpoint; see ``rayio.model.attempts.Book``."""
+        if self._keeper.must_write(number, is_needed=is_needed):
+            self._write_books()
+        return None if is_needed and self._keeper.lacks(number) else self._keeper.named
+
+    def began(self, beginning: Beginning) -> None:
+        """Record the begin of an attempt that a failure ended."""
+        beginning.record(self._recorder)
+        self._parts.keep(self._recorder.drain())
+
     def newest_checkpoint(self) -> Mark | None:
         """Return the newest complete checkpoint; the attempt that left others incomplete is over."""
         self._saved.forget_partial()
@@ -193,14 +204,18 @@ class Collector:
         if self._failure is not None:
             raise self._failure
         if self._keeper.is_due:
-            with suppress(StorageError):  # spans first: a checkpoint that is named there has all spans before it
-                self._parts.write()
-                self._keeper.write()
+            self._write_books()
         sums = {
             **self._sums.snapshot(), "restarts": list(self._restarts), "stored": self._parts.stored,
             "wishes": self._wishes,
         }  # fmt: skip
         return sums if self._showing is None else self._showing.look(sums, self.now(), is_last=is_last)
+
+    def _write_books(self) -> None:
+        """Write the spans, then the resume file: a checkpoint that is named there has all spans before it."""
+        with suppress(StorageError):
+            self._parts.write()
+            self._keeper.write()
 
     def finish(self) -> dict[str, Any]:
         """Write the remaining spans; all received spans are on disk on return.
