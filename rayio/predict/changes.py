@@ -174,6 +174,7 @@ OFFERS: tuple[Callable[[Run], Iterator[Change]], ...] = (
     _stragglers,
     section_changes.of_sync,
     section_changes.of_device_copy,
+    section_changes.of_pinning,
     section_changes.of_stages,
     section_changes.of_pipeline,
     section_changes.of_checkpoint,
