@@ -17,13 +17,14 @@ import numpy as np
 from rayio import seeds
 from rayio.errors import RunError
 from rayio.model.ledger import Tally
-from rayio.model.manifest import Restored
 from rayio.model.plan import Plan
 from rayio.model.plan_parts import Doom
 from rayio.model.workflow import StageTally
 from rayio.place import Start
 from rayio.records.failures import Restart
 from rayio.scenario.failures import ENDING, named
+from rayio.scenario.schedule import place_of
+from rayio.scenario.topology import PerNode, node_of
 from rayio.trace.recorder import Recorder
 from rayio.units import format_seconds
 
@@ -93,12 +94,12 @@ class Beginning(NamedTuple):
     at: int
     attempt: int
     world_size: int
-    ranks_per_node: int
+    ranks_per_node: PerNode
 
     def record(self, recorder: Recorder) -> None:
         """Record it for every rank."""
         for rank in range(self.world_size):
-            writer = recorder.register("rank", str(rank), rank // self.ranks_per_node)
+            writer = recorder.register("rank", str(rank), node_of(rank, self.ranks_per_node))
             recorder.add(writer, "startup", self.at, self.at, rank=rank, attempt=self.attempt)
 
 
@@ -178,7 +179,7 @@ class Attempts:
         for place, event in [*self._events.items()]:
             is_past = self.origin + round((event.at or 0.0) * 1e9) < now
             if event.at_step is not None:
-                is_past = divmod(event.at_step, self.first.steps[0]) <= earlier.reached
+                is_past = place_of(event.at_step, self.first.steps) <= earlier.reached
             if is_past:
                 del self._events[place]
         self.plan = self._planned(earlier.mark, earlier.attempt)
@@ -237,7 +238,7 @@ class Attempts:
         plan = self.plan
         if plan.trace.level == "none":
             return None
-        return Beginning(self.begin, plan.start.attempt, plan.world_size, plan.cluster.ranks_per_node)
+        return Beginning(self.begin, plan.start.attempt, plan.world_size, plan.cluster.on_nodes)
 
     def check(self, death: Death) -> None:
         """Refuse to survive a death that ends the run.
@@ -309,8 +310,8 @@ class Attempts:
         plan, doomed = continued(self.first, mark, attempt), list[Doom]()
         for place, event in self._events.items():
             if event.at_step is not None:
-                rank = event.number * (plan.cluster.ranks_per_node if event.kind == "node" else 1)
-                doomed.append(Doom(rank, *divmod(event.at_step, plan.steps[0]), place))
+                rank = plan.cluster.ranks_of(event.number)[0] if event.kind == "node" else event.number
+                doomed.append(Doom(rank, *place_of(event.at_step, plan.steps), place))
         return replace(plan, doomed=tuple(doomed))
 
 
@@ -325,7 +326,7 @@ def continued(plan: Plan, mark: Mark | None, attempt: int) -> Plan:
     if mark is None or saved is None:
         return replace(plan, start=plan.start._replace(attempt=attempt))
     epoch, step = saved.schedule.step(mark.number)
-    restored = Restored(epoch, step, saved.request_bytes, saved.run)
+    restored = saved.restored_at(epoch, step)
     is_last = step + 1 == plan.steps[epoch] and epoch + 1 < len(plan.steps)
     start = Start(epoch + 1, 0, attempt) if is_last else Start(epoch, step + 1, attempt)
     return replace(plan, start=start, checkpointing=replace(saved, restored=restored))

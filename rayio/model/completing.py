@@ -8,7 +8,7 @@ from typing import Protocol
 
 from rayio.model.env import Env
 from rayio.model.kernel import Future
-from rayio.model.manifest import NAME, Manifest, remove, search
+from rayio.model.manifest import NAME, Manifest, needed, remove, search
 from rayio.model.saving import Checkpointing
 from rayio.place import Where, checkpoint_place
 from rayio.storage.stores.opening import Store
@@ -56,10 +56,6 @@ class Completion:
         self._new: list[Manifest] = []
         self._is_retiring = False
         self._attempt = 0
-
-    @cached_property
-    def _files(self) -> Mapping[str, int]:
-        return self.checkpointing.files
 
     @cached_property
     def _num_parts(self) -> int:
@@ -113,7 +109,7 @@ class Completion:
                 if not await self.env.kernel.threaded(partial(_are_any, store, books)):
                     await self.env.kernel.sleep_until(self.env.kernel.now() + PAUSE_NS)
                     continue
-                for manifest in older:
+                for manifest in older[::-1]:  # an increment before what it is an increment since
                     self._kept = None if self._kept is None else [m for m in self._kept if m is not manifest]
                     await self.env.kernel.threaded(partial(remove, store, manifest))
         finally:
@@ -127,14 +123,17 @@ class Completion:
         folders = {manifest.folder for manifest in self._new}
         self._kept = [*(manifest for manifest in self._kept if manifest.folder not in folders), *self._new]
         self._new.clear()
-        newest = self._kept[-1] if self._kept else None
+        newest, stay = self._kept[-1] if self._kept else None, needed(self._kept, keep)
         # ranks may be writing after later steps than the newest checkpoint's, in place of an earlier run's
         return [
             manifest
-            for manifest in self._kept[: max(0, len(self._kept) - keep)]
-            if newest is None
-            or (place := (manifest.epoch, manifest.step)) < (newest.epoch, newest.step)
-            or not self.checkpointing.may_write(*place)
+            for manifest in self._kept
+            if manifest.folder not in stay
+            and (
+                newest is None
+                or (place := (manifest.epoch, manifest.step)) < (newest.epoch, newest.step)
+                or not self.checkpointing.may_write(*place)
+            )
         ]
 
     async def _finish(self, folder: str, at: Where) -> None:
@@ -148,7 +147,7 @@ class Completion:
             assert place is not None
             now = 0 if env.store is None else env.kernel.now()  # a model's manifest has the same size at any time
             run = self.run if env.store is None else self.checkpointing.run
-            manifest = self.checkpointing.manifest(place, run, at.attempt, now, self._files)
+            manifest = self.checkpointing.manifest(place, run, at.attempt, now)
             index = self.checkpointing.index
             await self._write(env, manifest, index, Where(0, *place, at.attempt), fsync=self.checkpointing.fsync)
             self._complete.add(folder)

@@ -36,6 +36,8 @@ class Shard(NamedTuple):
     period: int = 0
     #: The run that wrote it, or writes it.
     run: str = ""
+    #: The share of the state that its checkpoint has.
+    fraction: float = 1.0
 
     def saved_at(self, at: Where) -> Where:
         """Return a rank's place with the epoch and step of the file's checkpoint.

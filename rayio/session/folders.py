@@ -70,7 +70,7 @@ class Checkpoints:
         assert checkpointing is not None
         self._checkpointing = checkpointing
         #: The files of one checkpoint with their bytes, and those that ranks save with the bytes of their state.
-        self.files: Mapping[str, int] = checkpointing.files
+        self.files: Mapping[str, int] = checkpointing.files()
         self.parts: Mapping[str, int] = checkpointing.parts
         #: Bytes of existing files that the run replaces, and whether a checkpoint of it exists in part or whole.
         self.replaced, self.is_replacing = 0, False
@@ -154,12 +154,20 @@ class Checkpoints:
         """
         each, number = sum(self.files.values()), derive.num_checkpoints(self.scenario)
         kept = self.scenario.checkpoint.keep if self.scenario.checkpoint is not None else None
-        number = number if kept is None else min(number, kept + 1)  # an older one stays until a newer one is complete
+        if kept is not None and self._checkpointing.incremental is None:
+            number = min(number, kept + 1)  # an older one stays until a newer one is complete
         total, free = each * number, self.store.free_bytes()
+        what = f"{number} of {format_bytes(each)}"
+        if (kind := self._checkpointing.incremental) is not None:
+            increment, fulls = sum(self._checkpointing.files(kind.fraction).values()), kind.number_full(number)
+            what = f"{fulls} of {format_bytes(each)} and {number - fulls} increments of {format_bytes(increment)}"
+            total = fulls * each + (number - fulls) * increment
+            total = total if kept is None else kind.most_kept(number, kept, each, increment)
         # a replaced file stays until its replacement is complete
         needed = max(0, total - self.replaced) + (each if self.replaced and number else 0)
         fewest = "at least " * (self._checkpointing.seconds is not None)
-        demand = f"{fewest}{number} of {format_bytes(each)}, {format_bytes(total)} in all"
+        is_part = kept is not None and self._checkpointing.incremental is not None
+        demand = f"{fewest}{what}, {format_bytes(total)} {'at most at a time' if is_part else 'in all'}"
         if free is None:
             return f"{demand}; free space unknown"
         if needed > free:
