@@ -18,7 +18,6 @@ from rayio.model import roles
 from rayio.model.attempts import DeadError, Death, Saved
 from rayio.model.barrier import Barrier, BarrierState, Step, at_once
 from rayio.model.completing import Completion
-from rayio.model.consumed import Consumed
 from rayio.model.env import COMPLETER, Env, QueuePort, Shard
 from rayio.model.kernel import Future, Kernel
 from rayio.model.ledger import Tally
@@ -26,9 +25,9 @@ from rayio.model.loading import Loading
 from rayio.model.plan import Plan
 from rayio.model.plan_parts import Doom
 from rayio.model.pool import NodePool
-from rayio.model.prefetch import PrefetchQueue
-from rayio.model.processors import CoresOf, MessageCpu, Process
-from rayio.model.queue import Delivery, Lease, QueueSpec, Take
+from rayio.model.prefetch import LocalQueue
+from rayio.model.processors import CoresOf, MessageCpu
+from rayio.model.queue import Delivery, Lease, QueueSpec
 from rayio.model.scaler import InProcessStaff, PooledStaff
 from rayio.model.wiring import LoaderKind, Wiring
 from rayio.model.workflow import Conductor, StageTally
@@ -43,43 +42,6 @@ from rayio.trace.recorder import Recorder
 
 #: No costs of messages besides the engine's own.
 FREE = Costs()
-
-
-class LocalQueue:
-    """A rank's end of a queue in the same process. Taking a batch, ready or not, takes ``receive_ns``.
-
-    That is work of the rank's ``process``, if given.
-    """
-
-    __slots__ = ("_request", "consumed", "process", "queue", "receive_ns")
-
-    def __init__(self, queue: PrefetchQueue, receive_ns: int = 0, process: Process | None = None) -> None:
-        self.queue = queue
-        self.receive_ns = receive_ns
-        self.process = process
-        self.consumed = Consumed()
-        #: The last request; it is also the next one until the epoch ends.
-        self._request: Take | None = None
-
-    async def get(self, at: Where) -> Delivery:
-        """Return the next batch; the window moves at once."""
-        if self.consumed.open(at) or self._request is None:
-            self._request = self.consumed.take(1, at.attempt)
-            self.queue.rank_advanced(self._request)
-        since = 0 if self.queue.scaler is None else self.queue.env.kernel.now()
-        (delivery,) = self.queue.at_hand(self._request) or await self.queue.take(self._request)
-        if since and self.consumed.has_any:
-            self.consumed.waited += self.queue.env.kernel.now() - since
-        if self.receive_ns:
-            if self.process is None:
-                kernel = self.queue.env.kernel
-                await kernel.sleep_until(kernel.now() + self.receive_ns)
-            else:
-                await self.process.work(self.receive_ns / 1e9)
-        self.consumed.add(delivery.step)
-        self._request = self.consumed.take(1, at.attempt)
-        self.queue.rank_advanced(self._request)
-        return delivery
 
 
 class Workers:
@@ -125,7 +87,7 @@ class Workers:
             put = self.costs.put + taken(nbytes, copied)
             if self.cpu is not None and env.cores is not None:
                 work = self.costs.put_work(nbytes)
-                await env.compute("put", env.cores, work, at, slept=put - work)
+                await env.compute("put", env.cores, (work,), at, slept=put - work)
             elif put or self.costs.take:
                 await env.sleep("put", put, at)
         finally:
@@ -360,7 +322,8 @@ class InProcess:
             return foreseen
         staff = None if spec.scaling is None else self._staff(spec, spec.scaling, workers)
         queue = self.wiring.queue(spec, workers.submit, staff, evaluating=evaluating)
-        return LocalQueue(queue, round(self.costs.receive * 1e9), None if workers.cpu is None else workers.cpu.rank)
+        process = None if workers.cpu is None else workers.cpu.rank
+        return LocalQueue(queue, round(self.costs.receive * 1e9), process, self.costs.cpu.rank)
 
     def _is_foreseen(self, spec: QueueSpec) -> bool:
         """Return True if the ends of a queue's reads are known as they begin, and nobody observes them meanwhile."""

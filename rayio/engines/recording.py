@@ -15,11 +15,10 @@ from rayio.model.plan import IN_FLIGHT_SHARE, Plan
 from rayio.model.resuming import Keeper
 from rayio.scenario.failures import BREAKING
 from rayio.signals import uninterrupted
-from rayio.trace.arrow import empty_table
+from rayio.trace.arrow import empty_table, to_ipc
 from rayio.trace.parts import Parts
 from rayio.trace.progress import Progress
 from rayio.trace.recorder import Recorder
-from rayio.trace.run_directory import to_ipc
 
 
 class Recording:

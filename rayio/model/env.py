@@ -143,12 +143,12 @@ class Env(StageEnv):
         return end
 
     async def compute(
-        self, name: str, cores: Cores, seconds: float, at: Where, *, lane: int = 0, slept: float = 0.0
+        self, name: str, cores: Cores, seconds: Sequence[float], at: Where, *, lane: int = 0, slept: float = 0.0
     ) -> None:
-        """Emulate work of ``seconds`` of CPU, which takes longer if other work shares the cores; then sleep."""
+        """Emulate work of ``seconds`` of CPU of each thread, longer if other work shares the cores; then sleep."""
         start = self.kernel.now()
         before, self.doing = self.doing, (name, start, at, None)
-        await cores.work(seconds)
+        await cores.work_together(seconds)
         if slept > 0:
             await self.kernel.sleep_until(self.kernel.now() + round(slept * 1e9))
         self.doing = before
@@ -158,11 +158,14 @@ class Env(StageEnv):
         """Use ``seconds`` of CPU: of modelled cores, or of the kernel's."""
         await (self.kernel.burn(seconds) if self.cores is None else self.cores.work(seconds))
 
-    async def work(self, name: str, function: Callable[[], int], at: Where, *, lane: int = 0) -> None:
-        """Call ``function`` in a thread; the span has the bytes that it returns."""
+    async def work(self, name: str, functions: Sequence[Callable[[], int]], at: Where, *, lane: int = 0) -> None:
+        """Call each function in a thread; the span has the bytes that they return."""
         start = self.kernel.now()
         before, self.doing = self.doing, (name, start, at, None)
-        nbytes = await self.kernel.threaded(function)
+        if len(functions) == 1:  # a kernel without a loop has no others
+            nbytes = await self.kernel.threaded(functions[0])
+        else:
+            nbytes = sum(await self.kernel.gather(*(self.kernel.threaded(function) for function in functions)))
         self.doing = before
         self.span(name, start, self.kernel.now(), at, lane=lane, nbytes=nbytes)
 

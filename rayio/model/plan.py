@@ -256,6 +256,7 @@ class Plan:
             named=self._named if any(layer.needs_files for layer in self.layers) else None,
             modelled_work=work if self.modelled else None,
             decoding=None if self.modelled else work,
+            threads=self.loader.decode_threads,
             gap=self.gap(root),
             ahead=self.loader.io_depth > 1,
         )

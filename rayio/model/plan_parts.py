@@ -75,8 +75,15 @@ class LoaderSpec:
     queue: Literal["actor", "in_rank"]
     #: Decode times of samples, or real work.
     decode: Draws | Work
+    #: Threads of a reader that decode a batch.
+    decode_threads: int
     payload: bool
     #: Bound on the bytes that the queues of one node may have leased or ready; the engine sets auto.
     max_bytes_in_flight: int | Literal["auto"]
     #: Expected bytes of the full windows of all ranks of the node with the most.
     node_window_bytes: float
+
+    @property
+    def working_threads(self) -> int:
+        """Threads of a reader that decode for real."""
+        return self.decode_threads if isinstance(self.decode, Work) else 1

@@ -102,6 +102,7 @@ def _loader(scenario: Scenario, modelled: bool, times: Times) -> LoaderSpec:
         file_access_options=loader.file_access_options,
         queue=loader.queue,
         decode=times.decode or loader.decode,
+        decode_threads=loader.decode_threads,
         payload=not modelled if loader.payload == "auto" else loader.payload == "real",
         max_bytes_in_flight=loader.max_bytes_in_flight,
         node_window_bytes=derive.node_window_bytes(scenario),

@@ -14,7 +14,6 @@ remote, in the local engine they share one process, on the virtual clock a sleep
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from rayio.model.env import Env, Shard
 from rayio.model.ledger import Tally
@@ -47,11 +46,12 @@ async def load_batch(env: Env, loading: Loading, at: Where, worker: int, lane: i
         load.count_cpu(served.cpu_seconds)
     if seconds := load.decode_seconds:
         if env.cores is not None and loading.is_work:
-            await env.compute("decode", env.cores, seconds, at, lane=lane)
+            await env.compute("decode", env.cores, load.decode_shares, at, lane=lane)
         else:
             await env.sleep("decode", seconds, at, lane=lane)
     if loading.decoding is not None and served.value is not None:
-        await env.work("decode", partial(load.decode, served.value), at, lane=lane)
+        await env.work("decode", load.decodings(served.value), at, lane=lane)
+        load.count_decoding()
     return load.delivery(served.value, worker, served.moved, served.skipped)
 
 
@@ -115,11 +115,13 @@ async def save(env: Env, training: Training, shards: Sequence[Shard], at: Where)
 
 
 async def save_and_restore(env: Env, training: Training, tally: Tally, phases: Phases, attempt: int) -> None:
-    """Save a number of checkpoints one after another, pause, and read them back; ranks begin each together."""
+    """Save a number of checkpoints one after another, and read them back, with pauses; ranks begin each together."""
     rank = training.rank
     at = Where(rank, 0, 0, attempt)
     for number in range(phases.writes):
         at = Where(rank, 0, number, attempt)
+        if phases.pause:
+            await env.sleep("gap", phases.pause, Where(rank, attempt=attempt))
         await env.meet(at)
         if shards := training.shards_of(0, number):
             await save(env, training, shards, at)
@@ -129,6 +131,8 @@ async def save_and_restore(env: Env, training: Training, tally: Tally, phases: P
     if phases.gap:
         await env.sleep("gap", phases.gap, Where(rank, attempt=attempt))
     for number in range(phases.reads):
+        if phases.pause:
+            await env.sleep("gap", phases.pause, Where(rank, attempt=attempt))
         await env.meet(Where(rank, 0, phases.writes + number, attempt))
         await restore(env, training, tally, training.written(0, number), Where(rank, attempt=attempt))
 

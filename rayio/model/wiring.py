@@ -15,7 +15,7 @@ from rayio.errors import ScenarioError
 from rayio.kinds import LOADERS
 from rayio.model import roles
 from rayio.model.completing import Completion
-from rayio.model.cpu_account import ProcessCpu, StageCpu
+from rayio.model.cpu_account import ProcessCpu, StageCpu, Starts
 from rayio.model.env import BarrierPort, Env, QueuePort
 from rayio.model.env_checkpoints import WriterPort
 from rayio.model.kernel import Coro, Kernel, WallKernel
@@ -190,7 +190,7 @@ class Wiring:
         self.watched: list[Callable[[], Iterable[Standing]]] = []
         self._readers: list[Env] = []
         self.queues: list[PrefetchQueue] = []
-        self.read_cpu, self.decode_cpu = StageCpu(), StageCpu()
+        self.read_cpu, self.decode_cpu, self.starts = StageCpu(), StageCpu(), Starts()
         #: Functions that return the CPU time of processes that a loader started.
         self.worked: list[Callable[[], Iterable[ProcessCpu]]] = []
         #: Processes of ranks on modelled cores.
@@ -270,7 +270,8 @@ class Wiring:
         if self.plan.has_barrier:
             env.barrier = ports.barrier()
         env.saved = ports.saved()
-        env.queue = self.loader.batches(self, env, rank, ports)
+        with self.starts.timed():
+            env.queue = self.loader.batches(self, env, rank, ports)
         for doom in self.plan.doomed:
             if doom.rank == rank:
                 env.queue = DoomedQueue(env.queue, self.plan, doom, ports.doom)
@@ -310,6 +311,10 @@ class Wiring:
         env = self._env("rank", str(rank), node)
         self.connect(env, node)
         return env
+
+    def aside(self) -> float:
+        """Return the CPU seconds of this process that no batch takes: burnt compute, and the start of loaders."""
+        return self.starts.seconds + (self.kernel.burnt_seconds if isinstance(self.kernel, WallKernel) else 0.0)
 
     def standing(self) -> list[Standing]:
         """Return the current activities of this process's roles."""

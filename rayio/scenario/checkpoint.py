@@ -11,6 +11,7 @@ from rayio.kinds import SAVERS
 from rayio.place import MAX_RANKS, MAX_STEPS, checkpoint_place
 from rayio.scenario.address import Path
 from rayio.scenario.incremental import Incremental
+from rayio.scenario.parallelism import Division
 from rayio.scenario.state import AnyState
 from rayio.scenario.topology import PerNode, Topology
 from rayio.scenario.writers import MAX_FILES, AnyWriters, BesideRanks, RankZero
@@ -49,6 +50,7 @@ class Phases(Section):
         0, description="Checkpoints that are read back, from the first one on; at most writes."
     )
     gap: Seconds = Field(0.0, description="Pause between the last write and the first read.")
+    pause: Seconds = Field(0.0, description="Pause before each checkpoint that is written or read.")
     shift: Annotated[int | Literal["node"], whole(0, MAX_RANKS, or_word=NODE)] = Field(
         0,
         description="Rank r reads back what rank r + shift saved. With node, shift is cluster.ranks_per_node, of "
@@ -113,6 +115,12 @@ class Checkpoint(Section):
         "training. The dataset is not read.",
     )
 
+    parallelism: Annotated[Division | None, BeforeValidator(none_is_null)] = Field(
+        None,
+        description="How checkpoint.model is divided among ranks that all train on different batches, as DLIO's do; "
+        "none is train.parallelism.",
+    )
+
     subset_of: Annotated[int | None, whole(1, MAX_RANKS, or_none=True)] = Field(
         None,
         description="Ranks of the training whose first ranks these are: they save their parts of its model, and the "
@@ -158,6 +166,8 @@ class Checkpoint(Section):
         """
         each, phases = topology.ranks_per_node, self.phases
         shift = 0 if phases is None else phases.shifted(each)
+        if self.parallelism is not None:
+            yield from self.parallelism.refusals(topology.ranks, "checkpoint.parallelism")
         if (of := self.subset_of) is not None and (of < ranks or (isinstance(each, int) and of % each)):
             yield (
                 f"checkpoint.subset_of={of}: must be a multiple of cluster.ranks_per_node={each}, "
@@ -171,7 +181,8 @@ class Checkpoint(Section):
             )
             return
         if refused := [*self.model.refusals(topology)] or [*self.writers.refusals(self.model, topology)]:
-            yield from refused
+            own = "train.parallelism" if self.parallelism is None else "checkpoint.parallelism"
+            yield from (line.replace("train.parallelism", own) for line in refused)
             return
         if phases is not None and phases.shift == NODE and isinstance(each, tuple) and 2 * shift > ranks:
             yield (

@@ -227,6 +227,8 @@ class Costs(Section):
         """
         size = num_bytes if self.checkpoint_bytes else None
         changed = {"cpu": self.cpu.times(factor), "checkpoint": round(checkpoint, 9), "checkpoint_bytes": size}
+        if self.put_bandwidth and self.cpu.is_work:  # its copies are work too
+            changed["put_bandwidth"] = self.put_bandwidth / factor
         return self.model_copy(update=changed)
 
     def cpu_of_batch(self, num_samples: float, nbytes: float) -> float:

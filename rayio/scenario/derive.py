@@ -320,7 +320,7 @@ def checkpoint_contents(scenario: Scenario) -> dict[str, tuple[int, int]]:
     if checkpoint is None:
         return {}
     if checkpoint.subset_of is None:
-        return checkpoint.writers.contents(checkpoint.model, scenario.topology)
+        return checkpoint.writers.contents(checkpoint.model, scenario.saving_topology)
     contents: dict[str, tuple[int, int]] = {}
     for writer in range(num_writers(scenario)):
         for part in checkpoint.writers.files(writer, checkpoint.model, scenario.saving_topology):

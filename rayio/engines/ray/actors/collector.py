@@ -7,24 +7,21 @@ import signal
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rayio.engines.ray.actors.showing import Showing
 from rayio.errors import RayioError, StorageError
-from rayio.model.attempts import Beginning, Mark, Saved
 from rayio.model.cpu_account import ProcessCpu, Stopwatch
 from rayio.model.ledger import Tally
-from rayio.model.pool import record_node
-from rayio.model.queue_levels import Levels
-from rayio.model.resuming import Keeper
-from rayio.records.failures import Restart
 from rayio.storage.stores.opening import Settings
-from rayio.trace.arrow import plain
+from rayio.trace.arrow import from_ipc, plain
 from rayio.trace.clocks import Anchor, Clocks, Offset
-from rayio.trace.parts import Parts
-from rayio.trace.progress import Progress
 from rayio.trace.recorder import Recorder
-from rayio.trace.run_directory import RunDirectory, from_ipc
+
+if TYPE_CHECKING:
+    from rayio.engines.ray.actors.showing import Showing
+    from rayio.model.attempts import Beginning, Mark
+    from rayio.model.queue_levels import Levels
+    from rayio.records.failures import Restart
 
 
 class Collector:
@@ -38,6 +35,13 @@ class Collector:
         showing: Callable[[], Showing] | None = None,
         world_size: int = 1,
     ) -> None:
+        # Every actor imports the module of this class for its handle: the modules for the files of a run come here.
+        from rayio.model.attempts import Saved
+        from rayio.model.resuming import Keeper
+        from rayio.trace.parts import Parts
+        from rayio.trace.progress import Progress
+        from rayio.trace.run_directory import RunDirectory
+
         self._anchor = anchor.here()
         #: Live state of the run; None if nobody needs it.
         self._showing = None if showing is None else showing()
@@ -155,6 +159,8 @@ class Collector:
 
     def lived(self, number: int, requested: int, up: int | None, gone: int) -> None:
         """Record the life of a node for readers (ns), as the driver observed it."""
+        from rayio.model.pool import record_node
+
         record_node(self._recorder, number, requested, up, gone)
         self._parts.keep(self._recorder.drain())
 

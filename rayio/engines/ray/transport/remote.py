@@ -11,12 +11,12 @@ from typing import Any, cast
 import ray
 from ray.exceptions import ObjectLostError, RayTaskError
 
-from rayio.engines.in_process import LocalQueue
 from rayio.engines.ray.transport.lines import Line
 from rayio.errors import RunError
 from rayio.model.consumed import Consumed
 from rayio.model.env import Shard
 from rayio.model.kernel import Future, WallKernel
+from rayio.model.prefetch import LocalQueue
 from rayio.model.queue import Delivery, QueueSpec, Take
 from rayio.model.wiring import Wiring
 from rayio.place import Where
