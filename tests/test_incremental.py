@@ -20,12 +20,13 @@ from rayio.model.manifest import NAME, chain, parse, search
 from rayio.model.planning import plan_of
 from rayio.place import checkpoint_folder
 from rayio.predict.shown import Shown
+from rayio.report.explain import explain
 from rayio.reporter import Reporter
 from rayio.scenario import checks
 from rayio.scenario.incremental import Incremental
 from rayio.scenario.model import Scenario
 from rayio.scenario.saved_bytes import all_checkpoints_bytes
-from rayio.session.execute import run
+from rayio.session.execute import run, simulate
 from rayio.session.result import Run
 from rayio.session.resume import _usable
 from rayio.storage import open as open_store
@@ -294,3 +295,16 @@ def test_a_run_that_is_resumed_passes_a_broken_chain_over(broken: int, usable: i
     assert found is not None
     assert found.number == usable
     assert len(heard.said) == 7 - usable
+
+
+def test_a_replay_draws_an_increment_s_time_from_those_of_increments(tmp_path: Path) -> None:
+    model = {"first_byte": 0, "connection_bandwidth": "100 kB/s", "bandwidth": "1 GB/s"}
+    plain = saving("model://x", writers="rank_zero", every={"steps": 2})
+    wanted = plain.model_copy(update={"storage": scenario(storage__model=model).storage})
+    # 200 ms of compute hide the reads, and a full checkpoint takes 100 ms
+    wanted = wanted.model_copy(update={"train": scenario(train={"compute": "200 ms", "warmup_steps": 0}).train})
+    answer = explain(simulate(wanted, out=tmp_path / "run").path)
+    assert answer.simulated is not None
+    (unread,) = (row for row in answer.simulated.changes if row.change == "read = 0")
+    assert unread.au == pytest.approx(answer.simulated.au, rel=0.03), "four checkpoints, of which 0 and 3 are full"
+    assert unread.au < 0.95
