@@ -108,7 +108,9 @@ def test_the_most_space_is_what_the_kept_need(checkpoints: int, keep: int, every
 @pytest.mark.parametrize(
     "checkpoint",
     [
-        {}, {"writers": "all_ranks"}, {"writers": {"dedicated": 3}}, {"asynchronous": True},
+        {}, {"writers": "all_ranks"}, {"writers": {"dedicated": 3}}, {"writers": "per_node"}, {"asynchronous": True},
+        {"writers": "parallel", "model": {"kind": "transformer", "layers": 2, "hidden": 8, "ffn": 6, "vocabulary": 7,
+                                          "heads": 4}},
         {"model": {"files": {"graph": 3, "weights": 10_007}}}, {"every": {"steps": 2}},
     ],
     ids=str,
