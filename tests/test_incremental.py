@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayio.errors import DataError, ScenarioError
+from rayio.model import completing
 from rayio.model.attempts import Mark
-from rayio.model.manifest import NAME, chain, parse, search
+from rayio.model.manifest import NAME, Manifest, chain, parse, read, remove, search
 from rayio.model.planning import plan_of
 from rayio.place import checkpoint_folder
 from rayio.predict.shown import Shown
@@ -30,6 +31,7 @@ from rayio.session.execute import run, simulate
 from rayio.session.result import Run
 from rayio.session.resume import _usable
 from rayio.storage import open as open_store
+from rayio.storage.stores.opening import Store
 from rayio.trace.run_directory import RunDirectory
 from scenarios import Outcome, run_locally, scenario, simulated
 
@@ -219,7 +221,15 @@ def test_a_named_increment_is_read_with_what_it_needs(root: Path) -> None:
 @pytest.mark.parametrize(
     ("keep", "left"), [(1, (6, 7)), (2, (6, 7)), (3, (3, 4, 5, 6, 7)), (6, (0, 1, 2, 3, 4, 5, 6, 7))]
 )
-def test_what_the_kept_ones_need_stays(keep: int, left: tuple[int, ...], tmp_path: Path) -> None:
+def test_what_the_kept_ones_need_stays(
+    keep: int, left: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def removing(store: Store, manifest: Manifest) -> None:
+        others = [read(store, name) for name in store.entries() if store.size(f"{name}/{NAME}") is not None]
+        assert manifest.folder not in {other.base for other in others}, "an increment would lose its base"
+        remove(store, manifest)
+
+    monkeypatch.setattr(completing, "remove", removing)
     ran(tmp_path, "run", keep=keep)
     assert {path.name for path in (tmp_path / "kept").iterdir()} == {folder(number) for number in left}
     store = open_store(str(tmp_path / "kept"))
