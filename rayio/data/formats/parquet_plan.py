@@ -1,4 +1,4 @@
-"""The reads of a row group of Parquet, and what its file must say of it."""
+"""The reads of a row group of Parquet, and the check of its description."""
 
 from __future__ import annotations
 
