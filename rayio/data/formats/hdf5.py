@@ -299,7 +299,7 @@ def _find(h5: Any, layout: Layout, place: Place, shape: tuple[int, int], stream:
 
 
 def _is_described(stream: Stream, layout: Layout, shape: tuple[int, int]) -> bool:
-    """Return True if a file begins as rayio writes those of one size: then the rest of its description is not looked at.
+    """Return True if a file begins as rayio writes those of one size: then its description needs no other check.
 
     Making a description takes HDF5 longer than reading one, so this is not for files that differ in size.
     """
