@@ -63,7 +63,12 @@ def test_the_bottleneck_of_a_capacity_names_what_stages_take(tmp_path: Path) -> 
 
 
 def test_a_real_run_with_stages_is_not_calibrated(tmp_path: Path) -> None:
-    keys = {"dataset__path": "data", "dataset__num_files": 40, "dataset__sample_bytes": "1 KB", "train__warmup_steps": 0}
+    keys = {
+        "dataset__path": "data",
+        "dataset__num_files": 40,
+        "dataset__sample_bytes": "1 KB",
+        "train__warmup_steps": 0,
+    }
     wanted = shared([HALF | {"count": 2, "arrivals": "1 ms"}], **keys)
     run = rayio.run(wanted, engine="local", root=tmp_path, out=tmp_path / "run")
     with pytest.raises(RunError, match=r"its reads waited for the files of its stages too; calibrate a run with"):
