@@ -25,7 +25,7 @@ from rayio.session.result import Run
 __all__ = ["full", "reduced"]  # fixtures
 Place = tuple[str | int, ...]
 
-POISON = (
+POISON: tuple[Any, ...] = (
     None, "", "x", -1, 0, 0.5, 1e308, -1e308, 1e-320, math.nan, math.inf, 2**70, True, [], {}, [[]], [None], "9" * 400,
     "0001-01-01T00:00:00", "9999-12-31T23:59:59.999999", "<script>evil</script>\x1b[31m\nline", {"start": 5}, [1, 2, 3],
 )  # fmt: skip
