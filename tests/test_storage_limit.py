@@ -39,7 +39,8 @@ def explained(wanted: Scenario, root: Path, **asked: Any) -> Explained:
 
 
 def stage(found: Explained, name: str) -> Any:
-    return next(row for row in found.capacity.stages if row.stage == name)
+    (row,) = (row for row in found.capacity.stages if row.stage == name)
+    return row
 
 
 def storage_of(found: Explained) -> StorageLimit:

@@ -200,7 +200,7 @@ class LocalEngine:
             recording.keeper.keep(mark)
             recording.look()  # now, not within a second: the run may be killed before
 
-        saved = Saved(plan.world_size, keep)
+        saved = Saved(plan.world_size, keep, recording.book)
         attempts = Attempts(plan, outcome.tallies, saved, kinds=(*ENDING, DRIVER))
         try:
             outcome.notes += run(

@@ -262,6 +262,17 @@ class Env(StageEnv):
         if (end := self.kernel.now()) > start:
             self.span("sync", start, end, Where(at.rank, attempt=at.attempt))
 
+    async def broadcast(self, seconds: float, at: Where) -> None:
+        """Meet all ranks, then wait while rank 0 sends them a restored state: ``broadcast``, inside ``restore``."""
+        assert self.barrier is not None
+        start = self.kernel.now()
+        self.doing = ("broadcast", start, at, None)
+        sent = await self.barrier.announce(at, start)
+        end = sent + round(seconds * 1e9)
+        self.doing = ("broadcast", sent, at, end)
+        await self.kernel.sleep_until(end)
+        self.span("broadcast", sent, end, Where(at.rank, attempt=at.attempt), lane=1)
+
     async def pause(self, name: str, seconds: float, at: Where, *, nbytes: int = 0) -> None:
         """Spend ``seconds`` of a step on something else than its compute; the excess is overhead."""
         start = self.kernel.now()

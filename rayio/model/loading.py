@@ -337,7 +337,8 @@ class Load:
     def from_files(self, opener: Opener) -> Loaded:
         """Read and verify the batch; samples are in one buffer, collated as read."""
         nbytes = self.block.step_bytes[self.row]
-        buffer, began = self.loading.buffers.lend(nbytes), time.thread_time_ns()
+        began = time.thread_time_ns()
+        buffer = self.loading.buffers.lend(nbytes)  # PyTorch's shared memory is filled with zeros here
         ids, self.after = self.loading.access.read(self.files, opener, self.batch, buffer, self.before)
         self.cpu_seconds = (time.thread_time_ns() - began) / 1e9
         return buffer, ids

@@ -61,7 +61,7 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
     at = Where(training.rank, attempt=attempt)
     env.span("startup", env.born, env.kernel.now(), at)
     if training.restored is not None:
-        await restore(env, training, tally, training.restored, attempt)
+        await restore(env, training, tally, training.restored, Where(training.rank, start.epoch, attempt=attempt))
     if training.phases is not None:
         await save_and_restore(env, training, tally, training.phases, attempt)
     clock = training.clock()
@@ -76,8 +76,8 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
             seconds = training.compute_seconds(at)
             if training.bubble:
                 await env.pause("bubble", seconds * training.bubble, at)
-            end = await env.compute_and_synchronise(seconds, training.sync_after(step), at)
-            saves = clock is None or (training.sees_all(step) and clock.is_due(end))
+            end = await env.compute_and_synchronise(seconds, training.sync_after(epoch, step), at)
+            saves = clock is None or (training.sees_all(epoch, step) and clock.is_due(end))
             if step == pause or (saves and clock is not None):
                 if saves and (shards := training.shards(at)):
                     await save(env, training, shards, at)
@@ -134,14 +134,21 @@ async def save_and_restore(env: Env, training: Training, tally: Tally, phases: P
         if phases.pause:
             await env.sleep("gap", phases.pause, Where(rank, attempt=attempt))
         await env.meet(Where(rank, 0, phases.writes + number, attempt))
-        await restore(env, training, tally, training.written(0, number), attempt)
+        await restore(env, training, tally, training.written(0, number), Where(rank, attempt=attempt))
 
 
-async def restore(env: Env, training: Training, tally: Tally, restored: Restored, attempt: int) -> None:
-    """Read back a rank's part of a checkpoint through its writers, and verify every byte."""
-    if shards := training.restored_shards(restored):
-        served = await env.restore(shards, Where(training.rank, restored.epoch, restored.step, attempt))
-        tally.load(part.moved for part in served)
+async def restore(env: Env, training: Training, tally: Tally, restored: Restored, at: Where) -> None:
+    """Read back a rank's part of a checkpoint through its writers, increment by increment, and verify every byte.
+
+    If rank 0 reads for all, all ranks wait until it has sent them the state; they meet at ``at``, before any step.
+    """
+    seconds = training.broadcast_seconds
+    for number, link in enumerate(restored.chain, 1):
+        shards, is_sent = training.restored_shards(restored, link), seconds and number == len(restored.chain)
+        if shards or is_sent:
+            place = at._replace(epoch=link.epoch, step=link.step)
+            served = await env.restore(shards, place, (seconds, at) if is_sent else None)
+            tally.load(part.moved for part in served)
 
 
 async def evaluate(env: Env, training: Training, tally: Tally, epoch: int, at: Where) -> None:

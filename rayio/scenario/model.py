@@ -82,17 +82,20 @@ class Scenario(Section):
     @property
     def topology(self) -> Topology:
         """The ranks, their nodes, and their parts of the model. An impossible division counts as none."""
-        ranks = Topology(nodes=self.cluster.nodes, ranks_per_node=self.cluster.ranks_per_node)
+        ranks = Topology(nodes=self.cluster.nodes, ranks_per_node=self.cluster.on_nodes)
         return ranks if self._subset_of is not None else self._divided(ranks)
 
     @property
     def saving_topology(self) -> Topology:
         """The ranks that save a checkpoint: these, or ``checkpoint.subset_of`` ranks, of which these are the first."""
         divided = None if self.checkpoint is None else self.checkpoint.parallelism
-        of, nodes, each = self._subset_of, self.cluster.nodes, self.cluster.ranks_per_node
+        of, nodes, each = self._subset_of, self.cluster.nodes, self.cluster.on_nodes
         if of is None and divided is None:
             return self.topology
-        return self._divided(Topology(nodes=nodes if of is None else max(1, of // each), ranks_per_node=each), divided)
+        if of is None:
+            return self._divided(Topology(nodes=nodes, ranks_per_node=each), divided)
+        most = self.cluster.most_ranks  # of every node: unequal ones are refused (Checkpoint.refusals)
+        return self._divided(Topology(nodes=max(1, of // most), ranks_per_node=most), divided)
 
     @property
     def _subset_of(self) -> int | None:

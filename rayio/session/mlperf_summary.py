@@ -64,7 +64,9 @@ def summary_of(run: Run) -> dict[str, Any]:
         if result.imported is None and (evaluated := evaluations(run.directory.slices(), scenario)) is not None:
             rates = evaluated.samples_per_second
             metric |= _busy("eval", evaluated.au_percent, rates, None, None, required, record)
-        size = ranks // nodes * (derive.num_samples(scenario) // ranks) * record / 2**30
+        each = scenario.cluster.on_nodes
+        most = ranks // nodes if isinstance(each, int) else max(each)
+        size = most * (derive.num_samples(scenario) // ranks) * record / 2**30
         epochs, about = len(au), {"required_au_percentage": 100 * required}
         dataset = {
             "num_files_train": derive.num_files(scenario),
@@ -142,7 +144,7 @@ def _epochs(run: Run, result: RunResult, scenario: Scenario) -> tuple[Floats, Fl
         arrays.steps,
         batch_size=shape.batch_size,
         steps_of=of_ranks[arrays.lives.rank],
-        planned=int(of_ranks.sum()),
+        planned=of_ranks.sum(axis=0),
     )
     if not len(by_epoch.au_percent):
         raise DataError(

@@ -131,7 +131,9 @@ class TorchLoader(Kind):
         def make(steps: tuple[int, ...], *, evaluating: bool) -> DataLoaderQueue:
             queue = None if reading.is_inline else wiring.queue_env(rank, evaluating=evaluating)
             name = f"{rank}-eval" if evaluating else str(rank)
-            queue_end = DataLoaderQueue(reading, steps, settings, wiring.recorder, name, queue, alone=kernel.alone)
+            queue_end = DataLoaderQueue(
+                reading, steps, settings, wiring.recorder, name, queue, alone=kernel.alone, starts=wiring.starts
+            )
             wiring.closing.append(queue_end.close)
             wiring.watched.append(queue_end.standing)
             wiring.worked.append(queue_end.worked.values)
