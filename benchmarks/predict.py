@@ -253,7 +253,7 @@ def print_errors(which: str, found: list[Outcome]) -> None:
     wider, quick = np.quantile([one.needed for one in found], 0.85), sum(one.error < 0 for one in found)
     print(
         f"{which}, {len(found)}: median error {100 * np.median(size):.1f} % (goal 5 %), 95th percentile "
-        f"{100 * np.quantile(size, 0.95):.1f} % (goal 15 %), {quick} too fast; {covered} in their interval (goal 85 %) "
+        f"{100 * np.quantile(size, 0.95):.1f} % (goal 15 %), {quick} too fast; {covered} in intervals (goal 85 %) "
         f"of median width {100 * width:.0f} % (goal 15 %), 85 % in one {wider:.2f} times as wide; mean error "
         f"{size.mean() / trivial.mean():.2f} of the trivial predictor's {100 * trivial.mean():.0f} % (goal 0.33)"
     )
