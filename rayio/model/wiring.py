@@ -6,7 +6,7 @@ several processes makes one ``Wiring`` in each.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -45,6 +45,9 @@ class Devices(Protocol):
 
     def shared(self, layer: Layer, node: int) -> Any:
         """Return the shared state of a layer (``Layer.state``), of a node or of all."""
+
+    async def book(self, number: int, is_needed: bool) -> Collection[int] | None:
+        """Have the run's resume file name a checkpoint; see ``rayio.model.attempts.Book``."""
 
 
 class RankPorts(Protocol):
@@ -252,7 +255,7 @@ class Wiring:
     def completion(self, env: Env) -> Completion:
         """Return the counter of durable files of a run's checkpoints, for the writer that completes them."""
         assert self.plan.checkpointing is not None
-        return Completion(env, self.plan.checkpointing, self.run_id, roles.complete)
+        return Completion(env, self.plan.checkpointing, self.run_id, roles.complete, self.devices.book)
 
     def rank(self, rank: int, ports: RankPorts, tally: Tally) -> Coro[None]:
         """Return a rank's life in a new environment, as a coroutine; consumption is added to ``tally``."""
@@ -360,7 +363,7 @@ class Wiring:
             anchor, ending = (kernel.anchor, kernel.ending) if isinstance(kernel, WallKernel) else (None, None)
             depth = plan.loader.io_depth if self.loader.has_roles else 1  # another library's worker makes one request
             saves = None if is_dataset else plan.checkpointing
-            fill = fill_random if saves is None or saves.path != path else saves.saver.fill
+            fill = fill_random if saves is None or saves.path != path else saves.fill
             return RealStorage(
                 store, kernel.threaded, anchor, is_itemised=trace.is_itemised, ending=ending, depth=depth, fill=fill
             )

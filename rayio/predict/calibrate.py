@@ -199,7 +199,7 @@ def learn(
     if len(seen) == len(all_runs):
         cpu, of_cpu = learn_cpu(of_full or seen, scenario.dataset.format)
         notes += of_cpu
-    # Busy runs show CPU times beside full cores: beside free ones, work takes so many times less.
+    # Busy runs show CPU times with full cores: with free ones, work takes so many times less.
     slower = contention_of(seen, of_full) if cpu.is_work and of_full else None
     if slower is not None:
         cpu, machine = cpu.times(1 / slower), replace(machine, contention=slower)
@@ -239,7 +239,7 @@ def learn(
             ),
         ]
         if (decode := decoding.learned(decoded)) is not None:
-            loading["decode"] = decode.times(1 / slower) if slower and isinstance(decode, Work) else decode
+            loading["decode"] = decode.slowed(1 / slower) if slower and isinstance(decode, Work) else decode
             notes.append(_decoding_note(scenario))
         notes.append(StorageFitted(is_saturated, fit.is_free, is_cached, is_cached and cpu.is_work, is_watched))
     cores = cores_of_run(scenario, info)

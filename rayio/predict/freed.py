@@ -70,7 +70,7 @@ def freed(
     nbytes, decode = size * scenario.dataset.sample_bytes.expected, scenario.loader.decode
     of_batch = settled.costs.cpu_of_batch(size, nbytes)
     of_batch += decode.seconds(size, nbytes) if isinstance(decode, Work) else 0.0
-    per_second = shape.world_size / scenario.cluster.all_nodes / seen.step
+    per_second = scenario.cluster.load / seen.step
     if of_batch * per_second < BUSY * cores:
         settled, shown = beside_batches(settled, shown, seen, live, per_second)
     if shown.step > (1 + NEAR) * seen.step:  # its cores were always busy: its CPU times contain the contention

@@ -89,7 +89,7 @@ class SeenCpu:
         """Return the share of the cores of a node that worked, with steps of ``step`` seconds."""
         whole, train = (sum(self.roles.values()) + self.nodes) / self.batches, scenario.train
         whole += derive.compute_seconds(scenario) * train.compute_cores
-        return whole * scenario.cluster.world_size / scenario.cluster.all_nodes / step / cores
+        return whole * scenario.cluster.load / step / cores
 
     @property
     def batches(self) -> float:

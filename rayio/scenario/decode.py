@@ -45,7 +45,7 @@ class Work(Section):
         """Return the CPU seconds of decoding samples of ``nbytes`` in all."""
         return num_samples * self.per_sample + (nbytes * self.work_per_byte / self.rate if self.rate else 0.0)
 
-    def times(self, factor: float) -> Self:
+    def slowed(self, factor: float) -> Self:
         """Return work that takes ``factor`` times as long."""
         rate = None if self.rate is None else self.rate / factor
         return self.model_copy(update={"rate": rate, "per_sample": round(self.per_sample * factor, 9)})

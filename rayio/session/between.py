@@ -43,8 +43,8 @@ def between(scenario: Scenario, result: RunResult) -> Between | None:
         extreme = sizes.ends(scenario)[end]
         loader, (factor, saved) = extreme.loader, bounds[end]
         if isinstance(loader.decode, Work):
-            loader = loader.model_copy(update={"decode": loader.decode.times(factor)})
-        there = {"costs": extreme.charges.at_end(factor, saved), "loader": loader, "expect": {}}
+            loader = loader.model_copy(update={"decode": loader.decode.slowed(factor)})
+        there = {"costs": extreme.charges.at_end(factor, saved, size), "loader": loader, "expect": {}}
         ends.append(in_memory(extreme.model_copy(update=there)))
     times = sorted((end.wall_seconds or 0.0) / usual.wall_seconds for end in ends)
     off = 1 + costs.error

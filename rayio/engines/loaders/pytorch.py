@@ -67,6 +67,11 @@ class TorchLoader(Kind):
                 f"cluster.placement={cluster.placement}: PyTorch's workers run on their rank's node; use colocated, or "
                 "loader.kind=actors"
             )
+        if loader.decode_threads > 1:
+            yield (
+                f"loader.decode_threads={loader.decode_threads}: PyTorch's workers decode one sample after the other; "
+                "use 1, or loader.kind=actors"
+            )
         if loader.payload == "none":
             yield "loader.payload=none: PyTorch's workers send what they read; use auto, or loader.kind=actors"
         if _options(loader).reader == "numpy":
