@@ -14,8 +14,8 @@ after the first one, over its steps.
 Goals: median error 5 %, 95th percentile 15 %; 85 % of points in their interval, whose median width (from its low to its
 high end) is 15 %; a third of the trivial predictor's mean error.
 
-``python benchmarks/predict.py`` draws points until 24 count; ``--count N`` N of them, ``--seed N`` others, ``--group
-NAME`` (again and again) those of some groups. ``--taught 600`` calibrates one sample size, so that intervals are wide
+``python benchmarks/predict.py`` draws points until 24 count; ``--count N`` N of them, ``--minutes N`` those of some
+minutes, ``--seed N`` others, ``--group NAME`` (again and again) those of some groups. ``--taught 600`` calibrates one sample size, so that intervals are wide
 for the others. ``--disk DIR`` has the files whose cache is dropped.
 """
 
@@ -27,6 +27,7 @@ import random
 import shutil
 import statistics
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -194,6 +195,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=24, help="how many points that count")
     parser.add_argument("--most", type=int, default=80, help="how many points at most, easy and discarded ones too")
+    parser.add_argument("--minutes", type=float, default=60.0, help="no point begins later than this")
     parser.add_argument("--seed", type=int, default=23, help="which points")
     parser.add_argument("--tries", type=int, default=3, help="how often a point is made until the speed is right")
     parser.add_argument("--group", choices=[*GROUPS], action="append", help="points of this group")
@@ -201,7 +203,7 @@ def main() -> None:
     parser.add_argument("--disk", default=None, help="folder on a device, for the files whose cache is dropped")
     asked = parser.parse_args()
     print_machine()
-    groups = asked.group or [*GROUPS]
+    groups, latest = asked.group or [*GROUPS], time.monotonic() + 60 * asked.minutes
     hard: list[Outcome] = []
     easy: list[Outcome] = []
     discarded = 0
@@ -216,7 +218,7 @@ def main() -> None:
             "interval", "width", "speed",
         )  # fmt: skip
         for point in itertools.islice(points(asked.seed, groups), asked.most):
-            if len(hard) >= asked.count:
+            if len(hard) >= asked.count or time.monotonic() > latest:
                 break
             scenario, fixed = taught[point.group]
             try:
