@@ -15,8 +15,8 @@ Goals: median error 5 %, 95th percentile 15 %; 85 % of points in their interval,
 high end) is 15 %; a third of the trivial predictor's mean error.
 
 ``python benchmarks/predict.py`` draws points until 24 count; ``--count N`` N of them, ``--minutes N`` those of some
-minutes, ``--seed N`` others, ``--group NAME`` (again and again) those of some groups. ``--taught 600`` calibrates one sample size, so that intervals are wide
-for the others. ``--disk DIR`` has the files whose cache is dropped.
+minutes, ``--seed N`` others, ``--group NAME`` (again and again) those of some groups. ``--taught 600`` calibrates one
+sample size, so that intervals are wide for the others. ``--disk DIR`` has the files whose cache is dropped.
 """
 
 from __future__ import annotations
