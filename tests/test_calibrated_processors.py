@@ -153,6 +153,15 @@ def test_without_a_busy_run_a_prediction_of_full_cores_is_less_sure(two_runs: An
     assert cpu.at_least * off <= 1 <= cpu.at_most * off, "the interval covers the truth"
 
 
+def test_work_of_other_programs_is_named_and_makes_predictions_less_sure(two_runs: Any) -> None:
+    (large, of_large), (small, of_small) = two_runs
+    for share, at_least in ((0.02, 0.82), (0.4, 0.6)):
+        run = learn(large.spans, large.scenario, large.info, more=[small], full=[of_large, of_small], foreign=share)
+        assert run.scenario.charges.cpu.at_least == pytest.approx(at_least)
+        told = [note for note in run.notes if "other programs used 40 % of this machine's processors" in note]
+        assert len(told) == (share == 0.4)
+
+
 def test_busy_runs_that_leave_cores_free_fit_no_contention() -> None:
     idle = recorded(made(busy("1 MB", 1, 1, "60 ms")))
     lazy = taught(idle, full=[idle])

@@ -14,6 +14,7 @@ from pages import check
 from rayio.analyze.compare import spread
 from rayio.cli import main
 from rayio.errors import RunError, ScenarioError, StorageError
+from rayio.machine.cpu_time import processor_times
 from rayio.machine.mounts import mount_of, mounts_here
 from rayio.predict.calibrate import Calibration, calibrate
 from rayio.records.answers import answer_schema
@@ -31,7 +32,7 @@ from rayio.study.sizing.capacity import capacity
 from rayio.study.sizing.knee import shortened
 from rayio.study.sizing.questions import Question
 from rayio.study.sizing.search import Bracket, falls, largest, smallest
-from rayio.study.sizing.trials import mean_of, processor_times
+from rayio.study.sizing.trials import mean_of
 from rayio.study.sweeps.sweep_directory import SweepDirectory
 
 BATCH, SIZE, COMPUTE = 4, 1 << 20, 0.05

@@ -42,6 +42,7 @@ from rayio.records.calibrated import (
     LayerDelays,
     NoBusyRun,
     Note,
+    OthersWorked,
     SimulatedBack,
     StorageFitted,
     Usage,
@@ -69,6 +70,8 @@ UNFITTED = (0.75, 1.35)
 #: The least error of processor times of a busy run, and of a step's other time, as shares. The first is measured: with
 #: 0.06, of 29 real points where processors bind, 10 were in their interval (``benchmarks/predict.py``).
 CPU_ERROR, STEP_ERROR = 0.18, 0.05
+#: The share of processors above which other programs make contention of busy runs doubtful.
+MOST_FOREIGN = 0.1
 #: The first line of a file that a calibration wrote.
 MARK = re.compile(rb"\A# \S+, calibrated from ")
 #: The least time of a read without its parsing, and the pause between two runs (ns).
@@ -126,6 +129,8 @@ class Evidence:
     full: tuple[str, ...] = ()
     machine: Processors = UNKNOWN
     missing: str = ""
+    #: The share of this machine's processors that other programs used before busy runs, 0 to 1.
+    foreign: float = 0.0
 
 
 NO_EVIDENCE = Evidence()
@@ -156,7 +161,7 @@ def calibrate(
         learned = learn(
             first.spans, first.scenario, first.info, name=first.name, more=runs[1:],
             full=[learnable(each, reporter) for each in evidence.full], machine=evidence.machine,
-            missing=evidence.missing, is_cached=first.is_cached,
+            missing=evidence.missing, foreign=evidence.foreign, is_cached=first.is_cached,
         )  # fmt: skip
         return replace(learned, doubts=(*learned.doubts, *speeds(runs)))
     finally:
@@ -173,12 +178,14 @@ def learn(
     full: Sequence[Learnable] = (),
     machine: Processors = UNKNOWN,
     missing: str = "",
+    foreign: float = 0.0,
     is_cached: bool = False,
 ) -> Calibration:
     """Learn from the spans of a run of ``scenario``; ``info`` is its run.json. ``more`` has other runs.
 
     ``full`` has runs of the same kind whose cores were full: they show CPU times as they are on busy processors.
-    ``machine`` has the probed processors of the runs' machine; ``missing`` says why there are no such runs.
+    ``machine`` has the probed processors of the runs' machine; ``missing`` says why there are no such runs. Other
+    programs used the share ``foreign`` of its processors before them.
 
     ``is_cached``: the run's bytes came from memory, and not from a device.
 
@@ -277,7 +284,7 @@ def learn(
         taught = taught.model_copy(update={"cluster": scenario.cluster.model_copy(update={"cores": cores})})
         requests = max(1.0, typical(read.requests[read.start >= warm]))
         taught = freed(taught, apparent(run, shown_costs, warm), requests, cores, plan, notes, is_busy=is_busy)
-        taught = _sure(taught, full, cores, notes, missing)
+        taught = _sure(taught, full, cores, notes, missing, foreign)
     if not plan.modelled:
         shown = [run, *(Shown(other.spans, plan_of(other.scenario, modelled=False)) for other in more)]
         costs = saving.learned(taught.charges, shown, storing["model"], notes, is_varied=cpu.is_work)
@@ -290,12 +297,17 @@ def _cpu_of(runs: Sequence[Learnable]) -> list[SeenCpu]:
     return [known for each in runs if (known := SeenCpu.of(each.info, each.name)) is not None]
 
 
-def _sure(scenario: Scenario, full: Sequence[Learnable], cores: int, notes: list[Note], missing: str) -> Scenario:
+def _sure(
+    scenario: Scenario, full: Sequence[Learnable], cores: int, notes: list[Note], missing: str, foreign: float
+) -> Scenario:
     """Return the scenario with the contention of full cores, and the bounds of its CPU times."""
     least, most = CPU_BETWEEN
     if full:
         scenario, apart = as_full(scenario, full, cores, notes)
         least, most = UNFITTED if apart is None else (1 - max(CPU_ERROR, apart), 1 + max(CPU_ERROR, apart))
+        if foreign > MOST_FOREIGN:
+            notes.append(OthersWorked(foreign))
+            least = min(least, 1 - foreign)
         least, most = max(1 / MOST_FACTOR, least), min(MOST_FACTOR, most)
     else:
         notes.append(NoBusyRun(missing))

@@ -11,7 +11,8 @@ from typing import Any
 
 from rayio import storage
 from rayio.errors import RayioError
-from rayio.machine import probe
+from rayio.machine import probe, timers
+from rayio.machine.cpu_time import Busy
 from rayio.model.engine import engine_named
 from rayio.predict.calibrate import Calibration, Evidence, calibrate
 from rayio.predict.learnable import Learnable, learnable
@@ -27,6 +28,8 @@ from rayio.storage.address import join
 
 #: Seconds that a busy run trains for, and the fewest and most steps of its ranks.
 SECONDS, FEWEST_STEPS, MOST_STEPS = 3.0, 60, 5_000
+#: Seconds in which other programs are observed.
+IDLE_SECONDS = 0.5
 #: Workers for each core: some wait for storage or messages while others work.
 WORKERS_PER_CORE = 2
 #: CPU seconds of a batch where a run does not tell.
@@ -61,6 +64,7 @@ def _calibrated(
     if (reason := _refusal(runs)) is not None:
         return calibrate(path, *others, evidence=Evidence(missing=reason), reporter=reporter)
     reporter.live("calibrate: probing this machine's processors", 0.0)
+    foreign = _used_by_others()
     machine = Processors(probe.time_slice() or SLICE, probe.contention() or CONTENTION)
     with TemporaryDirectory(prefix="rayio-busy-") as folder:
         full: list[str] = []
@@ -73,7 +77,14 @@ def _calibrated(
                     _run(each, full[-1], address)
         except RayioError as error:
             full, missing = [], f"the busy run failed: {error}"
-        return calibrate(path, *others, evidence=Evidence(tuple(full), machine, missing), reporter=reporter)
+        return calibrate(path, *others, evidence=Evidence(tuple(full), machine, missing, foreign), reporter=reporter)
+
+
+def _used_by_others() -> float:
+    """Return the share of this machine's processors in use while this process sleeps, 0 to 1."""
+    busy = Busy()
+    timers.sleep(IDLE_SECONDS)
+    return busy.share or 0.0
 
 
 def _refusal(runs: Sequence[Learnable]) -> str | None:
