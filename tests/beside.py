@@ -20,6 +20,10 @@ def is_shared(config: pytest.Config) -> bool:
 #: What takes seconds to load, to start or to read, and stays for the rest of a process: a module, or a session's
 #: fixture. The tests that need it are one process's.
 COSTLY = ("test_torch", "s3_server", "rayio_commands", "test_architecture")
+#: Tests that read what those of another file have parsed.
+READS_SOURCES = (
+    "test_nothing_in_rayio_runs_what_a_file_holds", "test_messages_that_are_explained_are_those_that_are_printed",
+)  # fmt: skip
 #: Kinds whose laws need one of these.
 COSTLY_KINDS = {"s3": "s3_server", "torch": "test_torch"}
 #: Groups in the order in which they begin.
@@ -34,6 +38,8 @@ def group(item: pytest.Item) -> str | None:
     if item.path.parent.name == "laws":
         chosen = getattr(getattr(item, "callspec", None), "params", {}).values()
         needed |= {COSTLY_KINDS[kind] for kind in chosen if isinstance(kind, str) and kind in COSTLY_KINDS}
+    if item.nodeid.endswith(READS_SOURCES):
+        needed.add("test_architecture")
     return next((name for name in COSTLY if name in needed), None)
 
 

@@ -70,6 +70,7 @@ def test_the_same_batches_stall_on_the_virtual_clock_and_in_real_time_on_model_a
     assert {delay["stall"] % 40 for delay in simulated.values()} == {0}
 
 
+@pytest.mark.slow  # by default tests/test_toy_layer.py has actors share a layer
 @pytest.mark.ray
 @pytest.mark.usefixtures("local_ray")
 def test_the_same_batches_stall_on_ray_and_its_actors_agree_when_a_run_began(tmp_path: Path) -> None:
