@@ -40,7 +40,6 @@ def _factor(value: Any) -> float:
 
 
 _SHARE = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
-_Share = Annotated[float, Reads(_share, _SHARE)]
 _Rate = Annotated[float | None, Reads(lambda value: None if value is None else _share(value), _SHARE)]
 _At = Annotated[float | None, quantity(SECONDS, or_none=True)]
 _Lasts = Annotated[float, quantity(SECONDS, positive=True, maximum=86400.0)]
@@ -69,7 +68,7 @@ class Failure(Section):
 class SlowFiles(Section):
     """Files that are read more slowly than the others, throughout the run."""
 
-    share: _Share = Field(description="Share of files that are slow.")
+    share: Annotated[float, Reads(_share, _SHARE)] = Field(description="Share of files that are slow.")
     factor: Annotated[float, Reads(_factor, {"type": "number", "exclusiveMinimum": 1, "maximum": 1e6})] = Field(
         description="How many times as long their samples take to read."
     )

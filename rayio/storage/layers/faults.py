@@ -56,6 +56,7 @@ class Faults(Layer):
     seed: int
 
     name: ClassVar[str] = "faults"
+    example: ClassVar[Any] = {"storage": {"faults": {"stalls": [{"rate": 0.1, "seconds": "20 ms"}]}}}
     options: ClassVar[type[Section]] = FaultOptions
     causes: ClassVar[Mapping[str, str]] = {"fault": "stalls, errors and slow files (storage.faults)"}
     fails: ClassVar[str] = "storage.faults"
