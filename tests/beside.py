@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,10 @@ ORDER = ("ray", *COSTLY)
 
 
 def group(item: pytest.Item) -> str | None:
-    """Name the tests that one process runs, one after the other: on one Ray, or with the same costly thing."""
+    """Name the tests that one process runs, one after the other: on one Ray, or with the same costly thing.
+
+    So are those of a file that share what it makes once.
+    """
     if item.get_closest_marker("ray") is not None:
         return "ray"
     needed = {item.path.stem, *getattr(item, "fixturenames", ())}
@@ -40,13 +44,28 @@ def group(item: pytest.Item) -> str | None:
         needed |= {COSTLY_KINDS[kind] for kind in chosen if isinstance(kind, str) and kind in COSTLY_KINDS}
     if item.nodeid.endswith(READS_SOURCES):
         needed.add("test_architecture")
-    return next((name for name in COSTLY if name in needed), None)
+    file = item.nodeid.partition("::")[0]
+    shared = f"{file}, shared" if any(made_once(item, file)) else None
+    return next((name for name in COSTLY if name in needed), shared)
+
+
+def made_once(item: pytest.Item, file: str) -> Iterator[str]:
+    """Find what a file makes once for several of its tests, of which this is one."""
+    known = getattr(item, "_fixtureinfo", None)
+    for name, made in known.name2fixturedefs.items() if known is not None else ():
+        if made[-1].scope == "module" and made[-1].baseid == file:
+            yield name
 
 
 def arrange(items: list[pytest.Item]) -> dict[str, str]:
     """Put the tests on Ray first, which mostly wait, then other groups; say which group each test is in."""
-    items.sort(key=lambda item: (*ORDER, None).index(group(item)))
-    return {item.nodeid: name for item in items if (name := group(item))}
+    groups = {item.nodeid: name for item in items if (name := group(item))}
+    items.sort(key=lambda item: _place(groups.get(item.nodeid)))
+    return groups
+
+
+def _place(name: str | None) -> int:
+    return len(ORDER) + (name is None) if name not in ORDER else ORDER.index(name)
 
 
 class InGroups(LoadScopeScheduling):  # type: ignore[misc]
