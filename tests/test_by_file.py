@@ -218,13 +218,3 @@ def test_evaluations_take_batches_in_turn(tmp_path: Path) -> None:
     real = run_locally(on_disk(wanted, tmp_path), tmp_path)
     assert real.ledger.even
     assert requests(real.all_rows) == requests(simulated(wanted).all_rows)
-
-
-@pytest.mark.ray
-@pytest.mark.usefixtures("local_ray")
-@pytest.mark.filterwarnings("default")  # Ray's own
-def test_actors_own_files_as_in_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    wanted = owning(cluster__ranks_per_node=1, dataset=DATASET | {"format": "tfrecord", "num_files": 5})
-    rows: Any = rayio.run(wanted, engine="ray", out="run").spans().to_dict("records")
-    assert requests(rows) == requests(simulated(wanted).all_rows)

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from planted import TRUTH, busy, made, recorded, seconds_per_step
 
-from rayio.predict.calibrate import Calibration, learn
+from rayio.predict.calibrate import learn
 from rayio.predict.learnable import Learnable
+from rayio.session.calibration import Calibration
 
 
 def taught(first: Learnable, *more: Learnable, full: Sequence[Learnable] = ()) -> Calibration:
-    return learn(first.spans, first.scenario, first.info, more=more, full=full, is_cached=True)
+    return Calibration.of(learn(first.spans, first.scenario, first.info, more=more, full=full, is_cached=True))
 
 
 #: Two ranks of two workers, whose decoding keeps both cores busy with samples of 600 kB.

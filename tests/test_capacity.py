@@ -16,7 +16,7 @@ from rayio.cli import main
 from rayio.errors import RunError, ScenarioError, StorageError
 from rayio.machine.cpu_time import processor_times
 from rayio.machine.mounts import mount_of, mounts_here
-from rayio.predict.calibrate import Calibration, calibrate
+from rayio.predict.calibrate import calibrate
 from rayio.records.answers import answer_schema
 from rayio.records.sizing import HOLDS, UNDECIDED, CapacityFound
 from rayio.report.capacity_page import page
@@ -26,6 +26,7 @@ from rayio.scenario.derive import num_checkpoints, total_steps
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
 from rayio.scenario.storage import Storage
+from rayio.session.calibration import Calibration
 from rayio.session.conclude import in_memory
 from rayio.session.execute import simulate
 from rayio.study.sizing.capacity import capacity
@@ -385,7 +386,7 @@ def test_on_a_wall_clock_the_run_that_missed_teaches_what_would_move_it(
 
     def forgets(run: Path, **_: Any) -> Calibration:
         """A calibration that has lost the limit."""
-        learned = calibrate(run)
+        learned = Calibration.of(calibrate(run))
         return replace(learned, scenario=learned.scenario.model_copy(update={"storage": Storage(model="memory")}))
 
     monkeypatch.setattr("rayio.study.sizing.knee.calibrated", forgets)

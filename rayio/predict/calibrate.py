@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
 
 from rayio.analyze import gate
 from rayio.analyze.arrays import concatenated
@@ -53,11 +51,9 @@ from rayio.reporter import SILENT, Reporter
 from rayio.scenario.costs import MOST_FACTOR, CpuCosts, taken
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario, StorageParameters
-from rayio.scenario.write import to_yaml
 from rayio.schema.distribution import Distribution
 from rayio.storage.address import join
 from rayio.storage.stores.opening import upload_parts_at
-from rayio.storage.stores.refusals import write_text
 from rayio.trace.slices import Slices
 
 if TYPE_CHECKING:
@@ -79,47 +75,13 @@ LEAST_NS, PAUSE_NS = 1000, 1_000_000_000
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """A scenario learned from a run, with notes."""
+class Learned:
+    """A scenario learned from a run, with notes; the sentences are in ``rayio/session/calibration.py``."""
 
     scenario: Scenario
     records: tuple[Note, ...]
     #: Reasons not to predict with it; without sentences.
     doubts: tuple[Doubt, ...] = ()
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Return a sentence for each note."""
-        text = import_module("rayio.report.text.calibration")
-        return tuple(text.worded(note) for note in self.records)
-
-    def to_yaml(self) -> str:
-        """Return the text of a scenario file, with the notes as comments at its top."""
-        return "".join(f"# {' '.join(note.split())}\n" for note in self.notes) + to_yaml(self.scenario)
-
-    def as_json(self, file: str | Path | None = None) -> dict[str, Any]:
-        """Return the output of ``rayio calibrate --json``; ``file`` is the written one."""
-        scenario = yaml.safe_load(to_yaml(self.scenario))
-        doubts = [doubt.as_json() for doubt in self.doubts]
-        path = None if file is None else str(file)
-        return {"file": path, "notes": [*self.notes], "doubts": doubts, "scenario": scenario}
-
-    def __str__(self) -> str:
-        return self.to_yaml()
-
-    def _repr_html_(self) -> str:
-        """Return the doubts, the notes and the file for a notebook."""
-        lines = [*(f"warning: {doubt.sentence}" for doubt in self.doubts), *self.notes]
-        shown: str = import_module("rayio.report.text.notebook").file_html(lines, self.to_yaml())
-        return shown
-
-    def write(self, path: Path) -> None:
-        """Write the file, whole or not at all; one that is there is replaced.
-
-        Raises:
-            StorageError: it cannot be written there.
-        """
-        write_text(path, self.to_yaml())
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +100,7 @@ NO_EVIDENCE = Evidence()
 
 def calibrate(
     path: str | Path, *others: str | Path, evidence: Evidence = NO_EVIDENCE, reporter: Reporter = SILENT
-) -> Calibration:
+) -> Learned:
     """Learn from a run on the Ray or the local engine the costs of its engine and its stages.
 
     ``others`` are runs of the same kind with samples or batches of other sizes: they separate costs per byte, of
@@ -180,7 +142,7 @@ def learn(
     missing: str = "",
     foreign: float = 0.0,
     is_cached: bool = False,
-) -> Calibration:
+) -> Learned:
     """Learn from the spans of a run of ``scenario``; ``info`` is its run.json. ``more`` has other runs.
 
     ``full`` has runs of the same kind whose cores were full: they show CPU times as they are on busy processors.
@@ -290,7 +252,7 @@ def learn(
         costs = saving.learned(taught.charges, shown, storing["model"], notes, is_varied=cpu.is_work)
         taught = taught.model_copy(update={"costs": costs})
     back = [gate.other_steps(note.simulated, note.measured) for note in notes if isinstance(note, SimulatedBack)]
-    return Calibration(taught, tuple(notes), tuple(doubt for doubt in back if doubt is not None))
+    return Learned(taught, tuple(notes), tuple(doubt for doubt in back if doubt is not None))
 
 
 def _cpu_of(runs: Sequence[Learnable]) -> list[SeenCpu]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,15 +13,15 @@ from rayio.errors import RayioError
 from rayio.machine import probe, timers
 from rayio.machine.cpu_time import Busy
 from rayio.model.engine import engine_named
-from rayio.predict.calibrate import Calibration, Evidence, calibrate
+from rayio.predict.calibrate import Evidence, Learned, calibrate
 from rayio.predict.learnable import Learnable, learnable
 from rayio.predict.processors import CONTENTION, SLICE, Processors, SeenCpu, cores_of_run
-from rayio.report.text.doubts import worded
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
 from rayio.scenario.decode import Work
 from rayio.scenario.model import NO_TIME, Scenario
 from rayio.scenario.train import Train
+from rayio.session.calibration import Calibration
 from rayio.session.resume import run
 from rayio.storage.address import join
 
@@ -51,13 +50,10 @@ def calibrated(
     Raises:
         RayioError: a run cannot be calibrated.
     """
-    learned = _calibrated(path, *others, busy=busy, address=address, reporter=reporter)
-    return replace(learned, doubts=worded(learned.doubts))
+    return Calibration.of(_learned(path, *others, busy=busy, address=address, reporter=reporter))
 
 
-def _calibrated(
-    path: str | Path, *others: str | Path, busy: bool, address: str | None, reporter: Reporter
-) -> Calibration:
+def _learned(path: str | Path, *others: str | Path, busy: bool, address: str | None, reporter: Reporter) -> Learned:
     if not busy:
         return calibrate(path, *others, reporter=reporter)
     runs = [learnable(each, reporter) for each in (path, *others)]
