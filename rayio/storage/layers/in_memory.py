@@ -39,6 +39,10 @@ class InMemory(Layer):
     modelled: bool
 
     name: ClassVar[str] = "in_memory"
+    example: ClassVar[Any] = {
+        "loader": {"file_access": "in_memory", "held_by": "node"},
+        "cluster": {"ranks_per_node": 2},
+    }
     sharing: ClassVar[Literal["", "node", "all"]] = "node"
 
     @classmethod
