@@ -18,6 +18,7 @@ import rayio
 from rayio.data.formats import layout_of
 from rayio.data.sampler import Sampler
 from rayio.errors import ScenarioError
+from rayio.place import Start
 from rayio.scenario import checks, derive
 from rayio.scenario.model import Scenario
 from rayio.scenario.turns import Turns
@@ -142,6 +143,10 @@ def test_short_last_batches_of_workers_are_read_and_every_sample_is_delivered(
     assert real.ledger.even
     assert requests(real.all_rows) == requests(model.all_rows)
     assert real.tallies == model.tallies
+    tail = simulated(wanted, Start(1, 3, attempt=1))
+    assert tail.ledger.even
+    for rank in (0, 1):
+        assert model.delivered(rank)[-len(tail.delivered(rank)) :] == tail.delivered(rank)
     if steps is None:
         assert sum(tally.samples for tally in real.tallies) == 2 * files * 5
         assert derive.dropped_samples(wanted) == 0
