@@ -20,7 +20,7 @@ def is_shared(config: pytest.Config) -> bool:
 
 #: What takes seconds to load, to start or to read, and stays for the rest of a process: a module, or a session's
 #: fixture. The tests that need it are one process's.
-COSTLY = ("test_torch", "s3_server", "rayio_commands", "test_architecture")
+COSTLY = ("test_torch", "s3_server", "rayio_commands", "test_architecture", "site")
 #: Tests that read what those of another file have parsed.
 READS_SOURCES = (
     "test_nothing_in_rayio_runs_what_a_file_holds", "test_messages_that_are_explained_are_those_that_are_printed",

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -158,6 +159,17 @@ def command(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
     yield begun
     begun.end()
     request.node.user_properties.extend(begun.did.items())
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The documentation's site, built once."""
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed (extra: docs)")
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return folder
 
 
 @pytest.fixture

@@ -6,14 +6,12 @@ import json
 import os
 import re
 import subprocess
-import sys
 from html import unescape
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from documents import ROOT
 from pages import CHROMIUM
 
 pytestmark = [
@@ -54,14 +52,6 @@ window.onload = () => {
   document.getElementById("found").textContent = JSON.stringify(found);
 };
 </script>"""
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("docs") / "site"
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
-    return folder
 
 
 def opened(url: str, home: Path, *options: str) -> tuple[str, str]:
