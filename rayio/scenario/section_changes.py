@@ -127,7 +127,7 @@ def of_checkpoint(run: Run) -> Iterator[Change]:
         return
     yield Change(
         "no checkpoints", kind="removal", to=lambda scenario: scenario.model_copy(update={"checkpoint": None}),
-        removes=("checkpoint",), helps=("checkpoint",),
+        removes=("checkpoint",), helps=("checkpoint",), risks_work=True,
     )  # fmt: skip
     if not section.asynchronous:
         yield Change(
@@ -146,7 +146,7 @@ def of_checkpoint(run: Run) -> Iterator[Change]:
         written = rarer.by_clock if seconds else f"{{steps: {rarer.steps}}}"
         yield Change(
             "checkpoints ÷ 2", kind="setting", to=with_keys("checkpoint", every=rarer),
-            key=f"checkpoint.every={written}", helps=("checkpoint",), after=("no checkpoints",),
+            key=f"checkpoint.every={written}", helps=("checkpoint",), after=("no checkpoints",), risks_work=True,
         )  # fmt: skip
 
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from rayio.analyze.part import KINDS
 from rayio.analyze.stages import OF_LOADER, STAGES, shown
 from rayio.analyze.stalls import CAUSES
-from rayio.analyze.verdict import BINDS, OF_DATA, OF_STORAGE
+from rayio.analyze.verdict import BINDS, OF_DATA, OF_STORAGE, begins_slowly
 from rayio.analyze.window import FEWEST_STEPS, MOST
+from rayio.analyze.worth import LEAST_AU
 from rayio.records.explained import (
     Capacity,
     Explained,
@@ -19,6 +20,7 @@ from rayio.records.explained import (
     Verdict,
     WaitedFor,
 )
+from rayio.records.failures import Survived
 from rayio.records.origin import CHARGED
 from rayio.report.text.doubts import withheld
 from rayio.report.text.terms import PLENTY, WORK_OF_STAGES, counted, in_words, rate
@@ -28,6 +30,9 @@ NAMED = 3
 
 #: Share of step time that shows in percentages without decimals.
 SEEN = 0.005
+
+#: Share of their time that workers are busy, from which on they are what ranks wait for.
+BUSY = 0.9
 
 #: AU by which a run must miss what its storage gives for that to be mentioned.
 BEYOND = 0.1
@@ -41,18 +46,23 @@ def sentence(explained: Explained) -> str:
     verdict, capacity, throttled = explained.verdict, explained.capacity, explained.throttled
     if verdict.bound is None:
         return _no_verdict(verdict)
+    failed, begun = _failed(explained.failures), _first_batches(verdict)
     if not verdict.is_worth_removing:
-        return _nothing(verdict)
+        parts = [failed, begun, _nothing(verdict, is_all=not (failed or begun))]
+        if explained.prediction is not None:
+            parts.append(_predicted(verdict, explained.prediction))
+        return " ".join(filter(None, parts))
     is_refused = throttled is not None and throttled.binds
-    parts = [_lead(verdict, capacity, explained.ranks, is_refused=is_refused), _ties(verdict), _larger(verdict)]
+    lead, larger = _lead(verdict, capacity, explained.ranks, is_refused=is_refused), _larger(verdict)
+    is_most = explained.failures is not None and (explained.failures.lost_share or 0) > (verdict.bound_share or 0)
+    parts = [failed if is_most else "", begun, lead, _ties(verdict), larger, "" if is_most else failed]
     if verdict.bound in OF_DATA:
         parts.append(_supply(verdict, capacity, is_refused=is_refused))
         if throttled is not None and is_refused:
             parts.append(_refused(throttled, verdict, is_real=capacity.storage is None))
-    elif verdict.is_input_bound:
-        parts.append(
-            f"It is input-bound too: {_percent(verdict.data_wait_share)} of step time is exposed data loading."
-        )
+    elif verdict.is_input_bound and not larger:
+        share = verdict.bounds.get("input", 0.0)
+        parts.append(f"It is input-bound too: {_percent(share)} of step time is exposed data loading{_how(verdict)}.")
     parts.append(withheld(doubt for doubt in explained.doubts if doubt.code in explained.withheld))
     if explained.prediction is not None:
         parts.append(_predicted(verdict, explained.prediction))
@@ -148,18 +158,42 @@ def _no_verdict(verdict: Verdict) -> str:
     return f"No verdict: {steps} per rank can be measured, {FEWEST_STEPS} are needed. Run more epochs or more samples."
 
 
-def _nothing(verdict: Verdict) -> str:
-    """Return that there is no bottleneck worth removing, why not, and the largest loss."""
+def _failed(failures: Survived | None) -> str:
+    """Return what failures cost, where that is much, and how to choose the interval of checkpoints."""
+    share = None if failures is None else failures.lost_share
+    if failures is None or share is None or share <= BINDS:
+        return ""
+    return (
+        f"Failures took {_percent(share)} of the wall time ({counted(failures.restarts, 'restart')}). "
+        "To choose checkpoint.every, sweep it: the changes simulated here leave failures out."
+    )
+
+
+def _first_batches(verdict: Verdict) -> str:
+    """Return what waiting for the first batches took, where it took more than the bottleneck."""
+    if not begins_slowly(verdict):
+        return ""
+    took = f"{_percent(verdict.first_batches_share)} of the wall time"
+    each = f"{format_seconds(verdict.first_batches_seconds)} a rank"
+    return f"Waiting for the first batches took {took} ({each}), before the steps that AU counts."
+
+
+def _nothing(verdict: Verdict, *, is_all: bool) -> str:
+    """Return that there is no bottleneck worth removing, why not, and the largest loss.
+
+    Without ``is_all``, other time than that of the counted steps was lost.
+    """
     au, target, why = verdict.au or 0.0, verdict.target_au, ""
     if target is not None and au >= target:
         why = f" reaches its target of {target:.2f}"
     elif verdict.bound != "compute":
         why = f", and no simulated change saves more than {_percent(BINDS)} of the time"
     lost = max(verdict.table, key=lambda row: row.share or 0.0, default=None)
-    loss = "nothing is lost"
+    loss = "nothing is lost" if is_all else ""
     if lost is not None and lost.share:
         loss = f"the largest loss is `{shown(lost.cause)}`, {_percent(lost.share)} of step time"
-    return f"No bottleneck worth removing: AU {au:.2f}{why}; {loss}."
+    steps = "" if is_all else " in the counted steps"
+    return f"No bottleneck worth removing{steps}: AU {au:.2f}{why}{'; ' * bool(loss)}{loss}."
 
 
 def _lead(verdict: Verdict, capacity: Capacity, ranks: Sequence[WaitedFor], *, is_refused: bool) -> str:
@@ -175,8 +209,7 @@ def _lead(verdict: Verdict, capacity: Capacity, ranks: Sequence[WaitedFor], *, i
 def _what(verdict: Verdict) -> str:
     share, whole, bound = _percent(verdict.bound_share), verdict.bound_share or 1.0, verdict.bound or ""
     if bound in OF_DATA:
-        waits = sum(row.by_sync_seconds for row in verdict.table if row.cause in STAGES)
-        how = ", directly or through waiting for other ranks" if waits > SEEN * verdict.seconds else ""
+        how = _how(verdict)
         causes = OF_LOADER if bound == "loader" else (verdict.cause,)
         part = sum(row.share or 0.0 for row in verdict.table if row.cause in causes) / whole
         where = f"in `{shown(verdict.cause or '')}`"
@@ -195,6 +228,12 @@ def _what(verdict: Verdict) -> str:
         "overhead": f"is {_other(verdict)}",
     }
     return f"{share} of step time {why.get(bound, 'is lost to ' + bound)}"
+
+
+def _how(verdict: Verdict) -> str:
+    """Return that ranks waited for batches through other ranks too, where that shows."""
+    waits = sum(row.by_sync_seconds for row in verdict.table if row.cause in STAGES)
+    return ", directly or through waiting for other ranks" if waits > SEEN * verdict.seconds else ""
 
 
 def _other(verdict: Verdict) -> str:
@@ -243,8 +282,12 @@ def _supply(verdict: Verdict, capacity: Capacity, *, is_refused: bool) -> str:
         return f"Ranks read for themselves (loader.num_workers=0): {each} per batch, in which they do not compute."
     if (limit := short_storage(verdict, capacity)) is not None:
         return f"{limited(limit)}{_at_beginnings(verdict, limit)}"
+    if (row := _network(verdict, capacity)) is not None:
+        return f"The network passes {rate(row.capacity)} batches/s at most, ranks need {rate(capacity.demand)}."
     number, can, need = worker.parallelism, worker.capacity, capacity.demand
     who, are = ("The worker", "is") if number == 1 else (f"The {number} workers", "are")
+    if verdict.bound == "loader" and worker.utilisation < BUSY:
+        return ""  # the rank is held up, not the workers
     if can <= need:
         if capacity.storage is None and verdict.cause in OF_STORAGE:
             # Where storage refuses, it is known that it would refuse more readers more.
@@ -261,7 +304,26 @@ def _supply(verdict: Verdict, capacity: Capacity, *, is_refused: bool) -> str:
     if (verdict.first_step_share or 0) > MOST:
         first = _percent(verdict.first_step_share)
         return f"{first} of the wait is at the first step of an epoch, where prefetching starts anew. {enough}."
+    if worker.utilisation >= BUSY and capacity.delivered < need:
+        got = f"deliver{'s' * (number == 1)} {rate(capacity.delivered)} batches/s, ranks need {rate(need)}"
+        return f"{who} {are} busy {_percent(worker.utilisation)} of the time and {got}: {_queued(capacity)}."
     return f"{enough}, but single batches come late."
+
+
+def _queued(capacity: Capacity) -> str:
+    """Return what busy workers wait for: the shared resource that is used most."""
+    shared = [row for row in capacity.stages if row.stage in ("processors", "storage")]
+    most = max(shared, key=lambda row: row.utilisation, default=None)
+    if most is None or most.stage == "storage":
+        return "their requests queue in storage"
+    return "they wait for processors"
+
+
+def _network(verdict: Verdict, capacity: Capacity) -> Stage | None:
+    """Return the stage of the network interfaces where ranks wait for them and need more; else None."""
+    row = next((row for row in capacity.stages if row.stage == "transfer"), None)
+    is_short = row is not None and row.capacity < (capacity.demand or 0.0)
+    return row if is_short and verdict.cause == "transfer" else None
 
 
 def _held_up(capacity: Capacity, worker: Stage) -> str:
@@ -327,8 +389,10 @@ def _predicted(verdict: Verdict, prediction: Prediction) -> str:
     names = {"compute": "compute", "straggler": "waiting for the slowest rank of each step"}
     after = names.get(prediction.then, f"`{shown(prediction.then)}`")
     au = f"AU {100 * (verdict.au or 0.0):.0f} → {100 * (prediction.au or 0.0):.0f} %"
-    saved = "" if prediction.time_saved is None else f", run {_percent(prediction.time_saved)} shorter"
-    return f"{prediction.change}: predicted {au}{saved}; the next bottleneck is {after}."
+    saved = "" if prediction.time_saved is None else f"run {_percent(prediction.time_saved)} shorter"
+    is_same = abs((prediction.au or 0.0) - (verdict.au or 0.0)) < LEAST_AU
+    what = ", ".join(filter(None, ["" if saved and is_same else au, saved]))
+    return f"{prediction.change}: predicted {what}; the next bottleneck is {after}."
 
 
 def _percent(share: float | None) -> str:

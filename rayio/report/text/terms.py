@@ -17,6 +17,7 @@ PLENTY = 100
 WORK_OF_STAGES = {
     "storage": "what all readers share",
     "worker": "all stages, one after the other",
+    "transfer": "network interfaces of the nodes",
     "writer": "checkpoint files",
     "processors": "CPU time of a batch, on all cores",
 }
