@@ -165,6 +165,7 @@ STATES: Registry[Any] = Registry(
         "bytes": "rayio.scenario.state:FlatState",
         "files": "rayio.scenario.state:FileList",
         "transformer": "rayio.scenario.transformer:Transformer",
+        "sized": "rayio.scenario.layered:SizedLayers",
     },
     needs=("model_validate", "parts", "undividable"),
 )

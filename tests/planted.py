@@ -58,7 +58,7 @@ def recorded(wanted: Scenario, factor: float = 1.0) -> Learnable:
     read = factor * cpu.parsing(size, round(nbytes))
     decoded = factor * decode.seconds(size, nbytes) if isinstance(decode, Work) else 0.0
     roles = {
-        "reader": read + decoded + factor * wanted.charges.put,
+        "reader": read + decoded + factor * wanted.charges.put_work(nbytes),
         "queue": factor * cpu.queue,
         "rank": factor * (cpu.rank + cpu.step),
     }

@@ -185,10 +185,10 @@ def test_an_actor_loads_no_schema_of_a_whole_scenario() -> None:
 #: A program that records spans, sends them, stores them and reads them back, and says whether it loaded pandas.
 RECORDS = """
 import sys, pathlib, numpy
-from rayio.trace import progress, recorder, run_directory, slice_file, span_files
+from rayio.trace import arrow, progress, recorder, slice_file, span_files
 recorder = recorder.Recorder()
 recorder.add(recorder.register("rank", "0", 0), "compute", 1, 2)
-table = run_directory.from_ipc(run_directory.to_ipc(recorder.drain()))
+table = arrow.from_ipc(arrow.to_ipc(recorder.drain()))
 progress.Progress().add(table)
 span_files.write(pathlib.Path(sys.argv[1]), table)
 assert span_files.SpanFile(pathlib.Path(sys.argv[1])).read().equals(table)

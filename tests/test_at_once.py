@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 
 import rayio
 from rayio.data.formats import FORMATS
+from rayio.data.formats.reads import Runs
 from rayio.data.generate import prepare
 from rayio.data.layout import Batch, Layout
 from rayio.errors import DataError
@@ -24,7 +27,7 @@ from rayio.storage.stores.posix import PosixFile, PosixStore
 
 AT_ONCE = [
     "raw", "npy", "npz", "tar", "tfrecord", "json", "jsonl", "csv", "jpeg", "png", "indexed_binary",
-    "mmap_indexed_binary",
+    "mmap_indexed_binary", "parquet",
 ]  # fmt: skip
 FILES = 6
 
@@ -78,6 +81,36 @@ def test_a_sample_of_each_file_needs_no_object_for_the_file(
     monkeypatch.setattr(PosixFile, "__init__", noted)
     read(format, layout, tmp_path, batch_of(layout, [3, 1, 4]), is_at_once=True)
     assert made == []
+
+
+#: Calls to the kernel for one sample of a file; npz and parquet need its size.
+CALLS = {"open": 1, "preadv": 1, "close": 1}
+MORE = {"npy": {"preadv": 2}, "npz": {"preadv": 3, "fstat": 1}, "parquet": {"preadv": 2, "fstat": 1}} | dict.fromkeys(
+    ("indexed_binary", "mmap_indexed_binary"), dict.fromkeys(CALLS, 2)
+)
+
+
+@pytest.mark.parametrize("format", AT_ONCE)
+def test_a_sample_of_each_file_takes_the_kernels_calls_of_a_bare_loop_and_no_plan(
+    format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout, made = dataset(format, tmp_path), Counter[str]()
+
+    def counted(name: str, call: Any) -> Any:
+        def counting(*given: Any, **named: Any) -> Any:
+            made[name] += 1
+            return call(*given, **named)
+
+        return counting
+
+    def no_plan(*_: object) -> None:
+        raise AssertionError("the requests of samples of different files were planned")
+
+    monkeypatch.setattr(Runs, "of", no_plan)
+    for name in ("open", "fstat", "preadv", "pread", "read", "readv", "close", "lseek", "stat"):
+        monkeypatch.setattr(os, name, counted(name, getattr(os, name)))
+    read(format, layout, tmp_path, batch_of(layout, [3, 1, 4]), is_at_once=True)
+    assert made == {name: 3 * number for name, number in (CALLS | MORE.get(format, {})).items()}
 
 
 @pytest.mark.parametrize("format", AT_ONCE)

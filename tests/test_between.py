@@ -45,6 +45,19 @@ def _longer(factor: float) -> dict[str, str]:
     return {name: f"{float(value.split()[0]) * factor} ms" for name, value in CPU.items() if isinstance(value, str)}
 
 
+def test_decoding_takes_as_much_longer_as_other_work(tmp_path: Path) -> None:
+    def run(number: int, factor: float, costs: dict[str, Any]) -> Any:
+        decode = {"kind": "checksum", "rate": f"{1 / factor} MB/s", "per_sample": f"{4 * factor} ms"}
+        keys = {"dataset__sample_bytes": "10 kB", "train__compute": "1 ms", "loader__decode": decode}
+        return predicted(tmp_path, number, **keys, costs=costs).result
+
+    found = run(0, 1.0, {"cpu": {"sample": "1 ms", "at_least": 0.8, "at_most": 1.5}})
+    assert found.between is not None
+    for number, factor, end in ((1, 0.8, found.between.time_low), (2, 1.5, found.between.time_high)):
+        made = run(number, factor, {"cpu": {"sample": f"{factor} ms"}})
+        assert made.wall_seconds / found.wall_seconds == pytest.approx(end, rel=1e-4)
+
+
 def test_a_run_without_compute_has_an_interval_of_its_time(tmp_path: Path) -> None:
     idle = {"train__compute": 0, "costs": {"cpu": CPU, "error": 0.1}}
     done = predicted(tmp_path, 0, **idle)

@@ -39,6 +39,29 @@ def test_decoding_is_learned_as_work_on_bytes(decoding: Any, size: str, compute:
     assert seconds_per_step(said) == pytest.approx(seconds_per_step(true), rel=0.03)
 
 
+#: Workers that pass batches on byte by byte, as copies and the memory of PyTorch's workers do.
+PASSED = TRUTH | {"put": "1 ms", "put_bandwidth": "1 GB/s"}
+
+
+def test_two_sizes_separate_what_passing_a_batch_on_takes_by_bytes() -> None:
+    """Of one size it is a time of every batch, whose tenfold has nothing of ten times the bytes."""
+    runs = [recorded(made(busy(size, 2, 2, "5 ms"), PASSED)) for size in ("600 kB", "100 kB")]
+    costs = taught(*runs).scenario.charges
+    assert costs.put_bandwidth == pytest.approx(1e9, rel=0.02)
+    assert costs.put == pytest.approx(1e-3, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("size", "workers", "compute"), [("2 MB", 2, "5 ms"), ("2 MB", 1, "60 ms"), ("100 kB", 2, "5 ms")]
+)
+def test_batches_of_other_sizes_are_passed_on_as_their_bytes_take(size: str, workers: int, compute: str) -> None:
+    runs = [recorded(made(busy(each, 2, 2, "5 ms"), PASSED)) for each in ("600 kB", "100 kB")]
+    found = taught(*runs).scenario
+    true = made(busy(size, workers, 2, compute), PASSED)
+    said = found.model_copy(update={"dataset": true.dataset, "train": true.train, "loader": true.loader})
+    assert seconds_per_step(said) == pytest.approx(seconds_per_step(true), rel=0.03)
+
+
 #: Two ranks whose workers keep both cores busy while their steps end: ends of steps wait for cores.
 WAITING = [("1 MB", 1), ("1 MB", 2), ("4 MB", 1), ("100 kB", 2)]
 
@@ -89,6 +112,27 @@ def test_a_busy_run_teaches_what_full_cores_can_do(two_runs: Any, point: tuple[s
     true = made(busy(size, workers, 2, compute))
     said = found.model_copy(
         update={"dataset": true.dataset, "train": true.train, "loader": true.loader, "cluster": true.cluster}
+    )
+    assert seconds_per_step(said) == pytest.approx(seconds_per_step(true), rel=0.05)
+
+
+@pytest.fixture(scope="module", params=["0 s", "checksum"])
+def slower_when_full(request: pytest.FixtureRequest) -> tuple[Any, dict[str, Any]]:
+    """Return a calibration of runs whose work took 1.2 times the CPU time while all cores were busy."""
+    keys = {} if request.param == "0 s" else {"loader__decode": {"kind": "checksum", "rate": "400 MB/s"}}
+    sizes = ("1 MB", "100 kB")
+    idle = [recorded(made(busy(size, 1, 1, "60 ms") | keys)) for size in sizes]
+    full = [recorded(made(busy(size, 4, 1, "0 ms") | keys), 1.2) for size in sizes]
+    return taught(*idle, full=full).scenario, keys
+
+
+@pytest.mark.parametrize("point", [("4 MB", 1, 1, "1 ms"), ("1 MB", 1, 1, "1 ms"), ("1 MB", 4, 2, "1 ms")])
+def test_work_beside_free_cores_takes_less_cpu_time_than_beside_full_ones(slower_when_full: Any, point: Any) -> None:
+    found, keys = slower_when_full
+    true = made(busy(*point) | keys)
+    loader = true.loader.model_copy(update={"decode": found.loader.decode})
+    said = found.model_copy(
+        update={"dataset": true.dataset, "train": true.train, "loader": loader, "cluster": true.cluster}
     )
     assert seconds_per_step(said) == pytest.approx(seconds_per_step(true), rel=0.05)
 

@@ -75,7 +75,8 @@ def test_files_have_the_planned_sizes_and_every_byte_comes_back(engine: str, tmp
     assert spans[spans.name == "verify"]["bytes"].sum() == 2 * 100_001
     written = spans[spans.name == "write"]
     assert sorted(written["bytes"]) == sorted(2 * [SAVERS[engine].file_bytes(size) for size in parts.values()])
-    assert {*written["requests"]} <= {2, 3}, "requests of request_bytes, and a last one"
+    most = 4 if engine == "dcp" else 3
+    assert written["requests"].between(2, most).all(), "requests of request_bytes, and a last one; dcp: and the stamp's"
     saved = done.result.saved
     assert saved is not None
     assert saved.bytes == written["bytes"].sum()
@@ -91,18 +92,19 @@ def test_files_have_the_planned_sizes_and_every_byte_comes_back(engine: str, tmp
 def test_sizes_are_those_that_pytorch_writes(num_bytes: int, tmp_path: Path) -> None:
     import torch
 
-    torch.save({"state": torch.zeros(num_bytes, dtype=torch.uint8)}, tmp_path / "a.pt")
+    state, stamp = (torch.zeros(size, dtype=torch.uint8) for size in (num_bytes, 256))
     with (tmp_path / "b.pt").open("wb") as file:
-        torch.save(torch.zeros(num_bytes, dtype=torch.uint8), file)
+        torch.save(state, file)
+        torch.save(stamp, file)
     with (tmp_path / "c.pt").open("wb") as file:
-        torch.save({"state": torch.zeros(num_bytes, dtype=torch.uint8)}, file)
+        torch.save({"state": state, "stamp": stamp}, file)
     assert SAVERS["torch"].file_bytes(num_bytes) == (tmp_path / "c.pt").stat().st_size
     assert SAVERS["dcp"].file_bytes(num_bytes) == (tmp_path / "b.pt").stat().st_size
 
 
 def test_files_beyond_memory_have_sizes_too() -> None:
     added = SAVERS["torch"].file_bytes(5 << 40) - (5 << 40)
-    assert 1500 < added < 2000, "64-bit records, and no tensor in memory"
+    assert 1500 < added < 2500, "64-bit records, and no tensor in memory"
     with pytest.raises(RayioError, match=r"too large for checkpoint\.engine=torch; use more checkpoint.writers"):
         SAVERS["torch"].file_bytes(1 << 61)
 
@@ -112,7 +114,8 @@ def test_pytorch_alone_loads_what_torch_save_wrote(tmp_path: Path) -> None:
 
     ran(training("torch", writers="rank_zero"), tmp_path)
     loaded = torch.load(tmp_path / "kept" / SECOND / "shard-00000.bin", weights_only=True)
-    assert [*loaded] == ["state"]
+    assert [*loaded] == ["state", "stamp"]
+    assert b"shard-00000.bin" in loaded["stamp"].numpy().tobytes()
     assert loaded["state"].numpy().tobytes() == state(100_001)
 
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from rayio.model.env import Shard
 from rayio.model.plan import Plan
 from rayio.model.planning import plan_of
-from rayio.model.schedule import Schedule
 from rayio.place import Where
 from rayio.scenario import derive
 from rayio.scenario.model import Scenario
+from rayio.scenario.schedule import EpochSteps, Schedule
 from scenarios import run_locally, scenario
 
 
@@ -140,7 +140,7 @@ def test_what_a_file_s_fsync_took_is_a_span_of_its_own_after_the_write(tmp_path:
 def test_the_next_step_that_something_follows_is_the_first_of_which_something_is_due() -> None:
     cases = itertools.product(range(1, 9), range(1, 6), range(3))
     for period, most, epoch in cases:
-        schedule = Schedule(period, most)
+        schedule = Schedule(period, EpochSteps(3, most))
         for steps in range(1, most + 1):
             due = [step for step in range(steps) if schedule.due(epoch, step, steps)]
             for step in range(steps):

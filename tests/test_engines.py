@@ -46,7 +46,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     overrides: dict[str, Any] = {}
     if draw(st.booleans()):
         writers = draw(st.sampled_from(["rank_zero", "all_ranks", "sharded", {"dedicated": 3}]))
-        every = {"steps": draw(st.integers(1, 5))}
+        every = {draw(st.sampled_from(["steps", "steps", "epochs"])): draw(st.integers(1, 5))}
         overrides["checkpoint"] = {
             "every": every, "path": "ck", "model": {"bytes": 5000}, "writers": writers, "fsync": False,
             "asynchronous": draw(st.booleans()), "snapshot_bandwidth": "50 MB/s",
@@ -54,15 +54,19 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     held_out: dict[str, Any] = {"num_files": 0}
     if draw(st.booleans()):
         overrides["train__evaluate"] = {
-            "every": draw(st.sampled_from([{"epochs": 1}, {"steps": 1}, {"steps": 3}])),
+            "every": draw(st.sampled_from([{"epochs": 1}, {"epochs": 2}, {"steps": 1}, {"steps": 3}])),
             "compute": {"kind": "uniform", "low": "10 us", "high": "200 us"},
             "batch_size": draw(st.sampled_from([None, 2])),
             "steps": draw(st.sampled_from([None, 2])),
         }
         held_out = {"num_files": draw(st.integers(ranks, 9)), "samples_per_file": draw(st.sampled_from([None, 2]))}
+    clusters = [{"ranks_per_node": ranks}, {"nodes": ranks, "placement": "spread"}]
+    clusters += [{"nodes": 2, "ranks_per_node": [1, ranks - 1]}] if ranks > 1 else []
+    epochs = draw(st.integers(1, 2))
+    caps = st.none() | st.integers(1, 9) | st.lists(st.integers(1, 9), min_size=epochs, max_size=epochs)
     return scenario(
         seed=draw(st.integers(0, 1000)),
-        cluster=draw(st.sampled_from([{"ranks_per_node": ranks}, {"nodes": ranks, "placement": "spread"}])),
+        cluster=draw(st.sampled_from(clusters)),
         dataset={
             "path": "data",
             "num_files": files,
@@ -86,7 +90,8 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             "max_bytes_in_flight": draw(st.sampled_from(["auto", 1, 1500])),
         },
         train={
-            "epochs": draw(st.integers(1, 2)),
+            "epochs": epochs,
+            "steps": draw(caps),
             "compute": {"kind": "uniform", "low": "10 us", "high": "300 us"},
             "sync": draw(st.sampled_from(["none", "barrier"])),
         },

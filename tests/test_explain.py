@@ -424,6 +424,9 @@ def test_a_real_run_is_simulated_with_what_its_engine_added(tmp_path: Path) -> N
     found = explained_as_real(wanted, tmp_path)
     assert share(found, "other") > 5 * POINTS
     assert found["simulated"]["au"] == pytest.approx(found["verdict"]["au"], abs=0.005)
+    stages = [row["stage"] for row in found["capacity"]["stages"]]
+    assert "put" in stages
+    assert len(stages) == len({*stages}), "a row for each stage"
 
 
 @pytest.mark.parametrize("writers", ["rank_zero", "all_ranks", {"dedicated": 3}])

@@ -325,13 +325,103 @@ def test_evaluations_and_checkpoints_of_a_trace_are_pauses(tmp_path: Path) -> No
     assert (lasted["checkpoint"], lasted["evaluate"]) == (58_000_000, 110_000_000)
 
 
-def test_several_ranks_have_no_reads_and_say_why(tmp_path: Path) -> None:
-    for rank in (1, 2):
-        pfw(tmp_path / f"{rank}.pfw", loop_of_dlio(20, is_old=False, pid=rank))
-    pfw(tmp_path / "w.pfw", loaded(20, 2))
-    result = import_dftracer([tmp_path], tmp_path / "run").result
+def ranks_of(folder: Path, how: str, *, hosts: int = 1, ahead: float = 0.0, workers: int = 2, number: int = 40) -> None:
+    """Write the traces of two ranks with ``workers`` each, which meet at the end of each step.
+
+    Rank 1 has 60 ms of compute, rank 0 only 40 and waits 20 for it. The clock of the second host is ``ahead`` (ms).
+    ``how`` tells whose the workers are: names of files, calls of fork, or nothing.
+    """
+    for rank in range(2):
+        host = {"hhash": f"host{rank % hosts}"}
+        later = ahead if hosts > 1 and rank else 0.0
+        first, pid = 1000 * (rank + 1), 7 if hosts > 1 else 7 + rank
+        events, now = [], 100.0 * workers
+        for n in range(1, number + 1):
+            events.append(line("fetch.iter", "dataloader", 0 if n == 1 else now - 30, now, pid, step=n, **host))
+            events.append(line("compute", "compute", now, now + 60, pid, step=n, **host))  # with the all-reduce
+            now += 100
+        if how == "fork":
+            events = [line("fork", "POSIX", 0, 1, pid, ret=first + w, **host) for w in range(workers)] + events
+        parts = {pid: events}
+        for n in range(number):
+            worker, half = first + n % workers, 50 * workers
+            for sample in range(2):
+                begin = 100 * n + half * sample
+                size = 50_000 * (rank + 1)
+                parts.setdefault(worker, []).append(
+                    line("read", "POSIX", begin + 1, begin + 1 + 0.8 * half, worker, ret=size, **host)
+                )
+                parts[worker].append(line("item", "data", begin, begin + half, worker, step=n // workers + 1, **host))
+        for owner, some in parts.items():
+            for each in some:
+                each["ts"] += round(1e3 * later)
+            name = f"trace-{rank}-of-2" + ("" if owner == pid else f"-{owner}") if how == "name" else f"{rank}-{owner}"
+            pfw(folder / f"{name}.pfw", some)
+
+
+@pytest.mark.parametrize("how", ["name", "fork"])
+def test_traces_of_several_ranks_are_one_run_with_the_reads_of_each(tmp_path: Path, how: str) -> None:
+    ranks_of(tmp_path, how)
+    run = import_dftracer([tmp_path], tmp_path / "run")
+    result, spans = run.result, run.spans()
+    assert (result.world_size, result.steps) == (2, 80)
+    reads = spans[spans["name"] == "read"]
+    for rank in range(2):
+        mine = reads[reads["rank"] == rank].sort_values("step")
+        assert [*mine["step"]] == [*range(40)]
+        assert [*mine["index"]] == [f"{rank}-{n % 2}" for n in range(40)]
+        assert {*mine["duration_ns"]} == {160_000_000}
+        assert {*mine["bytes"]} == {100_000 * (rank + 1)}
+    assert result.au == pytest.approx(0.6, rel=0.02)
+    assert rayio.explain(run).verdict.cause == "read"
+    learned = rayio.calibrate(run, busy_run=False)
+    assert learned.scenario.loader.num_workers == 2
+    assert learned.scenario.cluster.ranks_per_node == 2
+
+
+@pytest.mark.parametrize("ahead", [0.0, 250.0, -1000.0])
+def test_clocks_of_hosts_are_set_right_by_the_ends_of_steps(tmp_path: Path, ahead: float) -> None:
+    """Processes of both hosts have the same numbers, and the second clock is off: the run is the one on one clock."""
+    ranks_of(tmp_path, "name", hosts=2, ahead=ahead)
+    run = import_dftracer([tmp_path], tmp_path / "run")
+    spans = run.spans()
+    ends = [(spans[(spans["name"] == "compute") & (spans["rank"] == rank)].sort_values("step")) for rank in range(2)]
+    apart = (ends[0]["start_ns"] + ends[0]["duration_ns"]).to_numpy() - (
+        ends[1]["start_ns"] + ends[1]["duration_ns"]
+    ).to_numpy()
+    assert abs(apart).max() < 1_000_000
+    assert spans["start_ns"].min() >= 0
+    assert (run.result.world_size, len({*spans[spans["name"] == "life"]["node"]})) == (2, 2)
+    corrected = [note for note in run.result.notes if note.startswith("the clock of host host1 is ")]
+    word = "250 ms ahead of the" if ahead > 0 else "1 s behind the"
+    assert len(corrected) == bool(ahead)
+    assert not ahead or word in corrected[0]
+    assert any("their clocks are taken as equal" in note for note in run.result.notes) is (not ahead)
+
+
+def test_ranks_that_do_not_meet_keep_their_clocks(tmp_path: Path) -> None:
+    """Rank 1 begins 3 s later and has other steps: nothing tells a clock from a late start."""
+    pfw(tmp_path / "trace-0-of-2.pfw", [each | {"args": each["args"] | {"hhash": "a"}}
+                                        for each in loop_of_dlio(30, is_old=False, pid=1)])  # fmt: skip
+    late = [each | {"ts": round(each["ts"] * 1.3), "args": each["args"] | {"hhash": "b"}}
+            for each in loop_of_dlio(30, is_old=False, pid=1)]  # fmt: skip
+    pfw(tmp_path / "trace-1-of-2.pfw", late)
+    notes = import_dftracer([tmp_path], tmp_path / "run").result.notes
+    assert any("their clocks are taken as equal" in note for note in notes)
+
+
+def test_workers_of_unknown_ranks_and_missing_ranks_are_lines(tmp_path: Path) -> None:
+    (tmp_path / "unknown").mkdir()
+    ranks_of(tmp_path / "unknown", "nothing")
+    result = import_dftracer([tmp_path / "unknown"], tmp_path / "run").result
     assert result.world_size == 2
-    assert any("with several ranks nobody can tell which worker is whose" in note for note in result.notes)
+    assert any("nobody can tell whose worker process" in note for note in result.notes)
+    pfw(tmp_path / "trace-3-of-4.pfw", loop_of_dlio(20, is_old=False))
+    result = import_dftracer([tmp_path / "trace-3-of-4.pfw"], tmp_path / "three").result
+    assert any(note.startswith("1 of 4 ranks have a trace here") for note in result.notes)
+    pfw(tmp_path / "trace-3-of-4-9.pfw", loop_of_dlio(20, is_old=False, pid=9))
+    message = _line(import_dftracer, [tmp_path / "trace-3-of-4.pfw", tmp_path / "trace-3-of-4-9.pfw"], tmp_path / "no")
+    assert "rank 3 has several processes that wait for batches (1, 9)" in message
 
 
 def test_a_pfw_that_breaks_off_gives_what_is_whole(tmp_path: Path) -> None:

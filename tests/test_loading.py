@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rayio.engines.ray.transport.lent import LentBatches
+from rayio.machine import timers
 from rayio.model.kernel import WallKernel
 from rayio.model.loading import MAX_BUFFER_BYTES, MAX_BUFFERS, Buffers
 from rayio.model.planning import plan_of
@@ -74,6 +75,22 @@ def test_no_two_buffers_that_are_out_share_a_byte(events: list[tuple[bool, int]]
         else:
             out.append(buffers.lend(number))
         assert not any(np.shares_memory(a, b) for place, a in enumerate(out) for b in out[:place])
+
+
+class SlowBuffers(Buffers):
+    """Memory that takes CPU time to get, as PyTorch's shared memory does."""
+
+    def lend(self, nbytes: int) -> NDArray[np.uint8]:
+        timers.burn(0.1)
+        return super().lend(nbytes)
+
+
+def test_getting_a_batchs_memory_is_work_of_its_read(tmp_path: Path) -> None:
+    wanted = on_disk(scenario(dataset__path="data", dataset__sample_bytes="2 kB", loader__num_workers=0), tmp_path)
+    queue = inline(wanted, tmp_path)
+    queue.loading.buffers = SlowBuffers()
+    asyncio.run(queue.get(Where(0, 0, 0)))
+    assert queue.loading.read_cpu.seconds >= 0.1
 
 
 def test_a_batch_keeps_its_bytes_until_its_rank_is_done_with_it(tmp_path: Path) -> None:

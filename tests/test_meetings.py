@@ -13,8 +13,8 @@ from rayio.engines.virtual.clock import VirtualKernel
 from rayio.errors import ScenarioError
 from rayio.model.barrier import Barrier, BarrierState
 from rayio.place import Start
-from rayio.scenario import checks, derive
-from rayio.scenario.meetings import ALL, NOBODY, Meetings
+from rayio.scenario import checks
+from rayio.scenario.meetings import ALL, NOBODY, Meetings, allreduce_seconds
 from scenarios import Outcome, run_locally, scenario, simulated
 
 JITTER = {"kind": "gamma", "mean": "10 ms", "stdev": "4 ms"}
@@ -75,7 +75,7 @@ def test_an_all_reduce_every_few_steps_waits_for_the_sum_of_their_times() -> Non
     taken = {(row["rank"], row["epoch"], row["step"]): row["duration_ns"] for row in run.rows("compute")}
     slowest = max(sum(taken[rank, 1, step] for step in range(5, 10)) for rank in range(4))
     left = ends(run)
-    reduce = round(derive.allreduce_seconds(run.scenario) * 1e9)
+    reduce = round(allreduce_seconds(run.scenario) * 1e9)
     waits = sum(row["duration_ns"] for row in run.rows("data_wait", epoch=1, rank=0) if row["step"] > 4)
     assert left[0, 1, 9] - left[0, 1, 4] == pytest.approx(slowest + reduce, abs=waits + 4e6)
 
@@ -96,7 +96,7 @@ def test_a_ring_and_a_tree_take_their_closed_forms(algorithm: str, ranks: int, m
 def test_a_tree_is_faster_where_latency_counts_and_a_ring_where_bytes_do() -> None:
     def seconds(**keys: Any) -> list[float]:
         both = ({**SUM, "algorithm": algorithm, **keys} for algorithm in ("ring", "tree"))
-        return [derive.allreduce_seconds(scenario(**FOUR, train__sync=sync)) for sync in both]
+        return [allreduce_seconds(scenario(**FOUR, train__sync=sync)) for sync in both]
 
     for keys, first in (({"bytes": 1000}, False), ({"bytes": "1 GB", "latency": 0}, True)):
         ring, tree = seconds(**keys)
@@ -138,7 +138,7 @@ def test_every_loss_of_a_round_of_several_steps_is_charged_once_and_to_its_cause
 def test_as_many_ranks_are_awaited_as_meet(parts: int, every: int, steps: int) -> None:
     meetings = Meetings(ranks=6, epochs=2, steps=steps, larger=2 * (parts == 1), every=every, parts=parts)
     for step in range(steps):
-        groups = [meetings.group(rank, step) for rank in range(6)]
+        groups = [meetings.group(rank, 0, step) for rank in range(6)]
         for group in {*groups} - {NOBODY}:
             assert meetings.parties(0, step, group) == groups.count(group)
             assert {rank // parts for rank, of in enumerate(groups) if of == group} == (
@@ -146,7 +146,7 @@ def test_as_many_ranks_are_awaited_as_meet(parts: int, every: int, steps: int) -
             )
         assert meetings.parties(2, step) == 0
     if every:
-        assert {meetings.group(rank, steps - 1) for rank in range(6)} == {ALL}
+        assert {meetings.group(rank, 0, steps - 1) for rank in range(6)} == {ALL}
 
 
 def test_groups_meet_apart() -> None:
@@ -179,4 +179,4 @@ def test_an_accumulation_without_meetings_is_named() -> None:
     assert checks.idle(scenario(**FOUR, train__accumulate=2, train__sync="none")) == [
         "train.accumulate=2: ranks never wait for each other with train.sync=none"
     ]
-    assert math.isclose(derive.allreduce_seconds(scenario(**FOUR, train__sync=SUM)), 0.021)
+    assert math.isclose(allreduce_seconds(scenario(**FOUR, train__sync=SUM)), 0.021)

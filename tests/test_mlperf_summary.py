@@ -44,7 +44,8 @@ def test_the_fields_are_those_of_the_run(run: Run) -> None:
     ideal = RANKS * 2 / 0.05 * metric["train_au_mean_percentage"] / 100
     assert metric["train_throughput_mean_samples_per_second"] == pytest.approx(ideal * 6 / 7, rel=0.02)
     assert summary["data_size_per_host_GB"] == pytest.approx(48 * 1500000 / 2**30)
-    assert summary["rayio"] == {
+    assert {**summary["rayio"], "checkpoints": None} == {
+        "checkpoints": None,
         "engine": "virtual", "is_measured": False, "workload": "volumes", "required_au_percentage": 80.0,
     }  # fmt: skip
     assert "start" not in summary
@@ -97,6 +98,105 @@ def test_a_run_too_short_for_the_formula_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has no AU by DLIO's formula: it needs a complete epoch of at least three"):
         write_mlperf(run, tmp_path / "theirs")
     assert not (tmp_path / "theirs").exists()
+
+
+EVALUATED = VOLUMES.replace("checkpoint: True", "checkpoint: True, evaluation: True").replace(
+    "num_files_train: 48", "num_files_train: 48\n  num_files_eval: 15"
+) + "evaluation: {eval_time: 0.02, epochs_between_evals: 1}\n"  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def occasions(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A simulated run with four evaluations of 15 files, on 3 ranks, and four checkpoints of rank 0."""
+    folder = tmp_path_factory.mktemp("occasions")
+    source = written(folder, EVALUATED.replace("after_epoch: 4, epochs_between_checkpoints: 2", "after_epoch: 1"))
+    return rayio.simulate(source, SLOW, out=folder / "run")
+
+
+def test_evaluations_are_those_of_the_spans_by_hand(occasions: Run) -> None:
+    """AU leaves out the first step of each rank; throughput counts all 15 samples over the ranks' own times."""
+    spans = occasions.spans()
+    au, rates = [], []
+    for number in range(4):
+        of_ranks, per_second = [], []
+        for rank in range(RANKS):
+            inner = spans[
+                (spans["rank"] == rank) & (spans["epoch"] == 4 + number) & spans["name"].str.startswith("eval_")
+            ]
+            begin, end = inner["start_ns"].min(), (inner["start_ns"] + inner["duration_ns"]).max()
+            later = inner[inner["step"] > 0]
+            compute = later[later["name"] == "eval_compute"]["duration_ns"].sum()
+            assert set(inner["step"]) == {*range(5)}
+            of_ranks.append(100 * compute / (end - later["start_ns"].min()))
+            per_second.append(5 / ((end - begin) / 1e9))
+        au.append(statistics.fmean(of_ranks))
+        rates.append(sum(per_second))
+    metric = summary_of(occasions)["metric"]
+    assert metric["eval_au_percentage"] == pytest.approx(au)
+    assert metric["eval_au_mean_percentage"] == pytest.approx(statistics.fmean(au))
+    assert metric["eval_au_stdev_percentage"] == pytest.approx(statistics.pstdev(au))
+    assert metric["eval_throughput_samples_per_second"] == pytest.approx(rates)
+    assert metric["eval_io_mean_MB_per_second"] == pytest.approx(statistics.fmean(rates) * 1500000 / 2**20)
+    assert metric["eval_au_meet_expectation"] == ("success" if statistics.fmean(au) >= 80 else "fail")
+    assert 0 < statistics.fmean(au) < 100
+
+
+def test_checkpoints_are_those_of_the_spans_by_hand(occasions: Run) -> None:
+    spans = occasions.spans()
+    seconds = [ns / 1e9 for ns in spans[(spans["name"] == "checkpoint") & (spans["rank"] == 0)]["duration_ns"]]
+    rates = [4000000 / 2**30 / each for each in seconds]
+    metric, more = summary_of(occasions)["metric"], summary_of(occasions)["rayio"]["checkpoints"]
+    assert len(seconds) == 4 == more["save"]["number"]
+    assert metric["save_checkpoint_duration_mean_seconds"] == pytest.approx(statistics.fmean(seconds))
+    assert metric["save_checkpoint_duration_stdev_seconds"] == pytest.approx(statistics.pstdev(seconds), abs=1e-12)
+    assert metric["save_checkpoint_io_mean_GB_per_second"] == pytest.approx(statistics.fmean(rates))
+    assert metric["save_checkpoint_io_stdev_GB_per_second"] == pytest.approx(statistics.pstdev(rates), abs=1e-12)
+    assert metric["checkpoint_size_GB"] == pytest.approx(4000000 / 2**30)
+    assert more["save"]["io_min_GB_per_second"] == pytest.approx(min(rates))
+    assert more["save"]["duration_max_seconds"] == pytest.approx(max(seconds))
+    assert "load" not in more
+    assert not [name for name in metric if name.startswith("load_")]
+
+
+#: What reviewers know of a run of checkpoints alone.
+OF_CHECKPOINTS = {"checkpoint_size_GB"} | {
+    f"{kind}_checkpoint_{what}" for kind in ("save", "load")
+    for what in ("io_mean_GB_per_second", "io_stdev_GB_per_second", "duration_mean_seconds", "duration_stdev_seconds")
+}  # fmt: skip
+
+
+ALONE = """
+name: checkpoints
+dataset: {path: model://none, num_files: 8, sample_bytes: 1 KB}
+loader: {batch_size: 1}
+train: {epochs: 1, compute: 1 ms}
+checkpoint: {path: model://ck, model: {bytes: 8 GB}}
+"""
+
+
+def test_a_run_of_checkpoints_alone_has_the_fields_of_mlperf_storage(tmp_path: Path) -> None:
+    """Eight ranks write 1 GB each to 2 GB/s that they share, in 4 s, and read it back at as much."""
+    storage = {"first_byte": 0, "connection_bandwidth": "1 TB/s", "bandwidth": "2 GB/s", "scope": "cluster"}
+    keys: dict[str, Any] = {
+        "cluster.nodes": 2, "cluster.ranks_per_node": 4, "storage.model": storage,
+        "checkpoint.writers": "sharded", "checkpoint.phases": {"writes": 3, "reads": 2, "pause": "5 s"},
+        "costs": "none",
+    }  # fmt: skip
+    file = tmp_path / "checkpoints.yaml"
+    file.write_text(ALONE)
+    run = rayio.simulate(file, keys, out=tmp_path / "run")
+    summary = summary_of(run)
+    assert {*summary["metric"]} == OF_CHECKPOINTS
+    for kind in ("save", "load"):
+        assert summary["metric"][f"{kind}_checkpoint_duration_mean_seconds"] == pytest.approx(4, rel=1e-3)
+        assert summary["metric"][f"{kind}_checkpoint_io_mean_GB_per_second"] == pytest.approx(2e9 / 2**30, rel=1e-3)
+    more = summary["rayio"]["checkpoints"]
+    assert (more["save"]["number"], more["load"]["number"]) == (3, 2)
+    assert 1 - 1e-3 <= more["save"]["duration_of_rank_0_mean_seconds"] <= 4 + 1e-3  # a share has an eighth of the rate
+    assert (summary["epochs"], summary["num_accelerators"], summary["num_hosts"]) == (0, 8, 2)
+    assert "num_files_train" not in summary
+    gaps = run.spans().query("name == 'gap'")["duration_ns"]
+    assert [*gaps] == [5_000_000_000] * (8 * 5)
 
 
 @pytest.mark.parametrize("name", ["hpe-unet3d-h100-run-1", "juicedata-resnet50-run1"])

@@ -10,7 +10,8 @@ import pytest
 import rayio
 from rayio.errors import ScenarioError
 from rayio.model.planning import plan_of
-from rayio.scenario import checks, derive
+from rayio.scenario import checks
+from rayio.scenario.meetings import allreduce_seconds
 from rayio.scenario.topology import Topology
 from scenarios import run_locally, scenario, simulated
 
@@ -144,7 +145,7 @@ def test_gradients_are_reduced_among_replicas() -> None:
     gradients = {"kind": "allreduce", "bytes": "100 MB", "bandwidth": "10 GB/s"}
     for divided, milliseconds in (({}, 17.5), ({"tensor": 2}, 15), ({"tensor": 4}, 10), ({"tensor": 8}, 0)):
         wanted = scenario(**EIGHT, train__parallelism=divided, train__sync=gradients)
-        assert derive.allreduce_seconds(wanted) == pytest.approx(milliseconds / 1e3)
+        assert allreduce_seconds(wanted) == pytest.approx(milliseconds / 1e3)
 
 
 def test_a_sample_that_all_ranks_of_a_replica_read_counts_once_in_samples_a_second(tmp_path: Path) -> None:

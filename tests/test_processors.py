@@ -127,6 +127,14 @@ def test_a_queue_in_its_rank_works_in_its_ranks_process(where: str, milliseconds
     assert seconds_per_step(wanted) == pytest.approx(milliseconds / 1000, rel=0.05)
 
 
+@pytest.mark.parametrize(("rank", "milliseconds"), [("0 ms", 10), ("1 ms", 11), ("4 ms", 14), ("6 ms", 16)])
+def test_taking_a_batch_keeps_a_core_only_for_the_ranks_cpu_time(rank: str, milliseconds: int) -> None:
+    """On one core a worker reads while its rank waits for the rest: a step takes the CPU time of both."""
+    costs = {"receive": "4 ms", "cpu": {"sample": "5 ms", "rank": rank}}
+    relaxed = BUSY | {"cluster__ranks_per_node": 1, "loader__num_workers": 2, "train__compute": 0, "costs": costs}
+    assert seconds_per_step(scenario(**relaxed, cluster__cores=1)) == pytest.approx(milliseconds / 1e3, rel=0.01)
+
+
 def test_nodes_have_cores_of_their_own() -> None:
     apart = BUSY | {"cluster__ranks_per_node": 1, "cluster__nodes": 2}
     assert seconds_per_step(scenario(**apart, cluster__cores=1)) == pytest.approx(18e-3, rel=0.02)

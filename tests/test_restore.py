@@ -229,7 +229,7 @@ def damaged(manifest: Path) -> Mapping[str, Callable[[], object]]:
         "it is no JSON object": lambda: manifest.write_text("[]"),
         "is damaged: Expecting value": lambda: manifest.write_text("not json"),
         "is damaged: it has NaN": lambda: manifest.write_text('{"step": NaN}'),
-        "is damaged: version must be 1": lambda: changed(manifest, version=2),
+        "is damaged: version must be 2": lambda: changed(manifest, version=3),
         "is damaged: step has a wrong value": lambda: changed(manifest, step="3"),
         "is damaged: files has a wrong entry": lambda: changed(manifest, files={"../x": 1}),
         "is damaged: it names no files": lambda: changed(manifest, files={}),
@@ -331,7 +331,7 @@ def test_what_this_run_has_still_to_write_is_not_removed_meanwhile(root: Path) -
     async def first_is_complete() -> None:
         recorder = Recorder()
         env = Wiring(plan, kernel, recorder, root, InProcess(plan, kernel, recorder, []), num_ranks=2).writer(0)
-        completion = Completion(env, saved, "run", roles.complete)
+        completion = Completion(env, saved, "run", roles.complete, InProcess(plan, kernel, recorder, []).book)
         await completion.report({FIRST: ["shard-00000.bin", "shard-00001.bin"]}, Where(0, 0, 1))
 
     asyncio.run(first_is_complete())

@@ -60,7 +60,7 @@ def test_a_workload_has_a_variant_for_a_laptop_that_says_by_how_much_it_is_small
     small = load(f"{name}{SMALL}")
     assert small.dataset.path in (f"data/{name}{SMALL}", f"model://{name}{SMALL}"), "a separate dataset"
     assert small.cluster.nodes == 1
-    assert small.cluster.ranks_per_node <= 8
+    assert small.cluster.most_ranks <= 8
     _, _, seconds, nbytes = shares(f"{name}{SMALL}")
     assert seconds <= SECONDS
     assert nbytes <= BYTES

@@ -39,7 +39,8 @@ def explained(wanted: Scenario, root: Path, **asked: Any) -> Explained:
 
 
 def stage(found: Explained, name: str) -> Any:
-    return next(row for row in found.capacity.stages if row.stage == name)
+    (row,) = (row for row in found.capacity.stages if row.stage == name)
+    return row
 
 
 def storage_of(found: Explained) -> StorageLimit:
@@ -278,14 +279,16 @@ def test_what_others_take_is_not_there_for_these_readers() -> None:
     system = System(bandwidth=400e6, connection_bandwidth=1e15, number=2)
     found = limit(system, ONE, readers=4, needs=100, taken=Taken(nbytes=200e6))
     assert found.gives == pytest.approx((2 * 400e6 - 200e6) / 20e6)
-    assert limited(found).startswith("Storage gives 572 MiB/s on 2 nodes together (checkpoints and evaluations take ")
+    assert limited(found).startswith(
+        "Storage gives 572 MiB/s on 2 nodes together (checkpoints, evaluations and stages take "
+    )
     capped = System(bandwidth=1e15, connection_bandwidth=1e15, requests_per_second=500.0)
     taken = Taken(requests=100, reads=30)
     assert limit(capped, Asked(1, 10, 2), readers=99, taken=taken).gives == pytest.approx(40)
     refuses = System(bandwidth=1e15, connection_bandwidth=1e15, reads_per_second=500.0)
     found = limit(refuses, Asked(1, 10, 2), readers=99, needs=50, taken=taken)
     assert found.gives == pytest.approx(47)
-    assert "Storage serves 470 requests/s (checkpoints and evaluations take 30) and refuses" in limited(found)
+    assert "Storage serves 470 requests/s (checkpoints, evaluations and stages take 30) and refuses" in limited(found)
     nothing = limit(system, ONE, readers=4, taken=Taken(nbytes=900e6)).gives
     assert nothing is not None
     assert 0 < nothing < 0.01
@@ -304,7 +307,7 @@ def test_checkpoints_behind_training_leave_it_what_they_do_not_take(tmp_path: Pa
     assert found.capacity.delivered == pytest.approx(given.gives, rel=0.05)
     assert given.others_bandwidth == pytest.approx(80e6, rel=0.05)
     assert "Storage gives 7" in found.sentence
-    assert "MiB/s (checkpoints and evaluations take 7" in found.sentence
+    assert "MiB/s (checkpoints, evaluations and stages take 7" in found.sentence
     assert stage(found, "storage").capacity == pytest.approx(given.gives)
     alone = storage_of(explained(planted({"bandwidth": "160 MB/s"}), tmp_path, simulate=False))
     assert alone.gives == pytest.approx(80, rel=0.001)

@@ -16,6 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -29,7 +30,8 @@ from rayio.engines.loaders import pytorch
 from rayio.engines.loaders.reading import Reading
 from rayio.engines.ray.placement import actors
 from rayio.errors import DataError, RunError, ScenarioError
-from rayio.model.cpu_account import CpuAccount, ProcessCpu, StageCpu
+from rayio.machine import timers
+from rayio.model.cpu_account import CpuAccount, ProcessCpu, StageCpu, Stopwatch
 from rayio.model.kernel import WallKernel
 from rayio.model.plan import Plan
 from rayio.model.planning import plan_of
@@ -546,6 +548,46 @@ def test_on_ray_a_killed_worker_ends_the_run_in_one_line(tmp_path: Path) -> None
     assert "\n" not in str(caught.value)
     assert Run.open(tmp_path / "killed").result["exit_code"] == 2
     assert have_gone(killer.workers)
+
+
+class BurningStart:
+    """A DataLoader whose start takes half a CPU second, as importing PyTorch does."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        timers.burn(0.5)
+        return iter(self.loader)
+
+
+def test_starting_workers_is_no_work_of_a_batch(tmp_path: Path) -> None:
+    queue, _ = opened(tmp_path, "fork", train__epochs=1, dataset__num_files=6, loader__num_workers=1)
+    queue._loader = BurningStart(queue._loader)
+    stopwatch = Stopwatch("rank", aside=lambda: queue.starts.seconds)
+
+    async def first_batch() -> None:
+        try:
+            await queue.get(Where(0, 0, 0))
+        finally:
+            await queue.close()
+
+    stopwatch.begin()
+    asyncio.run(first_batch())
+    counted = stopwatch.read()
+    assert counted is not None
+    assert queue.starts.seconds >= 0.5
+    assert counted.seconds < 0.4
+
+
+def test_making_a_loader_is_no_work_of_a_batch(tmp_path: Path) -> None:
+    """A loader may import a library: PyTorch took a rank two CPU seconds, in a run of a few hundred batches."""
+    plan = plan_of(on_disk(with_torch(cluster__ranks_per_node=1), tmp_path), modelled=False)
+    kind = SimpleNamespace(batches=lambda *_: timers.burn(0.3))
+    wiring = Wiring(plan, WallKernel(), Recorder(), tmp_path, None, num_ranks=1, loader=kind)  # type: ignore[arg-type]
+    ports = SimpleNamespace(writers=lambda rank: {}, saved=lambda: None, barrier=lambda: None)
+    wiring.rank(0, ports, plan.tallies()[0]).close()
+    assert wiring.starts.seconds >= 0.3
 
 
 @pytest.mark.parametrize("num_workers", [0, 1, 2])

@@ -12,9 +12,10 @@ import pytest
 from handmade import result
 
 from rayio.errors import StorageError
+from rayio.trace.arrow import from_ipc, to_ipc
 from rayio.trace.parts import Parts
 from rayio.trace.recorder import Recorder
-from rayio.trace.run_directory import RunDirectory, from_ipc, to_ipc
+from rayio.trace.run_directory import RunDirectory
 from rayio.trace.span import ADDED, COLUMNS, schema
 
 

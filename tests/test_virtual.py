@@ -163,7 +163,7 @@ def test_ranks_answered_with_the_time_at_which_they_go_on_run_as_if_each_slept_u
     def told(*, sleeping_on: bool) -> list[tuple[str, int]]:
         kernel, log = VirtualKernel(), []
 
-        def answer(future: Future, latest: int, group: int) -> None:
+        def answer(future: Future, latest: int, meeting: tuple[int, int, int]) -> None:
             if sleeping_on:
                 kernel.answer_at(cast("VirtualFuture", future), latest, latest + after)
             else:

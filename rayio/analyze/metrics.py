@@ -195,7 +195,7 @@ def _dlio(
 ) -> tuple[Number, Number, Number, Number]:
     """Return DLIO's AU in percent and samples/s: each the mean and (population) deviation over epochs."""
     of_ranks = shape.steps(np.arange(shape.world_size))
-    by_epoch = dlio(steps, batch_size=shape.batch_size, steps_of=of_ranks[lives.rank], planned=int(of_ranks.sum()))
+    by_epoch = dlio(steps, batch_size=shape.batch_size, steps_of=of_ranks[lives.rank], planned=of_ranks.sum(axis=0))
     au, rate = by_epoch.au_percent, by_epoch.samples_per_second / shape.ranks_of_sample
     if not len(au):
         remarks.append(remark("no_au_dlio"))

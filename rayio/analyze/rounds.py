@@ -140,7 +140,7 @@ class Meeting:
 
     def groups(self, steps: Steps) -> Ints:
         """Return the number of the group that each step's rank meets."""
-        return self.meetings.groups(self.rank[steps.life], steps.step)
+        return self.meetings.groups(self.rank[steps.life], steps.epoch, steps.step)
 
     def begins(self, steps: Steps, is_first: NDArray[np.bool_]) -> Ints:
         """Return the first step of each step's round: after the last meeting of all, or itself within a replica."""

@@ -75,7 +75,7 @@ class Capacities:
         delaying = [cause for cause in self._service if cause not in _ROWS]
         rows = [
             _stage(stage, self._service[stage] / self._number, self._busy[stage], self.workers, window)
-            for stage in (*dict.fromkeys(KINDS), *delaying, "worker")
+            for stage in (*_ROWS[:-1], *delaying, "worker")
             if self._service[stage]
         ]  # fmt: skip
         if row := self._writers.row(window):

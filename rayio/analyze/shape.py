@@ -9,7 +9,7 @@ import numpy as np
 from rayio.analyze.timeline import Ints
 from rayio.data.sampler import Sampler
 from rayio.scenario import derive
-from rayio.scenario.meetings import Meetings
+from rayio.scenario.meetings import Meetings, meetings_of
 from rayio.scenario.model import Scenario
 
 
@@ -25,9 +25,12 @@ class RunShape:
     batch_size: int
     warmup_steps: int
     epochs: int
+    #: Those of the longest epoch.
     steps_per_epoch: int
     steps_of: tuple[int, ...] = ()
     samples_of: tuple[int, ...] = ()
+    #: ``train.steps`` by epoch where epochs differ; empty, they are equal.
+    caps: tuple[int, ...] = ()
     #: Whether ranks wait for each other at every step.
     meets: bool = True
     #: The steps after which they do; None: all ranks, after every step.
@@ -41,6 +44,7 @@ class RunShape:
     def of(cls, scenario: Scenario) -> RunShape:
         """Return the shape of a scenario's run."""
         sampler, ranks = Sampler.from_scenario(scenario), range(derive.world_size(scenario))
+        longest = 0 if not isinstance(scenario.train.steps, tuple) else scenario.train.steps.index(scenario.train.cap)
         differ = not scenario.loader.drop_last
         return cls(
             world_size=derive.world_size(scenario),
@@ -48,17 +52,25 @@ class RunShape:
             warmup_steps=scenario.train.warmup_steps,
             epochs=derive.epochs(scenario),
             steps_per_epoch=derive.steps_per_epoch(scenario),
-            steps_of=tuple(sampler.steps(0, rank) for rank in ranks) if differ else (),
-            samples_of=tuple(sampler.samples(0, rank) for rank in ranks) if differ else (),
+            steps_of=tuple(sampler.steps(longest, rank) for rank in ranks) if differ else (),
+            samples_of=tuple(sampler.samples(longest, rank) for rank in ranks) if differ else (),
+            caps=scenario.train.steps if isinstance(scenario.train.steps, tuple) else (),
             meets=scenario.train.sync.meets,
-            meetings=derive.meetings(scenario),
+            meetings=meetings_of(scenario),
             prefetched=derive.window_steps(scenario),
             ranks_of_sample=derive.ranks_of_sample(scenario),
         )
 
     def steps(self, rank: Ints) -> Ints:
-        """Return the steps in an epoch of each of these ranks."""
-        return np.array(self.steps_of)[rank] if self.steps_of else np.full(len(rank), self.steps_per_epoch)
+        """Return the steps in an epoch of each of these ranks; a column for each epoch if epochs differ."""
+        each = np.array(self.steps_of)[rank] if self.steps_of else np.full(len(rank), self.steps_per_epoch)
+        return np.minimum(each[:, None], np.array(self.caps)) if self.caps else each
+
+    def planned(self, rank: Ints) -> Ints:
+        """Return the steps in the run of each of these ranks."""
+        each = self.steps(rank)
+        total: Ints = each.sum(axis=1) if self.caps else self.epochs * each
+        return total
 
     def samples(self, rank: Ints, step: Ints) -> Ints:
         """Return the samples of each of these steps of an epoch: a rank's last batch may be smaller."""

@@ -1,4 +1,4 @@
-"""Storage that checkpoints and evaluations take while ranks train: training's batches cannot use it."""
+"""Storage that checkpoints, evaluations and stages take while ranks train: training's batches cannot use it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rayio.trace.arrow import plain
 
 
 class Others(NamedTuple):
-    """Amounts that checkpoints and evaluations take of storage, per second in which ranks train."""
+    """Amounts that checkpoints, evaluations and stages take of storage, per second in which ranks train."""
 
     nbytes: float = 0.0
     requests: float = 0.0
     #: Read requests among them.
     reads: float = 0.0
-    #: Batches of evaluations, and files of checkpoints.
+    #: Batches of evaluations, and files of checkpoints and stages.
     batches: float = 0.0
     files: float = 0.0
 
@@ -31,19 +31,22 @@ ALONE = Others()
 
 
 class Beside:
-    """Amounts that checkpoint writers and evaluations moved in the window while ranks trained, summed up over slices.
+    """Amounts that checkpoint writers, evaluations and stages moved while ranks trained, summed up over slices.
 
     A rank trains unless a checkpoint or an evaluation holds it, or another rank that it has to meet. While only some
     ranks train, amounts count by their share: the others need no batches. ``window`` is the measured part of the run,
-    where it is known.
+    where it is known; ``has_stages`` is True if processes of stages share the storage.
     """
 
     columns = ("name", "role", "epoch", "start_ns", "duration_ns", "bytes", "requests")
 
-    def __init__(self, timed: Timelines, shape: RunShape, window: Noted | None = None) -> None:
+    def __init__(
+        self, timed: Timelines, shape: RunShape, window: Noted | None = None, *, has_stages: bool = False
+    ) -> None:
         self.shape = shape
         self._pauses = self._sums = None
-        part = (window or find_window(timed.lives, timed, shape))[0] if len(timed.paused[0]) else None
+        has_others = has_stages or len(timed.paused[0])
+        part = (window or find_window(timed.lives, timed, shape))[0] if has_others else None
         if part is None:
             return
         pauses = _Pauses(*timed.paused, part, shape)
@@ -60,14 +63,16 @@ class Beside:
         is_write = is_text(spans, "name", "write") & is_text(spans, "role", "checkpoint_writer")
         is_read = is_text(spans, "name", "read") & is_text(spans, "role", "reader", "rank")
         is_read &= plain(spans["epoch"]) >= self.shape.epochs
-        chosen = np.flatnonzero(is_write | is_read)
+        is_file = is_write | is_text(spans, "name", "stage_read", "stage_write")
+        chosen = np.flatnonzero(is_file | is_read)
         if not len(chosen):
             return None
         start, over = part.begin[chosen], part.over[chosen]
         inside = self._pauses.training(start, over)
         nbytes, requests = integers(spans, "bytes", chosen), integers(spans, "requests", chosen)
-        reads = is_read[chosen]
-        amounts = (nbytes, requests, requests * reads, reads, ~reads)
+        batches, files = is_read[chosen], is_file[chosen]
+        reads = batches | is_text(spans, "name", "stage_read")[chosen]
+        amounts = (nbytes, requests, requests * reads, batches, files)
         return np.array([float(np.dot(amount.astype(np.float64), inside)) for amount in amounts])
 
     def add(self, sums: NDArray[np.float64] | None) -> None:

@@ -81,9 +81,9 @@ def find_window(lives: Lives, steps: StepsInSlices, shape: RunShape) -> Noted:
         last[life], over[life] = (some.epoch[final] << 32) | some.step[final], some.end[final]
     if missing := shape.world_size - ranks:
         remarks.append(remark("ranks_missing", missing=missing, ranks=shape.world_size))
-    planned = shape.epochs * shape.steps(lives.rank)
+    planned = shape.planned(lives.rank)
     if short := int((number < planned).sum()):
-        most = shape.epochs * shape.steps_per_epoch
+        most = int(shape.planned(np.arange(shape.world_size)).max())
         remarks.append(remark("ranks_unfinished", short=short, ranks=shape.world_size, steps=most))
     if missing or not ranks or (number <= shape.warmup_steps).any():
         remarks.append(remark("no_warm_step", warmup=shape.warmup_steps))

@@ -98,8 +98,9 @@ def listed(error: ScenarioError) -> ScenarioError | typer.Exit:
 def _steps(scenario: Scenario) -> tuple[int, int]:
     from rayio.scenario import derive
 
-    fewest, most = derive.rank_steps(scenario)
-    return derive.epochs(scenario) * fewest, derive.epochs(scenario) * most
+    each = derive.rank_steps_by_epoch(scenario)
+    times = derive.epochs(scenario) if len(each) == 1 else 1
+    return times * sum(fewest for fewest, _ in each), times * sum(most for _, most in each)
 
 
 def show(source: Source, overrides: Overrides = None, as_json: AsJson = False) -> None:

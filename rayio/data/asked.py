@@ -28,7 +28,7 @@ def planned_requests(scenario: Scenario) -> list[Requests]:
     """
     gap = max(modelled_gap(scenario), gap_at(scenario.dataset.path))
     sampler = Sampler.from_scenario(scenario).cached_for(1, memory_bytes=1 << 16)
-    ranks, steps = derive.world_size(scenario), derive.rank_steps(scenario)[0]
+    ranks, steps = derive.world_size(scenario), derive.rank_steps_by_epoch(scenario)[0][0]
     loader, every = scenario.loader, ranks * steps
     access, before = ACCESSES[loader.file_access], max(1, loader.max_workers)
     files = Files(form_of(scenario.dataset.format, sampler.layout), sampler.layout, loader.file_access_options)

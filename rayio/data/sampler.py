@@ -17,6 +17,7 @@ from rayio.data.shuffle import SHUFFLES, Sizes
 from rayio.data.streams import Streams
 from rayio.errors import DataError
 from rayio.scenario import derive, shards
+from rayio.scenario.schedule import PerEpoch, in_epoch
 from rayio.scenario.turns import Turns
 from rayio.schema.choice import NO_OPTIONS
 from rayio.schema.fields import Section
@@ -113,7 +114,7 @@ class Sampler:
         shuffle: str = "global",
         shuffle_options: Section = NO_OPTIONS,
         seed: int,
-        max_steps: int | None = None,
+        max_steps: PerEpoch | None = None,
         drop_last: bool = True,
         workers: int = 0,
         interleave: int = 1,
@@ -155,8 +156,11 @@ class Sampler:
                 f"{layout.num_samples} samples are fewer than {each} on each of {world_size} ranks; "
                 f"lower loader.batch_size or the number of ranks, or raise dataset.num_files"
             )
-        #: The largest number of steps of a rank, at most ``max_steps``.
-        self.num_steps = self._capped(self.whole_steps if drop_last else -(-max(shares) // batch_size))
+        #: The largest number of steps of a rank in an epoch: without ``max_steps``, and at most that.
+        self._uncapped = self.whole_steps if drop_last else -(-max(shares) // batch_size)
+        self.num_steps = self._uncapped
+        if max_steps is not None:
+            self.num_steps = min(self._uncapped, max_steps if isinstance(max_steps, int) else max(max_steps))
         self._cache(block_samples, max_blocks)
 
     def _cache(self, block_samples: int, max_blocks: int) -> None:
@@ -206,8 +210,17 @@ class Sampler:
             copy._together = max(1, BLOCK_SAMPLES // (copy.block_steps * self.batch_size))
         return copy
 
-    def _capped(self, steps: int) -> int:
-        return steps if self.max_steps is None else min(steps, self.max_steps)
+    @property
+    def has_equal_epochs(self) -> bool:
+        """True if ``max_steps`` is the same for all epochs."""
+        return not isinstance(self.max_steps, tuple)
+
+    def _capped(self, steps: int, epoch: int) -> int:
+        return steps if self.max_steps is None else min(steps, in_epoch(self.max_steps, epoch))
+
+    def most_steps(self, epoch: int) -> int:
+        """Return the steps of an epoch, of the rank with the most."""
+        return self._capped(self._uncapped, epoch)
 
     def _share(self, rank: int) -> int:
         return PARTITIONS[self.partition].share(self.layout.num_samples, self.num_shares, rank // self.alike)
@@ -221,11 +234,11 @@ class Sampler:
 
     def steps(self, epoch: int, rank: int) -> int:
         """Return a rank's steps in an epoch, at most ``max_steps``; with ``drop_last`` equal for all ranks."""
-        return self.num_steps if self.drop_last else self._capped(-(-self._share(rank) // self.batch_size))
+        return self._capped(self._uncapped if self.drop_last else -(-self._share(rank) // self.batch_size), epoch)
 
     def samples(self, epoch: int, rank: int) -> int:
         """Return the number of a rank's samples in an epoch."""
-        most = self.num_steps * self.batch_size
+        most = self.most_steps(epoch) * self.batch_size
         return most if self.drop_last else min(most, self._share(rank))
 
     @property

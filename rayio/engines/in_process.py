@@ -7,7 +7,7 @@ of each read is known as it begins, foreseen.py replaces a rank's queue and read
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -16,9 +16,8 @@ from rayio.engines.virtual.clock import VirtualFuture, VirtualKernel
 from rayio.engines.virtual.foreseen import ForeseenQueue, Readers
 from rayio.model import roles
 from rayio.model.attempts import DeadError, Death, Saved
-from rayio.model.barrier import Barrier, BarrierState, at_once
+from rayio.model.barrier import Barrier, BarrierState, Step, at_once
 from rayio.model.completing import Completion
-from rayio.model.consumed import Consumed
 from rayio.model.env import COMPLETER, Env, QueuePort, Shard
 from rayio.model.kernel import Future, Kernel
 from rayio.model.ledger import Tally
@@ -26,9 +25,9 @@ from rayio.model.loading import Loading
 from rayio.model.plan import Plan
 from rayio.model.plan_parts import Doom
 from rayio.model.pool import NodePool
-from rayio.model.prefetch import PrefetchQueue
-from rayio.model.processors import CoresOf, MessageCpu, Process
-from rayio.model.queue import Delivery, Lease, QueueSpec, Take
+from rayio.model.prefetch import LocalQueue
+from rayio.model.processors import CoresOf, MessageCpu
+from rayio.model.queue import Delivery, Lease, QueueSpec
 from rayio.model.scaler import InProcessStaff, PooledStaff
 from rayio.model.wiring import LoaderKind, Wiring
 from rayio.model.workflow import Conductor, StageTally
@@ -43,43 +42,6 @@ from rayio.trace.recorder import Recorder
 
 #: No costs of messages besides the engine's own.
 FREE = Costs()
-
-
-class LocalQueue:
-    """A rank's end of a queue in the same process. Taking a batch, ready or not, takes ``receive_ns``.
-
-    That is work of the rank's ``process``, if given.
-    """
-
-    __slots__ = ("_request", "consumed", "process", "queue", "receive_ns")
-
-    def __init__(self, queue: PrefetchQueue, receive_ns: int = 0, process: Process | None = None) -> None:
-        self.queue = queue
-        self.receive_ns = receive_ns
-        self.process = process
-        self.consumed = Consumed()
-        #: The last request; it is also the next one until the epoch ends.
-        self._request: Take | None = None
-
-    async def get(self, at: Where) -> Delivery:
-        """Return the next batch; the window moves at once."""
-        if self.consumed.open(at) or self._request is None:
-            self._request = self.consumed.take(1, at.attempt)
-            self.queue.rank_advanced(self._request)
-        since = 0 if self.queue.scaler is None else self.queue.env.kernel.now()
-        (delivery,) = self.queue.at_hand(self._request) or await self.queue.take(self._request)
-        if since and self.consumed.has_any:
-            self.consumed.waited += self.queue.env.kernel.now() - since
-        if self.receive_ns:
-            if self.process is None:
-                kernel = self.queue.env.kernel
-                await kernel.sleep_until(kernel.now() + self.receive_ns)
-            else:
-                await self.process.work(self.receive_ns / 1e9)
-        self.consumed.add(delivery.step)
-        self._request = self.consumed.take(1, at.attempt)
-        self.queue.rank_advanced(self._request)
-        return delivery
 
 
 class Workers:
@@ -125,7 +87,7 @@ class Workers:
             put = self.costs.put + taken(nbytes, copied)
             if self.cpu is not None and env.cores is not None:
                 work = self.costs.put_work(nbytes)
-                await env.compute("put", env.cores, work, at, slept=put - work)
+                await env.compute("put", env.cores, (work,), at, slept=put - work)
             elif put or self.costs.take:
                 await env.sleep("put", put, at)
         finally:
@@ -184,9 +146,12 @@ class LocalBarrier:
 
 
 class LocalWriter:
-    """A rank's end of a checkpoint writer in the same process: one shard at a time, answered after ``delay_ns``."""
+    """A rank's end of a checkpoint writer in the same process: one shard at a time, answered after a delay.
 
-    def __init__(self, env: Env, delay_ns: int, completion: Completion | None = None) -> None:
+    ``delay_ns`` returns the delay for a share of the state.
+    """
+
+    def __init__(self, env: Env, delay_ns: Callable[[float], int], completion: Completion | None = None) -> None:
         self.env = env
         self.delay_ns = delay_ns
         #: Only in the writer that completes checkpoints.
@@ -217,8 +182,8 @@ class LocalWriter:
             served = await work(self.env, shard, at)
         finally:
             mine.set_result(None)
-        if self.delay_ns:
-            await self.env.kernel.sleep_until(self.env.kernel.now() + self.delay_ns)
+        if delay_ns := self.delay_ns(shard.fraction):
+            await self.env.kernel.sleep_until(self.env.kernel.now() + delay_ns)
         return served
 
 
@@ -265,8 +230,9 @@ class InProcess:
         answer = at_once
         if clock is not None and not delay_ns:  # ranks sleep from their answer to the end of the step at once
 
-            def answer(future: Future, latest: int, group: int) -> None:
-                after = after_ns if group == ALL else late_ns
+            def answer(future: Future, latest: int, meeting: Step) -> None:
+                _, step, group = meeting
+                after = 0 if step < 0 else after_ns if group == ALL else late_ns
                 clock.answer_at(cast("VirtualFuture", future), latest, latest + after)
 
         self._barrier = LocalBarrier(Barrier(kernel, BarrierState.of(plan.meetings, plan.meets), answer), delay_ns)
@@ -285,7 +251,11 @@ class InProcess:
     async def run(self) -> None:
         """Run every rank's life to its end."""
         saves = self.plan.checkpointing
-        delay_ns = 0 if saves is None else round(self.costs.of_checkpoint(sum(saves.sizes)) * 1e9)
+        whole = 0 if saves is None else sum(saves.sizes)
+
+        def delay_ns(fraction: float) -> int:
+            return round(self.costs.of_checkpoint(whole * fraction) * 1e9)
+
         for number in range(self.plan.num_writers):
             env = self.wiring.writer(number)
             completion = self.wiring.completion(env) if number == COMPLETER else None
@@ -318,6 +288,11 @@ class InProcess:
             state = self._shared[of] = layer.state(self.kernel)
         return state
 
+    async def book(self, number: int, is_needed: bool) -> Collection[int] | None:
+        """See ``rayio.model.wiring.Devices``; without books every checkpoint counts as named."""
+        book = None if self.complete is None else self.complete.book
+        return (number,) if book is None else book(number, is_needed)
+
     def _gone(self, node: int) -> None:
         """Forget the shared state of a node; a new node of this number begins afresh."""
         for (_, number), state in self._shared.items():
@@ -347,7 +322,8 @@ class InProcess:
             return foreseen
         staff = None if spec.scaling is None else self._staff(spec, spec.scaling, workers)
         queue = self.wiring.queue(spec, workers.submit, staff, evaluating=evaluating)
-        return LocalQueue(queue, round(self.costs.receive * 1e9), None if workers.cpu is None else workers.cpu.rank)
+        process = None if workers.cpu is None else workers.cpu.rank
+        return LocalQueue(queue, round(self.costs.receive * 1e9), process, self.costs.cpu.rank)
 
     def _is_foreseen(self, spec: QueueSpec) -> bool:
         """Return True if the ends of a queue's reads are known as they begin, and nobody observes them meanwhile."""

@@ -68,7 +68,8 @@ def run(
 
     async def live() -> None:
         asyncio.get_running_loop().set_exception_handler(_unless_interrupted)
-        wanted = max(1, plan.loader.num_workers) * plan.world_size + plan.num_writers + plan.workflow.most_at_once
+        wanted = max(1, plan.loader.num_workers) * plan.world_size * plan.loader.working_threads
+        wanted += plan.num_writers + plan.workflow.most_at_once
         threads = min(wanted, 4 * (os.cpu_count() or 1) + 32)
         kernel = WallKernel(threads=threads)
         lives.start(kernel.now(), earlier)
@@ -199,7 +200,7 @@ class LocalEngine:
             recording.keeper.keep(mark)
             recording.look()  # now, not within a second: the run may be killed before
 
-        saved = Saved(plan.world_size, keep)
+        saved = Saved(plan.world_size, keep, recording.book)
         attempts = Attempts(plan, outcome.tallies, saved, kinds=(*ENDING, DRIVER))
         try:
             outcome.notes += run(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -15,11 +15,10 @@ from rayio.model.plan import IN_FLIGHT_SHARE, Plan
 from rayio.model.resuming import Keeper
 from rayio.scenario.failures import BREAKING
 from rayio.signals import uninterrupted
-from rayio.trace.arrow import empty_table
+from rayio.trace.arrow import empty_table, to_ipc
 from rayio.trace.parts import Parts
 from rayio.trace.progress import Progress
 from rayio.trace.recorder import Recorder
-from rayio.trace.run_directory import to_ipc
 
 
 class Recording:
@@ -33,10 +32,16 @@ class Recording:
         self.keeper = Keeper(site.directory, plan.world_size)
         to_ipc(empty_table())  # imports Arrow now: during the run that would stop every role's clock
 
-    def look(self) -> Mapping[str, Any]:
-        """Store new spans; return the sums so far."""
+    def book(self, number: int, is_needed: bool) -> Collection[int] | None:
+        """Have the resume file name a checkpoint; see ``rayio.model.attempts.Book``."""
+        if self.keeper.must_write(number, is_needed=is_needed):
+            self.look(is_due=True)
+        return None if is_needed and self.keeper.lacks(number) else self.keeper.named
+
+    def look(self, *, is_due: bool = False) -> Mapping[str, Any]:
+        """Store new spans, and with ``is_due`` the resume file too; return the sums so far."""
         with uninterrupted():
-            table, is_due = self.recorder.drain(), self.keeper.is_due
+            table, is_due = self.recorder.drain(), is_due or self.keeper.is_due
             with suppress(StorageError):  # unwritten spans are kept, and written or reported at the end
                 if table is not None:
                     self.progress.add(table)

@@ -6,16 +6,18 @@ those of earlier versions of DLIO (``_train.iter``, ``TorchFramework.compute``, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rayio.errors import DataError
-from rayio.imports.loops import Ints, Loads, Pause, RankLoop
+from rayio.imports.loops import Ints, Loads, Pause, RankLoop, on_one_clock
 from rayio.imports.trace_files import TraceFile, files_of, time_ns
+from rayio.units import format_seconds
 
 WHAT = "traces of DFTracer (.pfw or .pfw.gz), or their folder"
 
@@ -25,6 +27,9 @@ _READS = frozenset(
     ("read", "pread", "pread64", "readv", "fread", "open", "open64", "openat", "fopen", "close", "fclose")
 )
 _WITH_BYTES = frozenset(("read", "pread", "pread64", "readv", "fread"))
+
+#: The name that DLIO gives to the traces of a rank, and to those of its workers: the number of the rank, and of all.
+_OF_RANK = re.compile(r"trace-([0-9]{1,7})-of-([0-9]{1,7})(-[0-9]+)?\.pfw(\.gz)?")
 
 #: The share of batches that must have been read before their rank got them, or nobody knows which worker read which.
 IN_TIME = 0.9
@@ -42,11 +47,19 @@ class _Item:
     step: int
 
 
+class _Key(NamedTuple):
+    """A process: its host by DFTracer's hash, its number, and the rank that its file is named after (-1: none)."""
+
+    host: str
+    pid: int
+    rank: int
+
+
 @dataclass(slots=True)
 class _Process:
     """The events of a process."""
 
-    pid: int
+    key: _Key
     #: (begin, end, number of the step, epoch) of each wait for a batch.
     waits: list[tuple[int, int, int]] = field(default_factory=list)
     works: list[tuple[int, int]] = field(default_factory=list)
@@ -57,6 +70,13 @@ class _Process:
     last: int = 0
     #: Of the sample that is being loaded, by thread: (time in calls, bytes, time of preprocessing).
     pending: dict[Any, list[int]] = field(default_factory=dict)
+    #: Numbers of the processes that it forked.
+    forked: set[int] = field(default_factory=set)
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self.key.pid
 
 
 def read_traces(
@@ -65,15 +85,17 @@ def read_traces(
     """Return loops, loads, what is known of the loader, notes, and why no reads are known (empty if they are).
 
     Raises:
-        DataError: a file is no trace of DFTracer, or no process waited for a batch.
+        DataError: a file is no trace of DFTracer, no process waited for a batch, or two have one rank.
     """
-    processes: dict[tuple[Any, int], _Process] = {}
+    processes: dict[_Key, _Process] = {}
     notes: list[str] = []
+    size = 0
     files = files_of(paths, (".pfw", ".pfw.gz"), WHAT)
     for path in files:
-        trace = TraceFile(path)
+        trace, named = TraceFile(path), _OF_RANK.fullmatch(path.name)
+        size = max(size, int(named[2]) if named else 0)
         for event in trace.of_lines():
-            _enter(event, trace, processes)
+            _enter(event, trace, processes, int(named[1]) if named else -1)
         if trace.broke_off:
             notes.append(f"{trace.broke_off}: what is before counts")
     ranks = [process for process in processes.values() if process.waits]
@@ -82,16 +104,46 @@ def read_traces(
             f"{files[0]}: no process waited for a batch (fetch.iter, or _train.iter of DLIO) in {len(files)} files; "
             "mark the loop with dft_ai.dataloader.fetch.iter"
         )
+    ranks = _in_order(ranks)
+    if len(ranks) < size:
+        notes.append(f"{len(ranks)} of {size} ranks have a trace here: ranks are numbered anew, without the others")
     origin = min(process.first for process in processes.values())
-    loops = [_loop(rank, process, origin) for rank, process in enumerate(ranks)]
+    hosts = [*dict.fromkeys(process.key.host for process in ranks)]
+    loops = [_loop(rank, hosts.index(process.key.host), process, origin) for rank, process in enumerate(ranks)]
     workers = [process for process in processes.values() if process.items]
     loads, facts, without = _loads(loops, ranks, workers, origin, batch_size)
+    loops, loads, apart = on_one_clock(loops, loads)
+    notes += [f"the clock of host {hosts[node]} is {_shown(ns)} the first one's: corrected, by the ends of steps that "
+              "ranks end together" for node, ns in apart.items()]  # fmt: skip
+    if len(hosts) > 1 and not apart:
+        notes.append(
+            f"{len(hosts)} hosts: their clocks are taken as equal, because nothing shows how far apart they are"
+        )
     if not without and not any(item.called or item.prepared for process in workers for item in process.items):
         notes.append("read is all the time of a sample: the trace has no calls of the operating system in it")
     return loops, loads, facts, notes, without
 
 
-def _enter(event: dict[str, Any], trace: TraceFile, processes: dict[tuple[Any, int], _Process]) -> None:
+def _shown(ns: int) -> str:
+    return f"{format_seconds(abs(ns) / 1e9)} {'ahead of' if ns > 0 else 'behind'}"
+
+
+def _in_order(ranks: Sequence[_Process]) -> list[_Process]:
+    """Return the processes of ranks by their rank, if their files are named after it; else as they are.
+
+    Raises:
+        DataError: two processes have one rank.
+    """
+    numbers = [process.key.rank for process in ranks]
+    if -1 in numbers:
+        return [*ranks]
+    if twice := sorted({number for number in numbers if numbers.count(number) > 1}):
+        pids = ", ".join(str(process.pid) for process in ranks if process.key.rank == twice[0])
+        raise DataError(f"rank {twice[0]} has several processes that wait for batches ({pids}): traces of two runs?")
+    return sorted(ranks, key=lambda process: process.key.rank)
+
+
+def _enter(event: dict[str, Any], trace: TraceFile, processes: dict[_Key, _Process], rank: int) -> None:
     if event.get("ph") != "X":
         return
     name, kind = str(event.get("name")), str(event.get("cat"))
@@ -102,7 +154,8 @@ def _enter(event: dict[str, Any], trace: TraceFile, processes: dict[tuple[Any, i
         raise DataError(f"{trace.path}, line {trace.line}: pid={pid!r} is no number of a process")
     given = event.get("args")
     known: dict[str, Any] = given if isinstance(given, dict) else {}
-    process = processes.setdefault((known.get("hhash"), pid), _Process(pid))
+    key = _Key(str(known.get("hhash")), pid, rank)
+    process = processes.get(key) or processes.setdefault(key, _Process(key))
     process.first, process.last = min(process.first, begin), max(process.last, end)
     if name == "_train.iter" or (kind == "dataloader" and name in ("fetch.iter", "fetch")):
         process.waits.append((begin, end, _whole(known, "count", "step")))
@@ -114,6 +167,8 @@ def _enter(event: dict[str, Any], trace: TraceFile, processes: dict[tuple[Any, i
         process.pauses.append(("evaluate", begin, end))
     elif kind == "checkpoint" and name == "capture":
         process.pauses.append(("checkpoint", begin, end))
+    elif kind in _CALLS and name == "fork":
+        process.forked.add(_whole(known, "ret"))
     else:
         _enter_work(process, event.get("tid"), name, kind, known, begin, end)
 
@@ -143,7 +198,7 @@ def _whole(known: dict[str, Any], *names: str) -> int:
     return -1
 
 
-def _loop(rank: int, process: _Process, origin: int) -> RankLoop:
+def _loop(rank: int, node: int, process: _Process, origin: int) -> RankLoop:
     evaluated = [(begin, end) for name, begin, end in process.pauses if name == "evaluate"]
     waits = [
         wait
@@ -172,7 +227,7 @@ def _loop(rank: int, process: _Process, origin: int) -> RankLoop:
         done[place] = min(int(done[place]), max(begin, int(arrived[place])))
         pauses.append(Pause(name, epochs[place], steps[place], begin - origin, end - origin))
     return RankLoop(
-        rank=rank, node=0, pid=process.pid, begin=process.first - origin, end=process.last - origin,
+        rank=rank, node=node, pid=process.pid, begin=process.first - origin, end=process.last - origin,
         epoch=np.array(epochs, np.int64), step=np.array(steps, np.int64), requested=requested - origin,
         arrived=arrived - origin, done=done - origin, pauses=tuple(pauses),
     )  # fmt: skip
@@ -185,26 +240,55 @@ def _loads(
     facts: dict[str, Any] = {"is_dataloader": True, "num_workers": 0}
     if not workers:
         return [], facts, "the trace has no samples (item, or __getitem__) in it"
-    if len(ranks) > 1:
-        return [], facts, "with several ranks nobody can tell which worker is whose"
-    loop = loops[0]
-    is_inline = all(process is ranks[0] for process in workers)
     batches = {id(process): _batches(process, batch) for process in workers}
     workers = [process for process in workers if batches[id(process)]]
     if not workers:
         return [], facts, "samples have no step; give --batch-size"
-    rows = _in_turn(loop, [process for process in workers if process is not ranks[0]] or [*workers], batches, origin)
-    places = zip(loop.epoch.tolist(), loop.step.tolist(), strict=True)
-    taken = dict(zip(places, loop.arrived.tolist(), strict=True))
-    late = sum(row[6] > taken.get((row[2], row[3]), 1 << 62) for row in rows)
-    if late > (1 - IN_TIME) * len(rows):
-        return [], facts, "batches do not go to workers in turn, so nobody can tell which worker read which"
-    facts["num_workers"] = 0 if is_inline else 1 + max(row[0] for row in rows)
-    facts["batch_size"] = batch or max(row[7] for row in rows)
-    columns: list[Ints] = [np.array(column, np.int64) for column in zip(*rows, strict=True)]
-    worker, pid, epoch, step, begin, read, end, samples, nbytes = columns
-    load = Loads(0, worker * 0 - 1 if is_inline else worker, pid, epoch, step, begin, read, end, samples, nbytes)
-    return [load], facts, ""
+    of_ranks = _whose(ranks, workers)
+    if isinstance(of_ranks, str):
+        return [], facts, of_ranks
+    loads = []
+    for loop, rank, own in zip(loops, ranks, of_ranks, strict=True):
+        if not own:
+            return [], facts, f"rank {loop.rank} has no samples in the trace, and others have"
+        is_inline = len(own) == 1 and own[0] is rank
+        rows = _in_turn(loop, [process for process in own if process is not rank] or own, batches, origin)
+        places = zip(loop.epoch.tolist(), loop.step.tolist(), strict=True)
+        taken = dict(zip(places, loop.arrived.tolist(), strict=True))
+        late = sum(row[6] > taken.get((row[2], row[3]), 1 << 62) for row in rows)
+        if late > (1 - IN_TIME) * len(rows):
+            of = f"batches of rank {loop.rank}" if len(ranks) > 1 else "batches"
+            return [], facts, f"{of} do not go to workers in turn, so nobody can tell which worker read which"
+        workers_of_rank = 0 if is_inline else 1 + max(row[0] for row in rows)
+        facts["num_workers"] = max(facts["num_workers"], workers_of_rank)
+        facts["batch_size"] = batch or max(facts.get("batch_size", 0), *(row[7] for row in rows))
+        columns: list[Ints] = [np.array(column, np.int64) for column in zip(*rows, strict=True)]
+        worker, *others = columns
+        loads.append(Loads(loop.rank, worker * 0 - 1 if is_inline else worker, *others))
+    return loads, facts, ""
+
+
+def _whose(ranks: Sequence[_Process], workers: Sequence[_Process]) -> list[list[_Process]] | str:
+    """Return the workers of each rank, or why they are unknown.
+
+    A rank's own process is its worker if it loads samples. Others belong to the rank that their
+    file is named after, or that forked them.
+    """
+    if len(ranks) == 1:
+        return [[*workers]]
+    numbers = {id(process): number for number, process in enumerate(ranks)}
+    by_file = {process.key.rank: number for number, process in enumerate(ranks) if process.key.rank >= 0}
+    by_fork = {(process.key.host, child): number for number, process in enumerate(ranks) for child in process.forked}
+    own: list[list[_Process]] = [[] for _ in ranks]
+    for worker in workers:
+        number = numbers.get(id(worker), by_file.get(worker.key.rank))
+        if number is None and (number := by_fork.get((worker.key.host, worker.pid))) is None:
+            return (
+                f"nobody can tell whose worker process {worker.pid} is, of {len(ranks)} ranks: no file is named "
+                "trace-RANK-of-RANKS-PID.pfw after it, as DLIO does, and no call of fork is recorded"
+            )
+        own[number].append(worker)
+    return own
 
 
 def _batches(process: _Process, size: int | None) -> list[list[_Item]]:

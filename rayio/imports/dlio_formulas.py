@@ -78,7 +78,7 @@ class Dlio:
     samples_per_second: NDArray[np.float64]
 
 
-def dlio(steps: StepsInSlices, *, batch_size: int, steps_of: Ints, planned: int) -> Dlio:
+def dlio(steps: StepsInSlices, *, batch_size: int, steps_of: Ints, planned: int | np.int64 | Ints) -> Dlio:
     """Return DLIO's metrics of every complete epoch with at least three steps.
 
     A block ends where a checkpoint or an evaluation starts. For a rank and a block, with ``proc = load + compute`` and
@@ -92,11 +92,14 @@ def dlio(steps: StepsInSlices, *, batch_size: int, steps_of: Ints, planned: int)
     Args:
         steps: the completed steps.
         batch_size: samples per batch.
-        steps_of: steps per epoch of each rank with steps.
-        planned: steps per epoch of all ranks.
+        steps_of: steps per epoch of each rank with steps; a column for each epoch if epochs differ.
+        planned: steps per epoch of all ranks; of each epoch if they differ.
     """
     nothing = Dlio(np.empty(0), np.empty(0))
-    if steps.number == 0 or steps_of.min() < 3:
+    if steps.number == 0:
+        return nothing
+    whole = np.where(steps_of.min(axis=0) >= 3, planned, -1)  # of shorter epochs, nothing counts
+    if whole.max() < 0:
         return nothing
     saves = np.zeros(0, np.int64)
     for some in steps.by_slice():
@@ -105,7 +108,7 @@ def dlio(steps: StepsInSlices, *, batch_size: int, steps_of: Ints, planned: int)
     epoch, number, weight, au, throughput = (np.concatenate(column) for column in zip(*blocks, strict=True))
     num_epochs = int(epoch.max()) + 1
     done = np.bincount(epoch, weights=number, minlength=num_epochs)
-    complete = done == planned
+    complete = done == (whole[:num_epochs] if whole.ndim else whole)
     au_sum = np.bincount(epoch, weights=au * weight, minlength=num_epochs)
     throughput_sum = np.bincount(epoch, weights=throughput * weight, minlength=num_epochs)
     return Dlio(au_sum[complete] / len(steps_of), throughput_sum[complete])
@@ -127,7 +130,9 @@ def _blocks(
     seconds = np.where(is_long, total, 1) / 1e9
     au = np.where(is_long, 100 * counted / 1e9 / seconds, 0.0)
     throughput = np.where(is_long, np.maximum(number - 2, 0) / seconds * batch_size, 0.0)
-    return steps.epoch[first], number, number / steps_of[steps.life[first]], au, throughput
+    life, epoch = steps.life[first], steps.epoch[first]
+    of_rank = steps_of[life] if steps_of.ndim == 1 else steps_of[life, epoch]
+    return epoch, number, number / of_rank, au, throughput
 
 
 def _key(steps: Steps) -> Ints:

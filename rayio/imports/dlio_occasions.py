@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rayio.imports.dlio_reading import Reading
-from rayio.imports.dlio_state import TRANSFORMER, is_transformer, put_transformer
+from rayio.imports.dlio_state import FLAT, LAYERED, is_layered, put_layered
 from rayio.scenario.checkpoint import NODE
 from rayio.scenario.dlio_keys import KEYS
 
 #: Numbers of checkpoints without training.
 _WRITES, _READS = "checkpoint.num_checkpoints_write", "checkpoint.num_checkpoints_read"
 _SHIFT, _MODE = "checkpoint.recovery_rank_shift", "checkpoint.mode"
+_PAUSE = "checkpoint.time_between_checkpoints"
 _EVERY = (
     "checkpoint.checkpoint_after_epoch", "checkpoint.epochs_between_checkpoints",
     "checkpoint.steps_between_checkpoints",
@@ -86,23 +87,27 @@ def checkpoint(reading: Reading) -> tuple[str, ...]:
     after, between = _occasions(reading, *_EVERY[:2])
     writers = reading.choice("checkpoint.type", "rank_zero", ("rank_zero", "all_ranks"))
     fsync = reading.flag("checkpoint.fsync")
-    sizes = ("model.model_size_bytes", "model.model_size", "checkpoint.model_size")
-    size_name = next((name for name in sizes if name in reading.given), sizes[0])
+    size_name = next((name for name in FLAT if name in reading.given), FLAT[0])
     size = reading.whole(size_name, 10240)
-    for name in sizes:
+    for name in FLAT:
         if name != size_name:
             reading.unused(name, f"{size_name} is given")
     if not reading.flag("workflow.checkpoint"):
-        for name in (*keys, *TRANSFORMER, "model.type", *sizes):
+        for name in (*keys, *LAYERED, "model.type", *FLAT):
             reading.unused(name, "nothing is saved (workflow.checkpoint)")
         return keys
     is_subset = reading.choice(_MODE, "default", ("default", "subset")) == "subset"
     if reading.flag("checkpoint.rank_sync"):
-        reading.refuse("checkpoint.rank_sync", KEYS["checkpoint.rank_sync"].why)
-    has_layers = is_transformer(reading)
+        if is_alone(reading):
+            reading.unused("checkpoint.rank_sync", "without training ranks meet before each checkpoint")
+        else:
+            reading.refuse("checkpoint.rank_sync", KEYS["checkpoint.rank_sync"].why)
+    has_layers = is_layered(reading)
     if is_subset and not (has_layers and is_alone(reading)):
-        reading.refuse(_MODE, "only of a transformer (model.num_layers) and without training (workflow.train: False)")
-    names: tuple[str, ...] = (_WRITES, _READS, _SHIFT)
+        reading.refuse(
+            _MODE, "only of a state of layers (model.num_layers), and without training (workflow.train: False)"
+        )
+    names: tuple[str, ...] = (_WRITES, _READS, _SHIFT, _PAUSE)
     if is_alone(reading):
         when, due = "checkpoint.phases", _phases(reading)
     else:
@@ -113,12 +118,12 @@ def checkpoint(reading: Reading) -> tuple[str, ...]:
     reading.put(when, due, *names)
     reading.out["checkpoint.path"] = path
     if has_layers:
-        put_transformer(reading, is_subset=is_subset)
+        put_layered(reading, size, size_name, is_subset=is_subset, trains=not is_alone(reading))
     else:
         reading.put("checkpoint.model", {"bytes": size}, size_name)
         reading.put("checkpoint.writers", writers, "checkpoint.type")
-        if size_name == "model.model_size":
-            reading.differs(size_name)
+    if size_name == "model.model_size" and {"checkpoint.model", "checkpoint.model.each_rank"} & {*reading.out}:
+        reading.differs(size_name)
     reading.put("checkpoint.fsync", fsync, "checkpoint.fsync")
     if "checkpoint.fsync" in reading.given and fsync:
         reading.differs("checkpoint.fsync")
@@ -129,7 +134,7 @@ def _every_checkpoint(
     reading: Reading, after: int, between: int, steps: float
 ) -> tuple[Mapping[str, int] | None, tuple[str, ...]]:
     """Return the period of checkpoints while training, None without any, and the keys that it is from."""
-    for name in (_WRITES, _READS, _SHIFT):
+    for name in (_WRITES, _READS, _SHIFT, _PAUSE):
         reading.unused(name, "only without training (workflow.train: False)")
     if steps < 0:
         return _every(reading, after, between, *_EVERY[:2], "saves"), _EVERY[:2]
@@ -143,7 +148,7 @@ def _every_checkpoint(
     return {"steps": often} if often else None, _EVERY[2:]
 
 
-def _phases(reading: Reading) -> Mapping[str, int | str] | None:
+def _phases(reading: Reading) -> Mapping[str, float | str] | None:
     """Return the numbers of checkpoints that are written and read without training."""
     for name in _EVERY:
         reading.unused(name, "without training there are no epochs (workflow.train: False)")
@@ -156,8 +161,10 @@ def _phases(reading: Reading) -> Mapping[str, int | str] | None:
         reading.refuse(_READS, "must be a whole number, at most num_checkpoints_write")
         return None
     reading.out["loader.scaling"] = ("weak", "not in such files: any number of ranks has samples, which are not read")
-    due: dict[str, int | str] = {"writes": int(writes), "reads": max(int(reads), 0)}
+    due: dict[str, float | str] = {"writes": int(writes), "reads": max(int(reads), 0)}
     if reading.flag(_SHIFT):
         reading.differs(_SHIFT)
         due["shift"] = NODE
+    if pause := reading.number(_PAUSE, 0.0, -1):
+        due["pause"] = max(pause, 0.0)
     return due

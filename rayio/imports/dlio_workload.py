@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import posixpath
 
+from rayio.imports.dlio_loader import put_loader
 from rayio.imports.dlio_occasions import checkpoint, evaluate, is_alone
 from rayio.imports.dlio_reading import CREDENTIALS, Reading
 from rayio.imports.dlio_scenario import name_of
-from rayio.imports.dlio_state import TRANSFORMER
+from rayio.imports.dlio_state import LAYERED
 from rayio.imports.hydra import Composed
 from rayio.kinds import FORMATS
 from rayio.scenario.dataset import Dataset
@@ -42,12 +43,12 @@ def read_workload(composed: Composed, name: str) -> Reading:
     reading.put("seed", reading.whole("train.seed", 123), "train.seed")
     _dataset(reading)
     _storage(reading)
-    _loader(reading)
+    put_loader(reading)
     _train(reading)
     evaluate(reading)
     saved = checkpoint(reading)
     _measured(reading)
-    reading.fates((*TRANSFORMER, *CREDENTIALS, *saved))
+    reading.fates((*LAYERED, *CREDENTIALS, *saved))
     return reading
 
 
@@ -194,83 +195,6 @@ def _options(reading: Reading, is_bucket: bool) -> None:
     name = f"{section}.s3_force_path_style"
     if reading.flag(name) and is_bucket:
         reading.put("storage.addressing_style", "path", name)
-
-
-def _loader(reading: Reading) -> None:
-    framework = reading.choice("framework", "tensorflow", ("tensorflow", "pytorch"))
-    name = "reader.data_loader"
-    if str(reading.given.get(name, "")).lower() in ("dali", "native_dali", "synthetic", "none"):
-        reading.refuse(name, "rayio does not emulate this loader; use pytorch or tensorflow")
-        loader = framework
-    else:
-        loader = reading.choice(name, framework, ("pytorch", "tensorflow"))
-    form = reading.out["dataset.format"][0]
-    if "framework" in reading.given and name in reading.given and name not in reading.wrong and loader != framework:
-        reading.refuse(name, f"does not go with framework={framework}, as in DLIO; give both of one framework")
-    elif not reading.flag("workflow.train", default=True):
-        pass  # nothing is read, or refused elsewhere
-    elif loader == "pytorch" and form == "tfrecord" and not {name, "dataset.format"} & reading.wrong:
-        where = next(key for key in ("dataset.format", name, "framework") if key in reading.given)
-        reading.refuse(where, "DLIO's PyTorch loader reads no tfrecord, its default format; give dataset.format")
-    batch = reading.whole("reader.batch_size", 1, 1)
-    reading.put("loader.batch_size", batch, "reader.batch_size")
-    workers = reading.whole("reader.read_threads", 1)
-    reading.put("loader.num_workers", workers, "reader.read_threads")
-    prefetch = reading.whole("reader.prefetch_size", 2)
-    if workers:
-        reading.put(
-            "loader.prefetch_factor", -(-prefetch // workers) or 2, "reader.prefetch_size", "reader.read_threads"
-        )
-    elif "reader.prefetch_size" in reading.given:
-        reading.unused("reader.prefetch_size", "without workers (read_threads) nothing is prefetched")
-    if loader == "tensorflow" and workers > 1:
-        reading.differs("reader.read_threads", "its parallel reads are workers, which take batches in turn")
-    _access(reading, loader, form)
-    _shuffle(reading, loader, form)
-    decode = reading.times("reader.preprocess_time", "reader.preprocess_time_stdev")
-    if decode:
-        reading.put("loader.decode", decode, "reader.preprocess_time", "reader.preprocess_time_stdev")
-    if (threads := reading.whole("reader.computation_threads", 1)) > 1:
-        if decode and loader == "tensorflow":
-            reading.refuse("reader.computation_threads", f"not yet: {threads} threads that prepare samples; use 1")
-        else:
-            reading.unused("reader.computation_threads", "nothing is prepared without preprocess_time")
-
-
-def _access(reading: Reading, loader: str, form: str) -> None:
-    if reading.choice("reader.read_type", "on_demand", ("on_demand", "memory")) == "memory":
-        reading.put("loader.file_access", "in_memory", "reader.read_type")
-        reading.unused("reader.transfer_size", "files are read whole with read_type: memory")
-    elif form == "tfrecord" and "dataset.compression" in reading.out:
-        reading.put("loader.file_access", "whole_file", "dataset.compression")
-        reading.differs("dataset.compression", "compressed files are read whole, not streamed")
-        reading.unused("reader.transfer_size", "compressed files are read whole")
-    elif loader == "tensorflow" and form == "tfrecord":
-        reading.put("loader.file_access", "streamed", "reader.data_loader", "framework", "dataset.format")
-        if size := reading.whole("reader.transfer_size", 0):
-            reading.put("loader.buffer_bytes", size, "reader.transfer_size")
-    else:
-        reading.unused("reader.transfer_size", "only TensorFlow's streams of TFRecord have such a buffer")
-    access = reading.choice("reader.file_access", "multi", ("multi", "shared", "collective"))
-    if access == "multi":
-        reading.given.pop("reader.file_access", None)
-
-
-def _shuffle(reading: Reading, loader: str, form: str) -> None:
-    names = ("reader.file_shuffle", "reader.sample_shuffle")
-    for name in names:
-        if reading.given.get(name) is False:  # YAML's reading of a bare off
-            reading.given[name] = "off"
-    files, samples = (reading.choice(name, "off", ("off", "seed", "random")) != "off" for name in names)
-    is_stream = loader == "tensorflow" and form == "tfrecord"
-    shuffle = "global" if samples and not is_stream else "file" if files else "none"
-    reading.put("loader.shuffle", shuffle, *names)
-    if is_stream and samples:
-        reading.differs(names[1], "not modelled: the first fill of the shuffle buffer, which changes no request")
-    elif loader == "pytorch":
-        for name, is_on in zip(names, (files, samples), strict=True):
-            if is_on:
-                reading.differs(name, "it acts here; in DLIO's PyTorch loader it does nothing")
 
 
 def _train(reading: Reading) -> None:

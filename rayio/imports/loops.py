@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,12 @@ Ints = NDArray[np.int64]
 
 #: Ranks meet at the end of each step if their ends differ by less than this share of a step, in half of the steps.
 TOGETHER = 0.1
+#: Fewer ends of steps, or a smaller difference (ns), tell nothing of the clocks of two hosts.
+FEWEST_ENDS, LEAST_APART_NS = 5, 1_000_000
+
+Of = TypeVar("Of", "RankLoop", "Loads")
+#: The fields of loops and loads that are times.
+_TIMES = ("begin", "end", "requested", "arrived", "done", "read")
 
 
 def no_times() -> Ints:
@@ -150,6 +157,55 @@ def _granted(loop: RankLoop, load: Loads, window: int) -> Ints:
     return np.array(
         [arrived.get((epoch, step - window), first.get(epoch, begin)) for epoch, step, begin in own], np.int64
     )
+
+
+def on_one_clock(
+    loops: Sequence[RankLoop], loads: Sequence[Loads]
+) -> tuple[list[RankLoop], list[Loads], dict[int, int]]:
+    """Return loops and loads on the clock of the first host, and how far the others are ahead of it (ns), by node.
+
+    Clocks of hosts are apart if ranks end each step at times that differ by nearly the same amount, which is more than
+    half of the steps' ends differ from it: ranks that meet end a step together. Hosts without an entry are left alone.
+    """
+    apart: dict[int, int] = {}
+    first = [loop for loop in loops if loop.node == loops[0].node]
+    for node in sorted({loop.node for loop in loops} - {loops[0].node}):
+        mine = [loop for loop in loops if loop.node == node]
+        ends, own = _ends(first), _ends(mine)
+        shared = sorted({*ends} & {*own})
+        if len(shared) < FEWEST_ENDS:
+            continue
+        difference = np.array([own[place] - ends[place] for place in shared])
+        usual = float(np.median(np.diff(np.sort(np.array([ends[place] for place in shared])))))
+        offset = int(np.median(difference))
+        spread = float(np.median(np.abs(difference - offset)))
+        if spread < TOGETHER * usual / 2 and abs(offset) > max(2 * spread, LEAST_APART_NS):
+            apart[node] = offset
+    nodes = {loop.rank: loop.node for loop in loops}
+    moved = [_later(loop, -apart.get(loop.node, 0)) for loop in loops]
+    before = min(0, *(loop.begin for loop in moved), 0)
+    return (
+        [_later(loop, -before) for loop in moved],
+        [_later(load, -apart.get(nodes[load.rank], 0) - before) for load in loads],
+        apart,
+    )
+
+
+def _ends(loops: Sequence[RankLoop]) -> dict[tuple[int, int], int]:
+    """Return the time at which the last of some ranks ended each step."""
+    ends: dict[tuple[int, int], int] = {}
+    for loop in loops:
+        for epoch, step, done in zip(loop.epoch.tolist(), loop.step.tolist(), loop.done.tolist(), strict=True):
+            ends[epoch, step] = max(ends.get((epoch, step), done), done)
+    return ends
+
+
+def _later(times: Of, ns: int) -> Of:
+    """Return loops or loads with all their times ``ns`` later."""
+    changed: dict[str, Any] = {name: getattr(times, name) + ns for name in _TIMES if hasattr(times, name)}
+    if isinstance(times, RankLoop):
+        changed["pauses"] = tuple(replace(each, begin=each.begin + ns, end=each.end + ns) for each in times.pauses)
+    return replace(times, **changed)
 
 
 def with_meetings(loops: Sequence[RankLoop]) -> tuple[list[RankLoop], bool]:

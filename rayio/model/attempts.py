@@ -17,13 +17,14 @@ import numpy as np
 from rayio import seeds
 from rayio.errors import RunError
 from rayio.model.ledger import Tally
-from rayio.model.manifest import Restored
 from rayio.model.plan import Plan
 from rayio.model.plan_parts import Doom
 from rayio.model.workflow import StageTally
 from rayio.place import Start
 from rayio.records.failures import Restart
 from rayio.scenario.failures import ENDING, named
+from rayio.scenario.schedule import place_of
+from rayio.scenario.topology import PerNode, node_of
 from rayio.trace.recorder import Recorder
 from rayio.units import format_seconds
 
@@ -87,12 +88,38 @@ class Resumed:
     cause: str = BROKE_OFF
 
 
-class Saved:
-    """The checkpoints of a run, as ranks report them; ``keep`` is called with each complete one."""
+class Beginning(NamedTuple):
+    """The begin of an attempt (ns) that a failure ended: ranks may have died before their first span."""
 
-    def __init__(self, world_size: int, keep: Callable[[Mark], None] = lambda mark: None) -> None:
+    at: int
+    attempt: int
+    world_size: int
+    ranks_per_node: PerNode
+
+    def record(self, recorder: Recorder) -> None:
+        """Record it for every rank."""
+        for rank in range(self.world_size):
+            writer = recorder.register("rank", str(rank), node_of(rank, self.ranks_per_node))
+            recorder.add(writer, "startup", self.at, self.at, rank=rank, attempt=self.attempt)
+
+
+#: Has the resume file of a run name the checkpoint of a number, if all ranks have passed it: at once if that is needed,
+#: else when a write is due. Returns the numbers that the file names now; None if it cannot be written.
+Book = Callable[[int, bool], Collection[int] | None]
+
+
+class Saved:
+    """The checkpoints of a run, as ranks report them; ``keep`` is called with each complete one.
+
+    ``book`` has the resume file name one; None without such a file.
+    """
+
+    def __init__(
+        self, world_size: int, keep: Callable[[Mark], None] = lambda mark: None, book: Book | None = None
+    ) -> None:
         self.world_size = world_size
         self.keep = keep
+        self.book = book
         #: The newest complete checkpoint.
         self.newest: Mark | None = None
         #: By number: the tallies of ranks that have saved a checkpoint which is not complete.
@@ -152,7 +179,7 @@ class Attempts:
         for place, event in [*self._events.items()]:
             is_past = self.origin + round((event.at or 0.0) * 1e9) < now
             if event.at_step is not None:
-                is_past = divmod(event.at_step, self.first.steps[0]) <= earlier.reached
+                is_past = place_of(event.at_step, self.first.steps) <= earlier.reached
             if is_past:
                 del self._events[place]
         self.plan = self._planned(earlier.mark, earlier.attempt)
@@ -201,13 +228,17 @@ class Attempts:
         return min(deaths, key=lambda death: death.at, default=None)
 
     def record_begin(self, recorder: Recorder) -> None:
-        """Record the begin of an attempt that a failure ended: ranks may have died before their first span."""
-        if self.plan.trace.level == "none":
-            return
-        for rank in range(self.plan.world_size):
-            writer = recorder.register("rank", str(rank), rank // self.plan.cluster.ranks_per_node)
-            attempt = self.plan.start.attempt
-            recorder.add(writer, "startup", self.begin, self.begin, rank=rank, attempt=attempt)
+        """Record the begin of the current attempt, which a failure ended."""
+        if (beginning := self.beginning) is not None:
+            beginning.record(recorder)
+
+    @property
+    def beginning(self) -> Beginning | None:
+        """The begin of the current attempt; None without spans."""
+        plan = self.plan
+        if plan.trace.level == "none":
+            return None
+        return Beginning(self.begin, plan.start.attempt, plan.world_size, plan.cluster.on_nodes)
 
     def check(self, death: Death) -> None:
         """Refuse to survive a death that ends the run.
@@ -279,8 +310,8 @@ class Attempts:
         plan, doomed = continued(self.first, mark, attempt), list[Doom]()
         for place, event in self._events.items():
             if event.at_step is not None:
-                rank = event.number * (plan.cluster.ranks_per_node if event.kind == "node" else 1)
-                doomed.append(Doom(rank, *divmod(event.at_step, plan.steps[0]), place))
+                rank = plan.cluster.ranks_of(event.number)[0] if event.kind == "node" else event.number
+                doomed.append(Doom(rank, *place_of(event.at_step, plan.steps), place))
         return replace(plan, doomed=tuple(doomed))
 
 
@@ -295,7 +326,7 @@ def continued(plan: Plan, mark: Mark | None, attempt: int) -> Plan:
     if mark is None or saved is None:
         return replace(plan, start=plan.start._replace(attempt=attempt))
     epoch, step = saved.schedule.step(mark.number)
-    restored = Restored(epoch, step, saved.request_bytes)
+    restored = saved.restored_at(epoch, step)
     is_last = step + 1 == plan.steps[epoch] and epoch + 1 < len(plan.steps)
     start = Start(epoch + 1, 0, attempt) if is_last else Start(epoch, step + 1, attempt)
     return replace(plan, start=start, checkpointing=replace(saved, restored=restored))

@@ -20,7 +20,7 @@ def _everybody(rank: int, epoch: int, step: int, group: int) -> bool:
     return True
 
 
-def _all(rank: int, step: int) -> int:
+def _all(rank: int, epoch: int, step: int) -> int:
     return ALL
 
 
@@ -28,15 +28,15 @@ class BarrierState:
     """The awaited ranks by step. Arrivals are keyed by rank, so a repeated one never counts twice.
 
     ``parties(epoch, step, group)`` is the number of ranks that meet there; ``meets(rank, epoch, step, group)`` is True
-    for these ranks, because ranks may run out of steps before an epoch ends. ``group(rank, step)`` is the group that a
-    rank meets. ``at_once`` is the most groups that may meet at about the same time.
+    for these ranks, because ranks may run out of steps before an epoch ends. ``group(rank, epoch, step)`` is the group
+    that a rank meets. ``at_once`` is the most groups that may meet at about the same time.
     """
 
     def __init__(
         self,
         parties: Callable[[int, int, int], int],
         meets: Callable[[int, int, int, int], bool] = _everybody,
-        group: Callable[[int, int], int] = _all,
+        group: Callable[[int, int, int], int] = _all,
         at_once: int = 1,
     ) -> None:
         self.parties = parties
@@ -73,7 +73,7 @@ class BarrierState:
             self.deadlines.clear()
             self._awaited.clear()
             self.released.clear()
-        here = (epoch, step, self.group(rank, step))
+        here = (epoch, step, self.group(rank, epoch, step))
         if here in self.released:
             return {here: self.released[here]}
         arrived = self.deadlines.get(here)
@@ -98,19 +98,19 @@ class BarrierState:
         return out
 
 
-def at_once(future: Future, latest: int, group: int) -> None:
+def at_once(future: Future, latest: int, meeting: Step) -> None:
     """Wake the waiters."""
     future.set_result(latest)
 
 
 class Barrier:
-    """The waiting around a :class:`BarrierState`, for any kernel; ``answer`` passes a group's latest deadline on."""
+    """The waiting around a :class:`BarrierState`, for any kernel; ``answer`` passes a meeting's latest deadline on."""
 
     def __init__(
         self,
         kernel: Kernel,
         state: BarrierState,
-        answer: Callable[[Future, int, int], None] = at_once,
+        answer: Callable[[Future, int, Step], None] = at_once,
     ) -> None:
         self.kernel = kernel
         self.state = state
@@ -120,14 +120,14 @@ class Barrier:
     def announce(self, rank: int, epoch: int, step: int, attempt: int, deadline: int) -> Future:
         """Announce that ``rank`` ends its step at ``deadline`` (ns); the future has the step's latest deadline."""
         released = self.state.arrive(rank, epoch, step, attempt, deadline)
-        here = (epoch, step, self.state.group(rank, step))
+        here = (epoch, step, self.state.group(rank, epoch, step))
         for key, latest in released.items():
             if key != here and (waiting := self._waiting.pop(key, None)) is not None:
-                self._answer(waiting, latest, key[2])
+                self._answer(waiting, latest, key)
         future = self._waiting.get(here)
         if future is None:
             future = self._waiting[here] = self.kernel.future(f"the other ranks at epoch {epoch}, step {step}")
         if here in released:
             del self._waiting[here]
-            self._answer(future, released[here], here[2])
+            self._answer(future, released[here], here)
         return future

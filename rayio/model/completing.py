@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Protocol
 
 from rayio.model.env import Env
 from rayio.model.kernel import Future
-from rayio.model.manifest import Manifest, remove, search
+from rayio.model.manifest import NAME, Manifest, needed, remove, search
 from rayio.model.saving import Checkpointing
 from rayio.place import Where, checkpoint_place
+from rayio.storage.stores.opening import Store
+
+#: Time between two looks at the run's resume file (ns).
+PAUSE_NS = 20_000_000
 
 
 class Complete(Protocol):
@@ -22,6 +26,13 @@ class Complete(Protocol):
         """Return when the manifest is there."""
 
 
+class Booked(Protocol):
+    """A function that has the run's resume file name a checkpoint: see ``rayio.model.attempts.Book``."""
+
+    def __call__(self, number: int, is_needed: bool, /) -> Awaitable[Collection[int] | None]:
+        """Return the numbers that they name."""
+
+
 class Completion:
     """The durable files of a run's checkpoints, counted by the writer that writes their manifests.
 
@@ -29,8 +40,9 @@ class Completion:
     a writer that was started again knows soon what its predecessor knew, and nobody waits for a report.
     """
 
-    def __init__(self, env: Env, checkpointing: Checkpointing, run: str, complete: Complete) -> None:
+    def __init__(self, env: Env, checkpointing: Checkpointing, run: str, complete: Complete, booked: Booked) -> None:
         self.env = env
+        self._booked = booked
         self.checkpointing = checkpointing
         self.run = run
         self._write = complete
@@ -39,13 +51,11 @@ class Completion:
         self._begun: set[str] = set()
         self._complete: set[str] = set()
         self._last: Future | None = None
-        #: Complete checkpoints, the oldest first; None until the first one must be removed.
+        #: Complete checkpoints, the oldest first (None: not looked for), and those that follow them.
         self._kept: list[Manifest] | None = None
+        self._new: list[Manifest] = []
+        self._is_retiring = False
         self._attempt = 0
-
-    @cached_property
-    def _files(self) -> Mapping[str, int]:
-        return self.checkpointing.files
 
     @cached_property
     def _num_parts(self) -> int:
@@ -59,6 +69,8 @@ class Completion:
             self._attempt = at.attempt
             for known in (self._durable, self._begun, self._complete):
                 known.clear()
+            self._kept = None  # some are withdrawn
+            self._new.clear()
         for folder, names in durable.items():
             if folder in self._begun:
                 continue
@@ -70,22 +82,59 @@ class Completion:
                 await self._finish(folder, at)
         return [folder for folder in durable if folder in self._complete]
 
-    async def _retire(self, newest: Manifest) -> None:
-        """Remove the oldest complete checkpoints beyond those to be kept; the newest one stays."""
-        store, keep = self.env.store, self.checkpointing.keep
-        if store is None or keep is None:
+    async def _settle(self, newest: Manifest) -> None:
+        """Have the run's resume file name a complete checkpoint, then remove the oldest ones beyond those to be kept.
+
+        One that the resume file names stays, so that a run that is killed at any time can be resumed from it. The
+        caller that is here first does it for those that come meanwhile.
+        """
+        store, saved = self.env.store, self.checkpointing
+        if store is None or saved.phases is not None:
             return
+        if saved.keep is None:
+            await self._booked(saved.number_of(newest.epoch, newest.step), False)
+            return
+        self._new.append(newest)
+        if self._is_retiring:
+            return
+        self._is_retiring = True
+        try:
+            while older := await self._surplus(store, saved.keep):
+                stays = [manifest for manifest in self._kept or () if manifest not in older]
+                named = await self._booked(saved.number_of(stays[-1].epoch, stays[-1].step), True)
+                if named is None:  # they cannot be written: everything stays
+                    return
+                ours = [known for known in stays if known.run == saved.run]
+                books = [known for known in ours if saved.number_of(known.epoch, known.step) in named]
+                if not await self.env.kernel.threaded(partial(_are_any, store, books)):
+                    await self.env.kernel.sleep_until(self.env.kernel.now() + PAUSE_NS)
+                    continue
+                for manifest in older[::-1]:  # an increment before what it is an increment since
+                    self._kept = None if self._kept is None else [m for m in self._kept if m is not manifest]
+                    await self.env.kernel.threaded(partial(remove, store, manifest))
+        finally:
+            self._is_retiring = False
+
+    async def _surplus(self, store: Store, keep: int) -> list[Manifest]:
+        """Return the complete checkpoints beyond those to be kept, the oldest first."""
         if self._kept is None:
             there = (await self.env.kernel.threaded(partial(search, store))).complete
-            self._kept = [manifest for manifest in reversed(there) if manifest.folder != newest.folder]
-        self._kept = [*(manifest for manifest in self._kept if manifest.folder != newest.folder), newest]
-        older = self._kept[: max(0, len(self._kept) - keep)]
-        for manifest in older:
-            # ranks may be writing after later steps than the newest checkpoint's, in place of an earlier run's
-            place = manifest.epoch, manifest.step
-            if place < (newest.epoch, newest.step) or not self.checkpointing.may_write(*place):
-                self._kept.remove(manifest)
-                await self.env.kernel.threaded(partial(remove, store, manifest))
+            self._kept = [*reversed(there)]
+        folders = {manifest.folder for manifest in self._new}
+        self._kept = [*(manifest for manifest in self._kept if manifest.folder not in folders), *self._new]
+        self._new.clear()
+        newest, stay = self._kept[-1] if self._kept else None, needed(self._kept, keep)
+        # ranks may be writing after later steps than the newest checkpoint's, in place of an earlier run's
+        return [
+            manifest
+            for manifest in self._kept
+            if manifest.folder not in stay
+            and (
+                newest is None
+                or (place := (manifest.epoch, manifest.step)) < (newest.epoch, newest.step)
+                or not self.checkpointing.may_write(*place)
+            )
+        ]
 
     async def _finish(self, folder: str, at: Where) -> None:
         """Write a manifest, after earlier ones."""
@@ -97,10 +146,16 @@ class Completion:
             place = checkpoint_place(folder)
             assert place is not None
             now = 0 if env.store is None else env.kernel.now()  # a model's manifest has the same size at any time
-            manifest = self.checkpointing.manifest(place, self.run, at.attempt, now, self._files)
+            run = self.run if env.store is None else self.checkpointing.run
+            manifest = self.checkpointing.manifest(place, run, at.attempt, now)
             index = self.checkpointing.index
             await self._write(env, manifest, index, Where(0, *place, at.attempt), fsync=self.checkpointing.fsync)
             self._complete.add(folder)
-            await self._retire(manifest)
         finally:
             mine.set_result(None)
+        await self._settle(manifest)
+
+
+def _are_any(store: Store, manifests: Sequence[Manifest]) -> bool:
+    """Return True if one of some checkpoints is complete: a rank that begins again removes manifests."""
+    return any(store.size(f"{manifest.folder}/{NAME}") is not None for manifest in manifests)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
@@ -60,11 +61,27 @@ class ProcessCpu(NamedTuple):
     children: tuple[ProcessCpu, ...] = ()
 
 
+class Starts:
+    """CPU time of this process in which loaders start: imports and new processes. No batch takes it."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Count the CPU time that this thread uses meanwhile."""
+        began = time.thread_time()
+        try:
+            yield
+        finally:
+            self.seconds += time.thread_time() - began
+
+
 class Stopwatch:
     """A measurement of this process's CPU time from its first work on.
 
-    With a node's name it includes the parent's, on Ray the node's raylet. The spinning of a ``punctual`` role and
-    ``burnt`` compute are excluded; ``children`` returns other processes that this one speaks for.
+    With a node's name it includes the parent's, on Ray the node's raylet. Excluded are the spinning of a ``punctual``
+    role and ``aside``, seconds that no batch takes. ``children`` returns other processes that this one speaks for.
     """
 
     def __init__(
@@ -74,11 +91,11 @@ class Stopwatch:
         reads: StageCpu | None = None,
         decodes: StageCpu | None = None,
         punctual: Punctual | None = None,
-        burnt: Callable[[], float] = lambda: 0.0,
+        aside: Callable[[], float] = lambda: 0.0,
         children: Callable[[], Iterable[ProcessCpu]] = tuple,
     ) -> None:
         self.role = role
-        self._punctual, self._burnt, self._children = punctual, burnt, children
+        self._punctual, self._aside, self._children = punctual, aside, children
         self.node = node
         self.reads, self.decodes = reads or StageCpu(), decodes or StageCpu()
         self._since: tuple[float, float, float | None] | None = None
@@ -89,7 +106,7 @@ class Stopwatch:
             self._since = self._now()
 
     def _now(self) -> tuple[float, float, float | None]:
-        awake = self._burnt() + (0.0 if self._punctual is None else self._punctual.awake_ns / 1e9)
+        awake = self._aside() + (0.0 if self._punctual is None else self._punctual.awake_ns / 1e9)
         return time.process_time() - awake, time.monotonic(), cpu_seconds_of(os.getppid()) if self.node else None
 
     def read(self) -> ProcessCpu | None:

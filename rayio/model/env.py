@@ -143,12 +143,12 @@ class Env(StageEnv):
         return end
 
     async def compute(
-        self, name: str, cores: Cores, seconds: float, at: Where, *, lane: int = 0, slept: float = 0.0
+        self, name: str, cores: Cores, seconds: Sequence[float], at: Where, *, lane: int = 0, slept: float = 0.0
     ) -> None:
-        """Emulate work of ``seconds`` of CPU, which takes longer if other work shares the cores; then sleep."""
+        """Emulate work of ``seconds`` of CPU of each thread, longer if other work shares the cores; then sleep."""
         start = self.kernel.now()
         before, self.doing = self.doing, (name, start, at, None)
-        await cores.work(seconds)
+        await cores.work_together(seconds)
         if slept > 0:
             await self.kernel.sleep_until(self.kernel.now() + round(slept * 1e9))
         self.doing = before
@@ -158,11 +158,14 @@ class Env(StageEnv):
         """Use ``seconds`` of CPU: of modelled cores, or of the kernel's."""
         await (self.kernel.burn(seconds) if self.cores is None else self.cores.work(seconds))
 
-    async def work(self, name: str, function: Callable[[], int], at: Where, *, lane: int = 0) -> None:
-        """Call ``function`` in a thread; the span has the bytes that it returns."""
+    async def work(self, name: str, functions: Sequence[Callable[[], int]], at: Where, *, lane: int = 0) -> None:
+        """Call each function in a thread; the span has the bytes that they return."""
         start = self.kernel.now()
         before, self.doing = self.doing, (name, start, at, None)
-        nbytes = await self.kernel.threaded(function)
+        if len(functions) == 1:  # a kernel without a loop has no others
+            nbytes = await self.kernel.threaded(functions[0])
+        else:
+            nbytes = sum(await self.kernel.gather(*(self.kernel.threaded(function) for function in functions)))
         self.doing = before
         self.span(name, start, self.kernel.now(), at, lane=lane, nbytes=nbytes)
 
@@ -258,6 +261,17 @@ class Env(StageEnv):
         self.doing = None
         if (end := self.kernel.now()) > start:
             self.span("sync", start, end, Where(at.rank, attempt=at.attempt))
+
+    async def broadcast(self, seconds: float, at: Where) -> None:
+        """Meet all ranks, then wait while rank 0 sends them a restored state: ``broadcast``, inside ``restore``."""
+        assert self.barrier is not None
+        start = self.kernel.now()
+        self.doing = ("broadcast", start, at, None)
+        sent = await self.barrier.announce(at, start)
+        end = sent + round(seconds * 1e9)
+        self.doing = ("broadcast", sent, at, end)
+        await self.kernel.sleep_until(end)
+        self.span("broadcast", sent, end, Where(at.rank, attempt=at.attempt), lane=1)
 
     async def pause(self, name: str, seconds: float, at: Where, *, nbytes: int = 0) -> None:
         """Spend ``seconds`` of a step on something else than its compute; the excess is overhead."""

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 from rayio.model.kernel import Kernel
 from rayio.model.ledger import Tally
 from rayio.model.savers import Raw, Saver
+from rayio.model.stamp import Stamp
 from rayio.place import Where, checkpoint_place
 from rayio.storage.base import Requests, Served, Storage
 from rayio.storage.itemise import Samples
@@ -33,6 +34,10 @@ class Shard(NamedTuple):
     writer: int
     #: Bytes after which the content of a file that is read repeats; 0 in one that is written.
     period: int = 0
+    #: The run that wrote it, or writes it.
+    run: str = ""
+    #: The share of the state that its checkpoint has.
+    fraction: float = 1.0
 
     def saved_at(self, at: Where) -> Where:
         """Return a rank's place with the epoch and step of the file's checkpoint.
@@ -139,7 +144,9 @@ class CheckpointEnv:
         sizes = sizes_of_writes(shard.num_bytes, shard.request_bytes)
         requests = Requests((shard.writer, LOADING, max(at.step, 0)), 1, sizes, known_bytes=shard.num_bytes)
         try:
-            loading = self.saver.loading(shard.path, shard.num_bytes, shard.request_bytes, shard.period, self.index)
+            loading = self.saver.loading(
+                shard.path, shard.num_bytes, shard.request_bytes, shard.period, self.index, Stamp(shard.run, shard.path)
+            )
             served = await self.storage.read(requests, loading)
         except Exception as error:
             self.span("load", start, self.kernel.now(), at, status="error")
@@ -186,14 +193,23 @@ class CheckpointEnv:
         self.span("checkpoint", start, self.kernel.now(), at, nbytes=nbytes, requests=requests)
         self._written_are(shards, at)
 
-    async def restore(self, shards: Sequence[Shard], at: Where) -> list[Served[None]]:
+    async def broadcast(self, seconds: float, at: Where) -> None:
+        """Wait until rank 0 has sent a restored state to all ranks."""
+        raise NotImplementedError
+
+    async def restore(
+        self, shards: Sequence[Shard], at: Where, broadcast: tuple[float, Where] | None = None
+    ) -> list[Served[None]]:
         """Read every shard in parallel and wait until all are verified: the rank's ``restore``, in no step.
 
-        ``at`` has the place of the checkpoint.
+        ``at`` has the place of the checkpoint. ``broadcast`` has the time in which rank 0 sends the state to all ranks,
+        and the place where they meet before; it is part of the ``restore``.
         """
         start = self.kernel.now()
         self.doing = ("restore", start, at, None)
         served = await self.kernel.gather(*(self.writers[shard.writer].read(shard, at) for shard in shards))
+        if broadcast is not None:
+            await self.broadcast(*broadcast)
         self.doing = None
         nbytes, requests = sum(s.nbytes for s in served), sum(s.requests for s in served)
         here = Where(at.rank, attempt=at.attempt)

@@ -33,7 +33,7 @@ class StageEnv(CheckpointEnv):
         """
         sizes = sizes_of_writes(file.num_bytes, file.request_bytes)
         requests = Requests(address, 1, sizes, known_bytes=file.num_bytes)
-        loading = verified(file.path, file.num_bytes, file.request_bytes, file.period, REMEDY)
+        loading = verified(file.path, file.num_bytes, file.request_bytes, file.period, remedy=REMEDY)
         start = self.kernel.now()
         served = await self._moved("stage_read", file, storage.read(requests, loading), at)
         end = self.kernel.now()

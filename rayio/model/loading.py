@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from rayio.data.formats.reads import place_of
 from rayio.data.layout import Batch
 from rayio.data.sampler import Block, Sampler, sample_digest
 from rayio.model.cpu_account import StageCpu
+from rayio.model.decode_threads import runs, shares
 from rayio.model.phases import Phased
 from rayio.model.queue import Delivery
 from rayio.place import Where
@@ -112,6 +113,7 @@ class Loading:
         named: Phased[str] | None = None,
         modelled_work: Work | None = None,
         decoding: Work | None = None,
+        threads: int = 1,
         gap: Phased[int] | None = None,
         ahead: bool = False,
     ) -> None:
@@ -129,6 +131,8 @@ class Loading:
         self.modelled_work = modelled_work
         #: Real decode work in place of a sleep.
         self.decoding = decoding
+        #: Threads that decode the samples of a batch.
+        self.threads = threads
         #: True if bytes travel to the rank, not only their number.
         self.payload = payload
         self.modelled = modelled
@@ -163,15 +167,28 @@ class Loading:
         requests, after = self.access.requests(files, batch, before)
         return joined(requests, self.gap.of(batch.epoch)), after
 
+    def decode_shares(self, block: Block, row: int) -> list[float]:
+        """Return the seconds of modelled decode work of each thread."""
+        work = self.modelled_work
+        assert work is not None
+        if self.threads == 1:
+            return [work.seconds(block.batch_size, block.step_bytes[row])]
+        return shares([work.seconds(1, nbytes) for nbytes in block.nbytes[row].tolist()], self.threads)
+
     def decode_seconds(self, at: Where, block: Block, row: int) -> float:
-        """Return the sum of a batch's decode times, each drawn at the address of the sample's place in the epoch."""
+        """Return the time of decoding a batch: each sample's is drawn at the address of its place in the epoch."""
         if self.modelled_work is not None:
-            return self.modelled_work.seconds(block.batch_size, block.step_bytes[row])
+            return max(self.decode_shares(block, row), default=0.0)
+        if self.decode_each is not None:
+            return self.decode_each * -(-block.batch_size // self.threads)
         if block.decode_seconds is None:
             steps = at.step - row + np.arange(len(block.samples), dtype=np.int64)
             index = steps[:, np.newaxis] * self.samplers.of(at.epoch).batch_size + np.arange(block.batch_size)
             drawn = self.decode.draw(seeds.key(self.seed, "decode", at.rank, at.epoch), index)
-            block.decode_seconds = drawn.sum(axis=1).tolist()
+            if self.threads == 1:
+                block.decode_seconds = drawn.sum(axis=1).tolist()
+            else:
+                block.decode_seconds = [shares(each, self.threads)[0] for each in drawn.tolist()]
         return block.decode_seconds[row]
 
 
@@ -198,8 +215,9 @@ class Load:
     after: Any = None
     planned_before: Any = None
     planned_after: Any = None
-    #: CPU time of the reader's thread for the real read (s).
+    #: CPU time of the reader's thread for the real read, and of each thread for decoding (s).
     cpu_seconds: float = 0.0
+    decoded: list[float] = field(default_factory=list)
 
     @property
     def files(self) -> Files:
@@ -309,15 +327,18 @@ class Load:
     @property
     def decode_seconds(self) -> float:
         """Return the decode time in seconds."""
-        each, block = self.loading.decode_each, self.block
-        if each is not None:
-            return each * block.batch_size
-        return self.loading.decode_seconds(self.at, block, self.row)
+        return self.loading.decode_seconds(self.at, self.block, self.row)
+
+    @property
+    def decode_shares(self) -> list[float]:
+        """Return the seconds of modelled decode work of each thread."""
+        return self.loading.decode_shares(self.block, self.row)
 
     def from_files(self, opener: Opener) -> Loaded:
         """Read and verify the batch; samples are in one buffer, collated as read."""
         nbytes = self.block.step_bytes[self.row]
-        buffer, began = self.loading.buffers.lend(nbytes), time.thread_time_ns()
+        began = time.thread_time_ns()
+        buffer = self.loading.buffers.lend(nbytes)  # PyTorch's shared memory is filled with zeros here
         ids, self.after = self.loading.access.read(self.files, opener, self.batch, buffer, self.before)
         self.cpu_seconds = (time.thread_time_ns() - began) / 1e9
         return buffer, ids
@@ -327,18 +348,27 @@ class Load:
         seconds = self.cpu_seconds + helped
         self.loading.read_cpu.add(self.block.batch_size, self.block.step_bytes[self.row], seconds)
 
-    def decode(self, loaded: Loaded) -> int:
-        """Decode the batch for real; return the bytes of output."""
+    def decodings(self, loaded: Loaded) -> list[Callable[[], int]]:
+        """Return the calls that decode the batch for real, one for each thread; they return the bytes of output."""
+        sizes = self.block.nbytes[self.row]
+        each = runs(sizes, self.loading.threads) if self.loading.threads > 1 else [(0, len(sizes))]
+        return [partial(self._decode, loaded[0], sizes, first, last) for first, last in each]
+
+    def _decode(self, samples: NDArray[np.uint8], sizes: NDArray[np.int64], first: int, last: int) -> int:
         assert self.loading.decoding is not None
         began = time.thread_time_ns()
+        start, end = int(sizes[:first].sum()), int(sizes[:last].sum())
         try:
-            nbytes = self.loading.decoding(loaded[0], self.block.nbytes[self.row])
+            nbytes = self.loading.decoding(samples[start:end], sizes[first:last])
         except UndecodableError as error:
-            place = place_of(self.files.layout, self.batch, error.number)
+            place = place_of(self.files.layout, self.batch, first + error.number)
             raise place.error(f"cannot be decoded: {error.reason}") from error
-        seconds = (time.thread_time_ns() - began) / 1e9
-        self.loading.decode_cpu.add(self.block.batch_size, self.block.step_bytes[self.row], seconds)
+        self.decoded.append((time.thread_time_ns() - began) / 1e9)
         return nbytes
+
+    def count_decoding(self) -> None:
+        """Record the CPU time of decoding, of all threads."""
+        self.loading.decode_cpu.add(self.block.batch_size, self.block.step_bytes[self.row], sum(self.decoded))
 
     def delivery(self, loaded: Loaded | None, worker: int, moved: Moved | None = None, skipped: int = 0) -> Delivery:
         """Return the delivery of a read batch with the source of its bytes; the digest includes ``skipped`` samples.

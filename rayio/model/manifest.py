@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from rayio.errors import DataError, StorageError
 from rayio.files import parse_json
@@ -15,7 +16,7 @@ from rayio.storage.stores.opening import Store
 from rayio.units import format_bytes
 
 NAME = "rayio-checkpoint.json"
-VERSION = 1
+VERSION = 2
 #: The largest manifest that is read: one with a million files is smaller.
 MOST_BYTES = 64 << 20
 #: Passed-over checkpoints that a note names.
@@ -50,6 +51,10 @@ class Manifest:
     #: Bytes of a write request: the content of a file repeats after that many.
     request_bytes: int
     files: Mapping[str, int]
+    #: The folder of the checkpoint since which this one has the changes; empty for a full one.
+    base: str = ""
+    #: The share of the state that it has.
+    fraction: float = 1.0
 
     @property
     def folder(self) -> str:
@@ -61,14 +66,35 @@ class Manifest:
         return (json.dumps({"version": VERSION} | asdict(self), indent=1) + "\n").encode()
 
 
+class Link(NamedTuple):
+    """A checkpoint that a restore reads, and the share of the state in it: all of it first, then each increment."""
+
+    epoch: int
+    step: int
+    fraction: float = 1.0
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder."""
+        return checkpoint_folder(self.epoch, self.step)
+
+
 @dataclass(frozen=True, slots=True)
 class Restored:
     """The complete checkpoint that a run begins with."""
 
     epoch: int
     step: int
-    #: See :attr:`Manifest.request_bytes`.
+    #: See :attr:`Manifest.request_bytes` and :attr:`Manifest.run`.
     request_bytes: int
+    run: str = ""
+    #: What is read, in order, if it is an increment.
+    links: tuple[Link, ...] = ()
+
+    @property
+    def chain(self) -> tuple[Link, ...]:
+        """The checkpoints that are read, in order."""
+        return self.links or (Link(self.epoch, self.step),)
 
     @property
     def folder(self) -> str:
@@ -139,6 +165,8 @@ def parse(content: bytes) -> Manifest:
                 is_right = type(value) is int and 0 <= value < 1 << 63
             case "str":
                 is_right = isinstance(value, str)
+            case "float":
+                is_right = type(value) in (int, float) and 0 < value <= 1
             case _:
                 is_right = isinstance(value, dict)
         if not is_right:
@@ -146,6 +174,8 @@ def parse(content: bytes) -> Manifest:
     manifest = Manifest(**{field.name: entries[field.name] for field in fields(Manifest)})
     if not manifest.files or not manifest.request_bytes:
         raise ValueError("it names no files" if not manifest.files else "request_bytes has a wrong value")
+    if manifest.base and (checkpoint_place(manifest.base) or (math.inf,)) >= (manifest.epoch, manifest.step):
+        raise ValueError("base is no earlier checkpoint")
     for name, size in manifest.files.items():
         if type(size) is not int or not 0 <= size < 1 << 63 or not name or "/" in name or name in (".", "..", NAME):
             raise ValueError("files has a wrong entry")
@@ -184,9 +214,45 @@ def search(store: Store) -> Search:
         except DataError as error:
             passed[folder] = str(error)
     complete.sort(key=lambda manifest: (manifest.saved_ns, manifest.folder), reverse=True)
-    while complete and (why := missing(store, complete[0])):
-        passed[complete.pop(0).folder] = why
+    while complete:
+        try:
+            chain(store, complete[0])
+            break
+        except DataError as error:
+            passed[complete.pop(0).folder] = str(error)
     return Search(complete, passed)
+
+
+def chain(store: Store, newest: Manifest) -> list[Manifest]:
+    """Return the checkpoints that a restore of one reads, the full one first; the files of all are there.
+
+    Raises:
+        DataError: one is missing or damaged, or was written again since; the message is the reason alone.
+    """
+    links = [newest]
+    if why := missing(store, newest):
+        raise DataError(why)
+    while base := (last := links[-1]).base:
+        try:
+            links.append(read(store, base))
+        except DataError as error:
+            raise DataError(f"it needs {base}: {error}") from None
+        if links[-1].run != newest.run or links[-1].attempt > last.attempt:
+            raise DataError(f"it needs {base}, which was replaced since")
+        if why := missing(store, links[-1]):
+            raise DataError(f"it needs {base}: {why}")
+    return links[::-1]
+
+
+def needed(kept: Sequence[Manifest], newest: int) -> set[str]:
+    """Return the folders of the last ``newest`` complete checkpoints, and of all that these are increments since."""
+    by_folder, folders = {manifest.folder: manifest for manifest in kept}, set[str]()
+    for manifest in kept[max(0, len(kept) - newest) :]:
+        link: Manifest | None = manifest
+        while link is not None and link.folder not in folders:
+            folders.add(link.folder)
+            link = by_folder.get(link.base)
+    return folders
 
 
 def remove(store: Store, manifest: Manifest) -> None:
@@ -224,8 +290,12 @@ def check(manifest: Manifest, identity: Identity, files: Mapping[str, int]) -> N
         raise DataError(f"a checkpoint of another layout: it has {there}, the run's {here}")
 
 
-def chosen(store: Store, wanted: str, identity: Identity, files: Mapping[str, int]) -> tuple[Restored, list[str]]:
+def chosen(
+    store: Store, wanted: str, identity: Identity, files: Callable[[float], Mapping[str, int]]
+) -> tuple[Restored, list[str]]:
     """Return the checkpoint to restore, and notes; ``wanted`` is ``newest`` or the name of a checkpoint's folder.
+
+    ``files`` are those that the run would write of a share of its state.
 
     Raises:
         DataError: there is no complete one, or one with another model or layout; the message is one line.
@@ -246,18 +316,20 @@ def chosen(store: Store, wanted: str, identity: Identity, files: Mapping[str, in
         notes = []
         try:
             manifest = read(store, wanted)
-            if why := missing(store, manifest):
-                raise DataError(why)
+            chain(store, manifest)
         except DataError as error:
             raise DataError(f"{key}: {store.full(wanted)}: {error}; choose a complete checkpoint, or newest") from None
+    links = chain(store, manifest)
     try:
-        check(manifest, identity, files)
+        for link in links:
+            check(link, identity, files(link.fraction))
     except DataError as error:
         raise DataError(
             f"{key}: {store.full(manifest.folder)} is {error}; choose another checkpoint.path, or the scenario that "
             "saved it"
         ) from None
-    return Restored(manifest.epoch, manifest.step, manifest.request_bytes), notes
+    read_back = tuple(Link(link.epoch, link.step, link.fraction) for link in links)
+    return Restored(manifest.epoch, manifest.step, manifest.request_bytes, manifest.run, read_back), notes
 
 
 def _shown(value: Any) -> str:

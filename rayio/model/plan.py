@@ -33,6 +33,7 @@ from rayio.scenario.costs import Costs
 from rayio.scenario.decode import Work
 from rayio.scenario.failures import Failures
 from rayio.scenario.meetings import ALL, Meetings
+from rayio.scenario.schedule import in_epoch
 from rayio.scenario.storage import StorageParameters
 from rayio.scenario.trace import Trace
 from rayio.scenario.turns import BY_FILE
@@ -99,7 +100,7 @@ class Plan:
     @cached_property
     def steps(self) -> tuple[int, ...]:
         """Steps in each epoch of every rank; without ``drop_last``, of the ranks with the most."""
-        return (self._sampler.num_steps,) * self.training_phase.epochs
+        return tuple(map(self._sampler.most_steps, range(self.training_phase.epochs)))
 
     def steps_of(self, rank: int) -> tuple[int, ...]:
         """Return the steps of one rank in each epoch."""
@@ -127,7 +128,7 @@ class Plan:
 
     def node_of_rank(self, rank: int) -> int:
         """Return the node of a rank, its queue and its barrier call."""
-        return rank // self.cluster.ranks_per_node
+        return self.cluster.node_of(rank)
 
     def node_of_reader(self, rank: int, worker: int) -> int:
         """Return the node of a reader: its rank's, or the next in turn over all nodes, or over those of readers.
@@ -177,8 +178,8 @@ class Plan:
 
     def meets(self, rank: int, epoch: int, step: int, group: int = ALL) -> bool:
         """Return True if a rank meets a group at a step."""
-        has_step = step < self.meetings.steps or step < self._sampler.steps(epoch, rank)
-        return has_step and self.meetings.group(rank, step) == group
+        has_step = step < in_epoch(self.meetings.steps, epoch) or step < self._sampler.steps(epoch, rank)
+        return has_step and self.meetings.group(rank, epoch, step) == group
 
     @property
     def layout(self) -> Layout:
@@ -255,6 +256,7 @@ class Plan:
             named=self._named if any(layer.needs_files for layer in self.layers) else None,
             modelled_work=work if self.modelled else None,
             decoding=None if self.modelled else work,
+            threads=self.loader.decode_threads,
             gap=self.gap(root),
             ahead=self.loader.io_depth > 1,
         )
@@ -280,7 +282,7 @@ class Plan:
     def queue(self, rank: int, *, evaluating: bool = False) -> QueueSpec:
         """Return the parameters of a rank's queue; evaluation has another: each half of the window if both are open."""
         loader, bound = self.loader, self.max_bytes_in_flight
-        shared_by = self.cluster.ranks_per_node
+        shared_by = len(self.cluster.ranks_of(self.node_of_rank(rank)))
         if self.evaluation is not None and self.evaluation.is_amid_epochs:
             shared_by *= 2
         return QueueSpec(
@@ -367,9 +369,10 @@ class Plan:
         tallies = self.tallies()
         for tally in tallies:
             for sampler, epochs, first in self._planned_epochs(tally.rank):
-                steps, samples = sampler.left(0, tally.rank, first)  # equal in every epoch
-                tally.steps += len(epochs) * steps
-                tally.samples += len(epochs) * samples
+                times, alike = (len(epochs), epochs[:1]) if sampler.has_equal_epochs else (1, epochs)
+                for steps, samples in (sampler.left(epoch, tally.rank, first) for epoch in alike):
+                    tally.steps += times * steps
+                    tally.samples += times * samples
         return tallies
 
     def _planned_epochs(self, rank: int) -> Iterator[tuple[Sampler, range, int]]:

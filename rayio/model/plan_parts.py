@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from rayio.data.sampler import Sampler
-from rayio.model.schedule import Schedule
 from rayio.model.training import ComputeTimes
 from rayio.scenario.decode import Work
 from rayio.scenario.pace import USUAL, Pace
+from rayio.scenario.schedule import Schedule
 from rayio.scenario.workers import Autoscaled
 from rayio.schema.fields import Section
 from rayio.seeds import Draws
@@ -75,8 +75,15 @@ class LoaderSpec:
     queue: Literal["actor", "in_rank"]
     #: Decode times of samples, or real work.
     decode: Draws | Work
+    #: Threads of a reader that decode a batch.
+    decode_threads: int
     payload: bool
     #: Bound on the bytes that the queues of one node may have leased or ready; the engine sets auto.
     max_bytes_in_flight: int | Literal["auto"]
-    #: Expected bytes of the full windows of all ranks of one node.
+    #: Expected bytes of the full windows of all ranks of the node with the most.
     node_window_bytes: float
+
+    @property
+    def working_threads(self) -> int:
+        """Threads of a reader that decode for real."""
+        return self.decode_threads if isinstance(self.decode, Work) else 1

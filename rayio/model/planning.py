@@ -11,19 +11,20 @@ from rayio.model.manifest import Identity, Restored
 from rayio.model.plan import Plan
 from rayio.model.plan_parts import EvaluationPhase, LoaderSpec, Phase
 from rayio.model.saving import Checkpointing
-from rayio.model.schedule import Schedule
 from rayio.model.training import Preparing
 from rayio.model.workflow import Workflow
 from rayio.scenario import derive, evaluation
 from rayio.scenario.checkpoint import NOTHING
 from rayio.scenario.costs import Costs, charged
 from rayio.scenario.layers import layers_of
+from rayio.scenario.meetings import meetings_of
 from rayio.scenario.model import Scenario
 from rayio.scenario.pace import USUAL, Pace
 from rayio.scenario.stage_checks import placed
 from rayio.scenario.storage import UNKNOWN, StorageParameters, modelled_gap
 from rayio.scenario.workers import Autoscaled
 from rayio.schema.distribution import NO_TIME, LogNormal
+from rayio.schema.every import Every
 from rayio.seeds import Draws
 from rayio.storage.presets import PRESETS
 
@@ -65,7 +66,7 @@ def plan_of(
             pace=derive.pace(scenario) if replaced.compute is None else USUAL,
         ),
         dataset_bytes=derive.dataset_bytes(scenario),
-        meetings=derive.meetings(scenario),
+        meetings=meetings_of(scenario),
         preparing=Preparing(train.device_copy, train.parallelism.bubble),
         evaluation=_evaluation(scenario),
         checkpointing=_checkpointing(scenario, modelled=modelled),
@@ -101,6 +102,7 @@ def _loader(scenario: Scenario, modelled: bool, times: Times) -> LoaderSpec:
         file_access_options=loader.file_access_options,
         queue=loader.queue,
         decode=times.decode or loader.decode,
+        decode_threads=loader.decode_threads,
         payload=not modelled if loader.payload == "auto" else loader.payload == "real",
         max_bytes_in_flight=loader.max_bytes_in_flight,
         node_window_bytes=derive.node_window_bytes(scenario),
@@ -118,7 +120,7 @@ def _evaluation(scenario: Scenario) -> EvaluationPhase | None:
         compute=derive.compute_times(phase),
         seed=phase.seed,
         pace=Pace(speeds=scenario.train.speeds),
-        schedule=Schedule(evaluation.period_of(scenario), derive.steps_per_epoch(scenario)),
+        schedule=derive.schedule(scenario, wanted.every),
         is_amid_epochs=wanted.every.steps is not None,
     )
 
@@ -127,8 +129,8 @@ def _checkpointing(scenario: Scenario, *, modelled: bool) -> Checkpointing | Non
     saved = scenario.checkpoint
     if saved is None:
         return None
-    seconds = None if saved.every is None or saved.phases is not None else saved.every.seconds
-    period = 1 if seconds else max(1, derive.checkpoint_period(scenario))
+    every = None if saved.phases is not None else saved.every
+    seconds = None if every is None else every.seconds
     return Checkpointing(
         path=saved.path,
         state=saved.model,
@@ -136,18 +138,28 @@ def _checkpointing(scenario: Scenario, *, modelled: bool) -> Checkpointing | Non
         topology=scenario.saving_topology,
         ranks=derive.world_size(scenario),
         sizes=derive.checkpoint_shards(scenario),
-        schedule=Schedule(period, derive.steps_per_epoch(scenario)),
+        schedule=derive.schedule(scenario, Every(steps=1) if every is None or seconds else every),
         seconds=seconds,
         phases=saved.phases,
         keep=saved.keep,
+        incremental=saved.incremental,
         request_bytes=saved.request_bytes,
         fsync=saved.fsync,
         snapshot_rate=saved.snapshot_bandwidth if saved.asynchronous else None,
         engine="raw" if modelled else saved.engine,
         identity=_identity(scenario, modelled=modelled),
         epochs=derive.epochs(scenario),
+        broadcast_seconds=_broadcast(scenario),
         restored=None if saved.restore == NOTHING else Restored(0, 0, saved.request_bytes),
     )
+
+
+def _broadcast(scenario: Scenario) -> float:
+    """Return the seconds in which rank 0 sends a restored state to all ranks; 0 if they read it themselves."""
+    saved = scenario.checkpoint
+    if saved is None or saved.phases is not None or not saved.writers.is_broadcast:
+        return 0.0
+    return scenario.train.sync.broadcast_seconds(derive.world_size(scenario), derive.checkpoint_bytes(scenario))
 
 
 def _identity(scenario: Scenario, *, modelled: bool) -> Identity:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
+from rayio.model.consumed import Consumed
 from rayio.model.env import Env
 from rayio.model.kernel import Future
+from rayio.model.processors import Process
 from rayio.model.queue import Delivery, Lease, QueueState, Take
 from rayio.model.scaler import Scaler
 from rayio.model.standing import Standing
@@ -163,3 +165,42 @@ def _coalesce(leases: list[Lease], most: int) -> list[Lease]:
             open_[lease.worker] = len(joined)
             joined.append(lease)
     return joined
+
+
+class LocalQueue:
+    """A rank's end of a queue in the same process. Taking a batch, ready or not, takes ``receive_ns``.
+
+    Up to ``work`` seconds of it are work of the rank's ``process``, if given; the rest waits for other processes.
+    """
+
+    __slots__ = ("_request", "consumed", "process", "queue", "receive_ns", "work")
+
+    def __init__(
+        self, queue: PrefetchQueue, receive_ns: int = 0, process: Process | None = None, work: float = 0.0
+    ) -> None:
+        self.queue = queue
+        self.process = process
+        self.work = 0.0 if process is None else min(receive_ns / 1e9, work)
+        self.receive_ns = receive_ns - round(self.work * 1e9)
+        self.consumed = Consumed()
+        #: The last request; it is also the next one until the epoch ends.
+        self._request: Take | None = None
+
+    async def get(self, at: Where) -> Delivery:
+        """Return the next batch; the window moves at once."""
+        if self.consumed.open(at) or self._request is None:
+            self._request = self.consumed.take(1, at.attempt)
+            self.queue.rank_advanced(self._request)
+        since = 0 if self.queue.scaler is None else self.queue.env.kernel.now()
+        (delivery,) = self.queue.at_hand(self._request) or await self.queue.take(self._request)
+        if since and self.consumed.has_any:
+            self.consumed.waited += self.queue.env.kernel.now() - since
+        if self.receive_ns:
+            kernel = self.queue.env.kernel
+            await kernel.sleep_until(kernel.now() + self.receive_ns)
+        if self.process is not None:
+            await self.process.work(self.work)
+        self.consumed.add(delivery.step)
+        self._request = self.consumed.take(1, at.attempt)
+        self.queue.rank_advanced(self._request)
+        return delivery

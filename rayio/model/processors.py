@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from heapq import heappop, heappush
 from typing import TypeVar
@@ -47,6 +47,16 @@ class Cores:
         if seconds > 0:
             future = self.kernel.future("a processor")
             self._begin(seconds, future)
+            await future
+
+    async def work_together(self, each: Sequence[float]) -> None:
+        """Wait for jobs of so many seconds of CPU, which begin together."""
+        futures = []
+        for seconds in each:
+            if seconds > 0:
+                futures.append(self.kernel.future("a processor"))
+                self._begin(seconds, futures[-1])
+        for future in futures:
             await future
 
     def spend(self, seconds: float) -> None:

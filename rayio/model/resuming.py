@@ -37,18 +37,34 @@ class Keeper:
         self.directory = directory
         marks, self._restarts = read(directory, world_size)  # of the earlier part, if the run broke off
         self._marks = marks[::-1]
+        #: Numbers of the checkpoints that the file names.
+        self.named = frozenset(mark.number for mark in marks)
+        self._complete = marks[0].number if marks else -1
         self._is_new = False
         self._written_at, self._pause = -PAUSE_SECONDS, PAUSE_SECONDS
 
     def keep(self, mark: Mark) -> None:
-        """Add a complete checkpoint."""
-        self._marks = [*self._marks[1 - MOST_MARKS :], mark]
+        """Add a checkpoint that all ranks have passed; those without a manifest yet never replace the one with."""
+        earlier, latest = self._marks[: 1 - MOST_MARKS], self._marks[1 - MOST_MARKS :]
+        self._marks = [*(known for known in earlier if known.number == self._complete), *latest, mark]
         self._is_new = True
 
     def remember(self, restarts: Sequence[Restart]) -> None:
         """Set the restarts so far."""
         if self._restarts != (known := tuple(restarts)):
             self._restarts, self._is_new = known, True
+
+    def must_write(self, number: int, *, is_needed: bool) -> bool:
+        """Return True if the file must be written for a checkpoint that has a manifest now.
+
+        It must if a write is due, or if the checkpoint ``is_needed`` and all ranks have passed it.
+        """
+        self._complete = number
+        return self.is_due or (is_needed and self.lacks(number))
+
+    def lacks(self, number: int) -> bool:
+        """Return True if all ranks have passed a checkpoint that the file does not name."""
+        return number not in self.named and any(mark.number == number for mark in self._marks)
 
     @property
     def is_new(self) -> bool:
@@ -75,6 +91,7 @@ class Keeper:
         content["digest"] = _digest(content, self._scenario)
         self.directory.write(RESUME, json.dumps(content).encode())
         self._is_new, self._written_at = False, time.monotonic()
+        self.named = frozenset(mark.number for mark in self._marks)
         self._pause = min(PAUSE_SECONDS, PAUSE_WRITES * (self._written_at - began))
 
     @cached_property

@@ -14,7 +14,6 @@ remote, in the local engine they share one process, on the virtual clock a sleep
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from rayio.model.env import Env, Shard
 from rayio.model.ledger import Tally
@@ -47,11 +46,12 @@ async def load_batch(env: Env, loading: Loading, at: Where, worker: int, lane: i
         load.count_cpu(served.cpu_seconds)
     if seconds := load.decode_seconds:
         if env.cores is not None and loading.is_work:
-            await env.compute("decode", env.cores, seconds, at, lane=lane)
+            await env.compute("decode", env.cores, load.decode_shares, at, lane=lane)
         else:
             await env.sleep("decode", seconds, at, lane=lane)
     if loading.decoding is not None and served.value is not None:
-        await env.work("decode", partial(load.decode, served.value), at, lane=lane)
+        await env.work("decode", load.decodings(served.value), at, lane=lane)
+        load.count_decoding()
     return load.delivery(served.value, worker, served.moved, served.skipped)
 
 
@@ -61,7 +61,7 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
     at = Where(training.rank, attempt=attempt)
     env.span("startup", env.born, env.kernel.now(), at)
     if training.restored is not None:
-        await restore(env, training, tally, training.restored, attempt)
+        await restore(env, training, tally, training.restored, Where(training.rank, start.epoch, attempt=attempt))
     if training.phases is not None:
         await save_and_restore(env, training, tally, training.phases, attempt)
     clock = training.clock()
@@ -76,8 +76,8 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
             seconds = training.compute_seconds(at)
             if training.bubble:
                 await env.pause("bubble", seconds * training.bubble, at)
-            end = await env.compute_and_synchronise(seconds, training.sync_after(step), at)
-            saves = clock is None or (training.sees_all(step) and clock.is_due(end))
+            end = await env.compute_and_synchronise(seconds, training.sync_after(epoch, step), at)
+            saves = clock is None or (training.sees_all(epoch, step) and clock.is_due(end))
             if step == pause or (saves and clock is not None):
                 if saves and (shards := training.shards(at)):
                     await save(env, training, shards, at)
@@ -115,11 +115,13 @@ async def save(env: Env, training: Training, shards: Sequence[Shard], at: Where)
 
 
 async def save_and_restore(env: Env, training: Training, tally: Tally, phases: Phases, attempt: int) -> None:
-    """Save a number of checkpoints one after another, pause, and read them back; ranks begin each together."""
+    """Save a number of checkpoints one after another, and read them back, with pauses; ranks begin each together."""
     rank = training.rank
     at = Where(rank, 0, 0, attempt)
     for number in range(phases.writes):
         at = Where(rank, 0, number, attempt)
+        if phases.pause:
+            await env.sleep("gap", phases.pause, Where(rank, attempt=attempt))
         await env.meet(at)
         if shards := training.shards_of(0, number):
             await save(env, training, shards, at)
@@ -129,15 +131,24 @@ async def save_and_restore(env: Env, training: Training, tally: Tally, phases: P
     if phases.gap:
         await env.sleep("gap", phases.gap, Where(rank, attempt=attempt))
     for number in range(phases.reads):
+        if phases.pause:
+            await env.sleep("gap", phases.pause, Where(rank, attempt=attempt))
         await env.meet(Where(rank, 0, phases.writes + number, attempt))
-        await restore(env, training, tally, training.written(0, number), attempt)
+        await restore(env, training, tally, training.written(0, number), Where(rank, attempt=attempt))
 
 
-async def restore(env: Env, training: Training, tally: Tally, restored: Restored, attempt: int) -> None:
-    """Read back a rank's part of a checkpoint through its writers, and verify every byte."""
-    if shards := training.restored_shards(restored):
-        served = await env.restore(shards, Where(training.rank, restored.epoch, restored.step, attempt))
-        tally.load(part.moved for part in served)
+async def restore(env: Env, training: Training, tally: Tally, restored: Restored, at: Where) -> None:
+    """Read back a rank's part of a checkpoint through its writers, increment by increment, and verify every byte.
+
+    If rank 0 reads for all, all ranks wait until it has sent them the state; they meet at ``at``, before any step.
+    """
+    seconds = training.broadcast_seconds
+    for number, link in enumerate(restored.chain, 1):
+        shards, is_sent = training.restored_shards(restored, link), seconds and number == len(restored.chain)
+        if shards or is_sent:
+            place = at._replace(epoch=link.epoch, step=link.step)
+            served = await env.restore(shards, place, (seconds, at) if is_sent else None)
+            tally.load(part.moved for part in served)
 
 
 async def evaluate(env: Env, training: Training, tally: Tally, epoch: int, at: Where) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, ClassVar
 
+from rayio.model.stamp import MARK, Stamp
 from rayio.model.verified import Verified, verified
 from rayio.scenario.kind import Kind
 from rayio.storage.base import Opener
-from rayio.storage.real import Filled, fill_random
+from rayio.storage.real import COPIES, Filled, fill_random
 
 
 class Saver(Kind):
@@ -52,14 +53,14 @@ class Saver(Kind):
     async def close(self) -> None:
         """Forget what :meth:`prepare` made, at the end of a run in this process."""
 
-    def fill(self, file: BinaryIO, path: str, num_bytes: int, period: int) -> Filled:
-        """Write the content of a file in requests of ``period`` bytes."""
+    def fill(self, file: BinaryIO, path: str, num_bytes: int, period: int, stamp: bytes) -> Filled:
+        """Write the content of a file in requests of ``period`` bytes, with a stamp (``rayio.model.stamp``)."""
         raise NotImplementedError
 
     def loading(
-        self, path: str, num_bytes: int, request_bytes: int, period: int, index: Mapping[str, bytes]
+        self, path: str, num_bytes: int, request_bytes: int, period: int, index: Mapping[str, bytes], stamp: Stamp
     ) -> Callable[[Opener], Verified]:
-        """Return a function that reads a file with an opener and compares its state with what was written.
+        """Return a function that reads a file with an opener and compares stamp and state with what was written.
 
         ``index`` has the files of :meth:`index` that belong to the checkpoint.
         """
@@ -73,16 +74,20 @@ class Saver(Kind):
 class Raw(Saver):
     """The bytes of the state, as they are."""
 
-    def fill(self, file: BinaryIO, path: str, num_bytes: int, period: int) -> Filled:
-        """Write the bytes."""
-        return fill_random(file, path, num_bytes, period)
+    async def close(self) -> None:
+        """Free the memory of the files' first requests."""
+        COPIES.clear()
+
+    def fill(self, file: BinaryIO, path: str, num_bytes: int, period: int, stamp: bytes) -> Filled:
+        """Write the bytes; the stamp is in the place of the first ones."""
+        return fill_random(file, path, num_bytes, period, stamp)
 
     def loading(
-        self, path: str, num_bytes: int, request_bytes: int, period: int, index: Mapping[str, Any]
+        self, path: str, num_bytes: int, request_bytes: int, period: int, index: Mapping[str, Any], stamp: Stamp
     ) -> Callable[[Opener], Verified]:
         """Return a function that compares the bytes request by request."""
-        return verified(path, num_bytes, request_bytes, period)
+        return verified(path, num_bytes, request_bytes, period, stamp)
 
     def is_ours(self, head: bytes, content: bytes) -> bool:
-        """Return True if the file begins with the state."""
-        return head.startswith(content)
+        """Return True if the file begins with a stamp, or with the state as in files of earlier versions."""
+        return head.startswith((MARK[: len(content)], content))

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import BinaryIO
 
 from rayio.errors import ScenarioError
 from rayio.kinds import SAVERS
 from rayio.model.env import COMPLETER, Shard
-from rayio.model.manifest import Identity, Manifest, Restored
+from rayio.model.manifest import Identity, Link, Manifest, Restored
 from rayio.model.savers import Saver
-from rayio.model.schedule import Schedule
-from rayio.place import Where, checkpoint_folder
+from rayio.model.stamp import Stamp
+from rayio.place import Where
 from rayio.scenario.checkpoint import Phases
+from rayio.scenario.incremental import Incremental, changed
+from rayio.scenario.schedule import Schedule
 from rayio.scenario.state import State
 from rayio.scenario.topology import Topology
 from rayio.scenario.writers import Writers
+from rayio.storage.real import Filled
 from rayio.units import format_bytes
 
 
@@ -45,12 +49,18 @@ class Checkpointing:
     seconds: float | None = None
     #: Checkpoints alone, without training; None: training.
     phases: Phases | None = None
+    #: Time in which rank 0 sends a restored state to all ranks, once all are there.
+    broadcast_seconds: float = 0.0
     #: Complete checkpoints that stay; None: all.
     keep: int | None = None
+    #: Increments between full checkpoints; None: each is full.
+    incremental: Incremental | None = None
     #: The checkpoint that the run begins with, on modelled storage a placeholder; None without one.
     restored: Restored | None = None
     #: The name of its ``Saver``; on modelled storage ``raw``.
     engine: str = "raw"
+    #: The run in stamps and manifests: the first part of one that was resumed has the same.
+    run: str = ""
     #: True if the run may replace checkpoints: then their manifests are removed first.
     is_replacing: bool = False
 
@@ -62,21 +72,39 @@ class Checkpointing:
         numbers = self.writers.of_rank(at.rank, self.topology)
         return tuple(shard for number_due in due for number in numbers for shard in self._shards(number_due, number))
 
+    def number_of(self, epoch: int, step: int) -> int:
+        """Return the number of the checkpoint after a step; -1 for a step without one."""
+        if self.phases is not None:
+            return step
+        return max(self.schedule.due(epoch, step, self.schedule.steps.of(epoch)), default=-1)
+
+    def link(self, number: int) -> Link:
+        """Return the checkpoint of a number, with the share of the state that it has."""
+        place = (0, number) if self.phases is not None else self.schedule.step(number)
+        return Link(*place, 1.0 if self.incremental is None else self.incremental.fraction_of(number))
+
+    def restored_at(self, epoch: int, step: int) -> Restored:
+        """Return a checkpoint that this run has written, with all that a restore of it reads."""
+        number = self.number_of(epoch, step)
+        chain = range(number, number + 1) if self.incremental is None else self.incremental.chain(number)
+        return Restored(epoch, step, self.request_bytes, self.run, tuple(map(self.link, chain)))
+
     def may_write(self, epoch: int, step: int) -> bool:
         """Return True if a checkpoint after this step is due in the run."""
-        return epoch < self.epochs and bool(self.schedule.due(epoch, step, self.schedule.steps_per_epoch))
+        return epoch < self.epochs and bool(self.schedule.due(epoch, step, self.schedule.steps.of(epoch)))
 
     def shards_of(self, rank: int, place: tuple[int, int]) -> Sequence[Shard]:
         """Return the shards that a rank saves of the checkpoint after a step, given as (epoch, step)."""
-        numbers, folder = self.writers.of_rank(rank, self.topology), checkpoint_folder(*place)
-        return tuple(shard for number in numbers for shard in self._shards_in(folder, number))
+        numbers, link = self.writers.of_rank(rank, self.topology), self.link(self.number_of(*place))
+        return tuple(shard for number in numbers for shard in self._shards_in(link, number))
 
     def _shards(self, due: int, writer: int) -> Iterator[Shard]:
-        return self._shards_in(checkpoint_folder(*self.schedule.step(due)), writer)
+        return self._shards_in(self.link(due), writer)
 
-    def _shards_in(self, folder: str, writer: int) -> Iterator[Shard]:
+    def _shards_in(self, link: Link, writer: int) -> Iterator[Shard]:
         for part in self.writers.files(writer, self.state, self.topology):
-            yield Shard(f"{folder}/{part.name}", part.num_bytes, self.request_bytes, self.fsync, writer)
+            path, size = f"{link.folder}/{part.name}", changed(part.num_bytes, link.fraction)
+            yield Shard(path, size, self.request_bytes, self.fsync, writer, run=self.run, fraction=link.fraction)
 
     @property
     def largest(self) -> list[int]:
@@ -95,6 +123,10 @@ class Checkpointing:
         saver: Saver = SAVERS[self.engine]
         return saver
 
+    def fill(self, file: BinaryIO, path: str, num_bytes: int, request_bytes: int) -> Filled:
+        """Write the content of a file with a state of ``num_bytes``; ``path`` is that in the folder of checkpoints."""
+        return self.saver.fill(file, path, num_bytes, request_bytes, Stamp(self.run, path).content)
+
     @property
     def parts(self) -> dict[str, int]:
         """The names of the files that ranks save in one checkpoint, with the bytes of their state."""
@@ -107,11 +139,13 @@ class Checkpointing:
         """The files of one checkpoint that are written before its manifest, by name."""
         return self.saver.index(self.parts)
 
-    @property
-    def files(self) -> dict[str, int]:
-        """The names of the files of one checkpoint, with their bytes; the manifest is none of them."""
+    def files(self, fraction: float = 1.0) -> dict[str, int]:
+        """Return the names of the files of one checkpoint, with their bytes; the manifest is none of them.
+
+        ``fraction`` is the share of the state that the checkpoint has.
+        """
         saver = self.saver
-        each = {name: saver.file_bytes(num_bytes) for name, num_bytes in self.parts.items()}
+        each = {name: saver.file_bytes(changed(num_bytes, fraction)) for name, num_bytes in self.parts.items()}
         return each | {name: len(content) for name, content in self.index.items()}
 
     def check_memory(self, free: int) -> None:
@@ -134,24 +168,33 @@ class Checkpointing:
         files = self.writers.files(writer, self.state, self.topology)
         self.saver.prepare(max((part.num_bytes for part in files), default=0), self.request_bytes)
 
-    def restored_shards(self, restored: Restored, rank: int) -> Sequence[Shard]:
+    def restored_shards(self, restored: Restored, link: Link, rank: int) -> Sequence[Shard]:
         """Return the shards of a checkpoint that a rank reads: those that it, or ``phases.shift`` ranks on, would save.
 
-        Its own writers read them.
+        ``link`` is one of its chain. The rank's own writers read them.
         """
         shift = 0 if self.phases is None else self.phases.shifted(self.topology.ranks_per_node)
         theirs = self.writers.of_rank((rank + shift) % self.ranks, self.topology)
         mine = self.writers.of_rank(rank, self.topology)
         return tuple(
-            shard._replace(period=restored.request_bytes, writer=reader)
+            shard._replace(period=restored.request_bytes, writer=reader, run=restored.run)
             for number, reader in zip(theirs, mine, strict=True)
-            for shard in self._shards_in(restored.folder, number)
+            for shard in self._shards_in(link, number)
         )
 
-    def manifest(self, place: tuple[int, int], run: str, attempt: int, now: int, files: Mapping[str, int]) -> Manifest:
+    def manifest(self, place: tuple[int, int], run: str, attempt: int, now: int) -> Manifest:
         """Return the manifest of the checkpoint after a step, given as (epoch, step), at the time ``now`` (ns)."""
-        of = self.identity
+        of, chain = self.identity, self.restored_at(*place).chain
+        fraction = chain[-1].fraction
+        if fraction not in self._files:
+            self._files[fraction] = self.files(fraction)
         return Manifest(
             run=run, attempt=attempt, epoch=place[0], step=place[1], saved_ns=now, scenario=of.scenario,
-            model=of.model, layout=of.layout, request_bytes=self.request_bytes, files=files,
+            model=of.model, layout=of.layout, request_bytes=self.request_bytes, files=self._files[fraction],
+            base=chain[-2].folder if len(chain) > 1 else "", fraction=fraction,
         )  # fmt: skip
+
+    @cached_property
+    def _files(self) -> dict[float, Mapping[str, int]]:
+        """Files by the share of the state that they have, as far as they were needed."""
+        return {}

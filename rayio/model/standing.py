@@ -86,6 +86,8 @@ class _Picture:
         self.ranks = [standing for standing in standings if standing.role == "rank"]
 
     def is_at_barrier(self, rank: Standing) -> bool:
+        if rank.doing == "broadcast":
+            return rank.until is None
         return rank.doing == "compute" and rank.until is not None and rank.until < self.now
 
     def quiet_since(self, rank: Standing) -> int:
@@ -171,7 +173,7 @@ class _Picture:
 
 
 def _step(at: Where) -> str:
-    return f"epoch {at.epoch}, step {at.step}"
+    return f"epoch {at.epoch}, step {at.step}" if at.step >= 0 else f"the start of epoch {at.epoch}"
 
 
 class Vigil:

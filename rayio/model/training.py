@@ -9,14 +9,15 @@ import numpy as np
 
 from rayio import seeds
 from rayio.model.env import Shard
-from rayio.model.manifest import Restored
+from rayio.model.manifest import Link, Restored
 from rayio.model.saving import Checkpointing
-from rayio.model.schedule import ByClock, Schedule
+from rayio.model.schedule import ByClock
 from rayio.place import Where
 from rayio.scenario.checkpoint import Phases
 from rayio.scenario.device_copy import DeviceCopy
 from rayio.scenario.meetings import ALL, Meetings
 from rayio.scenario.pace import USUAL, Pace
+from rayio.scenario.schedule import Schedule
 from rayio.schema.distribution import Constant
 from rayio.seeds import Draws
 
@@ -106,9 +107,9 @@ class Training:
             self._block = (epoch, number)
         return self._drawn[row] * self.factor
 
-    def sync_after(self, step: int) -> float | None:
+    def sync_after(self, epoch: int, step: int) -> float | None:
         """Return the duration of a step's meeting after the last rank's arrival, in seconds; None without one."""
-        return self.sync_seconds if self._meetings is None else self._meetings.seconds_after(step)
+        return self.sync_seconds if self._meetings is None else self._meetings.seconds_after(epoch, step)
 
     def checkpoints(self, at: Where) -> range:
         """Return the numbers of the checkpoints after a step."""
@@ -120,10 +121,10 @@ class Training:
         saved = self.checkpointing
         return None if saved is None or saved.seconds is None else ByClock(saved.seconds)
 
-    def sees_all(self, step: int) -> bool:
+    def sees_all(self, epoch: int, step: int) -> bool:
         """Return True if all ranks learn when a step ended: they meet, or there is one rank."""
         meetings = self._meetings
-        return meetings is None or meetings.ranks == 1 or meetings.group(self.rank, step) == ALL
+        return meetings is None or meetings.ranks == 1 or meetings.group(self.rank, epoch, step) == ALL
 
     def evaluations(self, at: Where) -> range:
         """Return the evaluations after a step, by epoch number, continued from training."""
@@ -151,6 +152,11 @@ class Training:
         return None if self.checkpointing is None else self.checkpointing.restored
 
     @property
+    def broadcast_seconds(self) -> float:
+        """Time in which rank 0 sends a restored state to all ranks, once all are there."""
+        return 0.0 if self.checkpointing is None else self.checkpointing.broadcast_seconds
+
+    @property
     def phases(self) -> Phases | None:
         """Checkpoints alone, without training; None: training."""
         return None if self.checkpointing is None else self.checkpointing.phases
@@ -162,11 +168,11 @@ class Training:
     def written(self, epoch: int, step: int) -> Restored:
         """Return a checkpoint that this run has written."""
         assert self.checkpointing is not None
-        return Restored(epoch, step, self.checkpointing.request_bytes)
+        return self.checkpointing.restored_at(epoch, step)
 
-    def restored_shards(self, restored: Restored) -> Sequence[Shard]:
-        """Return the shards of a checkpoint that this rank reads: those that it would save."""
-        return () if self.checkpointing is None else self.checkpointing.restored_shards(restored, self.rank)
+    def restored_shards(self, restored: Restored, link: Link) -> Sequence[Shard]:
+        """Return the shards of a checkpoint of a chain that this rank reads: those that it would save."""
+        return () if self.checkpointing is None else self.checkpointing.restored_shards(restored, link, self.rank)
 
     def shards(self, at: Where) -> Sequence[Shard]:
         """Return the checkpoint shards that this rank saves after a step."""

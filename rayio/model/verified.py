@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.errors import DataError
+from rayio.model.stamp import STAMP_BYTES, Stamp
 from rayio.storage.base import Opener
 from rayio.storage.real import random_bytes
 
@@ -44,24 +45,30 @@ class Content:
 
 
 def verified(
-    path: str, num_bytes: int, request_bytes: int, period: int, remedy: str = REMEDY
+    path: str, num_bytes: int, request_bytes: int, period: int, stamp: Stamp | None = None, remedy: str = REMEDY
 ) -> Callable[[Opener], Verified]:
-    """Return a function that reads a file of a checkpoint with an opener and compares its bytes.
+    """Return a function that reads a file with an opener and compares its bytes.
 
-    ``period`` is the size of the requests that wrote it, after which its content repeats. The function raises
-    ``DataError`` for a file of another size, and for another byte, with a ``remedy``.
+    ``period`` is the size of the requests that wrote it, after which its content repeats. It begins with ``stamp``, if
+    given. The function raises ``DataError`` for a file of another size, for another stamp and for another byte, with a
+    ``remedy``.
     """
+    stamped = 0 if stamp is None else min(STAMP_BYTES, num_bytes)
 
     def load(opener: Opener) -> Verified:
         content, position = Content(num_bytes, period, remedy), 0
-        buffer = np.empty(max(1, min(request_bytes, num_bytes)), np.uint8)
+        buffer, head = np.empty(max(1, min(request_bytes, num_bytes)), np.uint8), b""
         with opener(path) as file:
             while position < num_bytes:
                 part = buffer[: num_bytes - position]
                 length = file.readinto(part.data)  # type: ignore[attr-defined]
                 if not length:
                     raise DataError(f"{path}: it ends after {position} B of {num_bytes} B; {remedy}")
-                content.compare(path, part[:length], position)
+                if (more := min(length, stamped - position)) > 0:
+                    head += part[:more].tobytes()
+                    if stamp is not None and len(head) == stamped:
+                        stamp.check(path, head, remedy)
+                content.compare(path, part[max(0, more) : length], position + max(0, more))
                 position += length
             size = file.seek(0, 2)
         if size != num_bytes:

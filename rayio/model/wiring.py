@@ -6,7 +6,7 @@ several processes makes one ``Wiring`` in each.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ from rayio.errors import ScenarioError
 from rayio.kinds import LOADERS
 from rayio.model import roles
 from rayio.model.completing import Completion
-from rayio.model.cpu_account import ProcessCpu, StageCpu
+from rayio.model.cpu_account import ProcessCpu, StageCpu, Starts
 from rayio.model.env import BarrierPort, Env, QueuePort
 from rayio.model.env_checkpoints import WriterPort
 from rayio.model.kernel import Coro, Kernel, WallKernel
@@ -45,6 +45,9 @@ class Devices(Protocol):
 
     def shared(self, layer: Layer, node: int) -> Any:
         """Return the shared state of a layer (``Layer.state``), of a node or of all."""
+
+    async def book(self, number: int, is_needed: bool) -> Collection[int] | None:
+        """Have the run's resume file name a checkpoint; see ``rayio.model.attempts.Book``."""
 
 
 class RankPorts(Protocol):
@@ -187,7 +190,7 @@ class Wiring:
         self.watched: list[Callable[[], Iterable[Standing]]] = []
         self._readers: list[Env] = []
         self.queues: list[PrefetchQueue] = []
-        self.read_cpu, self.decode_cpu = StageCpu(), StageCpu()
+        self.read_cpu, self.decode_cpu, self.starts = StageCpu(), StageCpu(), Starts()
         #: Functions that return the CPU time of processes that a loader started.
         self.worked: list[Callable[[], Iterable[ProcessCpu]]] = []
         #: Processes of ranks on modelled cores.
@@ -252,7 +255,7 @@ class Wiring:
     def completion(self, env: Env) -> Completion:
         """Return the counter of durable files of a run's checkpoints, for the writer that completes them."""
         assert self.plan.checkpointing is not None
-        return Completion(env, self.plan.checkpointing, self.run_id, roles.complete)
+        return Completion(env, self.plan.checkpointing, self.run_id, roles.complete, self.devices.book)
 
     def rank(self, rank: int, ports: RankPorts, tally: Tally) -> Coro[None]:
         """Return a rank's life in a new environment, as a coroutine; consumption is added to ``tally``."""
@@ -267,7 +270,8 @@ class Wiring:
         if self.plan.has_barrier:
             env.barrier = ports.barrier()
         env.saved = ports.saved()
-        env.queue = self.loader.batches(self, env, rank, ports)
+        with self.starts.timed():
+            env.queue = self.loader.batches(self, env, rank, ports)
         for doom in self.plan.doomed:
             if doom.rank == rank:
                 env.queue = DoomedQueue(env.queue, self.plan, doom, ports.doom)
@@ -307,6 +311,10 @@ class Wiring:
         env = self._env("rank", str(rank), node)
         self.connect(env, node)
         return env
+
+    def aside(self) -> float:
+        """Return the CPU seconds of this process that no batch takes: burnt compute, and the start of loaders."""
+        return self.starts.seconds + (self.kernel.burnt_seconds if isinstance(self.kernel, WallKernel) else 0.0)
 
     def standing(self) -> list[Standing]:
         """Return the current activities of this process's roles."""
@@ -355,7 +363,7 @@ class Wiring:
             anchor, ending = (kernel.anchor, kernel.ending) if isinstance(kernel, WallKernel) else (None, None)
             depth = plan.loader.io_depth if self.loader.has_roles else 1  # another library's worker makes one request
             saves = None if is_dataset else plan.checkpointing
-            fill = fill_random if saves is None or saves.path != path else saves.saver.fill
+            fill = fill_random if saves is None or saves.path != path else saves.fill
             return RealStorage(
                 store, kernel.threaded, anchor, is_itemised=trace.is_itemised, ending=ending, depth=depth, fill=fill
             )

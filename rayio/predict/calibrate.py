@@ -23,7 +23,16 @@ from rayio.predict.costs import typical
 from rayio.predict.decoding import Decoded
 from rayio.predict.freed import BUSY, as_full, freed
 from rayio.predict.learnable import Learnable, differ, fixed_work, learnable, speeds
-from rayio.predict.processors import UNKNOWN, Processors, SeenCpu, cores_of_run, learn_cpu, scheduled
+from rayio.predict.processors import (
+    UNKNOWN,
+    Processors,
+    SeenCpu,
+    contention_of,
+    cores_of_run,
+    learn_cpu,
+    put_of,
+    scheduled,
+)
 from rayio.predict.replay import UNLIMITED
 from rayio.predict.run_costs import apparent, costs_of_run, step_seconds, warm_since
 from rayio.predict.shown import Shown, reads_of
@@ -41,6 +50,7 @@ from rayio.records.doubts import Doubt
 from rayio.records.origin import WATCHED, kind_of
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario.costs import MOST_FACTOR, CpuCosts, taken
+from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario, StorageParameters
 from rayio.scenario.write import to_yaml
 from rayio.schema.distribution import Distribution
@@ -189,6 +199,10 @@ def learn(
     if len(seen) == len(all_runs):
         cpu, of_cpu = learn_cpu(of_full or seen, scenario.dataset.format)
         notes += of_cpu
+    # Busy runs show CPU times with full cores: with free ones, work takes so many times less.
+    slower = contention_of(seen, of_full) if cpu.is_work and of_full else None
+    if slower is not None:
+        cpu, machine = cpu.times(1 / slower), replace(machine, contention=slower)
     if not plan.modelled:
         if not len(read.batch):
             raise RunError(f"{name} holds no spans of reads, so there is nothing to learn of its storage; run it again")
@@ -217,13 +231,15 @@ def learn(
             }
         )
         decoded = [Decoded(each.scenario, reads_of(each.spans), 0, SeenCpu.of(each.info, "")) for each in full]
-        decoded = decoded or [Decoded(scenario, read, warm, SeenCpu.of(info, name))]
-        decoded += [
-            Decoded(of, reads, 0, SeenCpu.of(other.info, ""))
-            for (of, reads), other in zip(read_of_more, more, strict=True)
+        decoded = decoded or [
+            Decoded(scenario, read, warm, SeenCpu.of(info, name)),
+            *(
+                Decoded(of, reads, 0, SeenCpu.of(other.info, ""))
+                for (of, reads), other in zip(read_of_more, more, strict=True)
+            ),
         ]
         if (decode := decoding.learned(decoded)) is not None:
-            loading["decode"] = decode
+            loading["decode"] = decode.slowed(1 / slower) if slower and isinstance(decode, Work) else decode
             notes.append(_decoding_note(scenario))
         notes.append(StorageFitted(is_saturated, fit.is_free, is_cached, is_cached and cpu.is_work, is_watched))
     cores = cores_of_run(scenario, info)
@@ -231,6 +247,7 @@ def learn(
     learned = costs_of_run(run, warm, storing.get("model") or plan.storage, notes, is_busy=is_busy)
     if is_busy:
         learned = learned.model_copy(update=seen[0].most(learned))
+    shown_costs = learned  # as the run shows them: with what grows with bytes
     whence = ", ".join(_whence(each.info, each.name) for each in all_runs)
     learned = learned.model_copy(
         update={
@@ -242,8 +259,11 @@ def learn(
     )
     if cpu.is_work:
         # What workers did beyond their reads is in costs.put; any more went on in the background, as the queue's does.
-        put = (of_full or seen)[0].put - taken((of_full or seen)[0].batch_bytes, learned.put_bandwidth)
-        queue, of_put = cpu.queue + max(0.0, put - learned.put), min(max(0.0, put), learned.put)
+        put, rate = put_of(of_full or seen)
+        put, rate = put / (slower or 1.0), rate and rate * (slower or 1.0)
+        held = round(max(0.0, learned.put - taken(seen[0].batch_bytes, rate)), 9)
+        learned = learned.model_copy(update={"put": held, "put_bandwidth": rate})
+        queue, of_put = cpu.queue + max(0.0, put - held), min(put, held)
         cpu = cpu.model_copy(update={"queue": round(queue, 9), "put": round(of_put, 9) if of_full else None})
         cpu = scheduled(cpu, learned.step, machine)
         learned = learned.model_copy(update={"cpu": cpu, "error": STEP_ERROR})
@@ -256,7 +276,7 @@ def learn(
     if cpu.is_work:
         taught = taught.model_copy(update={"cluster": scenario.cluster.model_copy(update={"cores": cores})})
         requests = max(1.0, typical(read.requests[read.start >= warm]))
-        taught = freed(taught, apparent(run, learned, warm), requests, cores, plan, notes, is_busy=is_busy)
+        taught = freed(taught, apparent(run, shown_costs, warm), requests, cores, plan, notes, is_busy=is_busy)
         taught = _sure(taught, full, cores, notes, missing)
     if not plan.modelled:
         shown = [run, *(Shown(other.spans, plan_of(other.scenario, modelled=False)) for other in more)]

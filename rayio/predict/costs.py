@@ -142,7 +142,7 @@ def _meeting(
     latest rank is done: the room between the two is the time that it has.
     """
     top = _on_top(steps)
-    meets = meetings.groups(steps.life, steps.step) == ALL
+    meets = meetings.groups(steps.life, steps.epoch, steps.step) == ALL
     kept = meets & (steps.start >= warm)
     kept = kept if kept.any() else meets
     _, group = np.unique(steps.epoch << 32 | steps.step, return_inverse=True)

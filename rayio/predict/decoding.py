@@ -46,6 +46,7 @@ class Decoded:
         if known.get("batches", 0) >= FEWEST_BATCHES:
             return dict(known)
         sums, (samples, nbytes, seconds) = StageCpu(), self.times()
+        seconds = seconds * np.minimum(samples, self.scenario.loader.decode_threads)  # of all its threads
         for batch in zip(samples.tolist(), nbytes.tolist(), seconds.tolist(), strict=True):
             sums.add(*batch)
         return asdict(sums)
@@ -84,6 +85,8 @@ def learned(runs: Sequence[Decoded]) -> Decode | None:
 def _time(run: Decoded) -> Distribution | None:
     decode = run.scenario.loader.decode
     assert isinstance(decode, Distribution)
+    if run.scenario.loader.decode_threads > 1:  # a batch's time is not that of its samples
+        return None
     size, _, seconds = run.times()
     if not len(size):
         return None

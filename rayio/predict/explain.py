@@ -67,7 +67,7 @@ class Seen:
         self.capacities = Capacities(lives, timed, shape, readers, self.window, timed.slices.names)
         self.trained = Trained(scenario.train.epochs)
         self.accesses = Accesses(timed.slices, lives)
-        self.beside = Beside(timed, shape, self.window)
+        self.beside = Beside(timed, shape, self.window, has_stages=bool(scenario.stages))
         self.throttling = Throttling(timed.slices)
         self.sums: tuple[Summed, ...] = (
             self.losses, self.capacities, self.trained, self.accesses, self.beside, self.throttling

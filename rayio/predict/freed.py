@@ -18,7 +18,6 @@ from rayio.predict.run_costs import apparent, costs_of_run, step_seconds, warm_s
 from rayio.predict.settle import NEAR, Apparent, Free, beside_batches, settle
 from rayio.predict.shown import Shown
 from rayio.records.calibrated import FullBack, Note, NotFull, SimulatedBack
-from rayio.scenario.costs import CpuCosts
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario, StorageParameters
 from rayio.schema.distribution import Constant, Distribution, LogNormal
@@ -34,8 +33,8 @@ FULL = 0.6
 KNOWN_WHERE_BUSY = ("step", "barrier", "put")
 #: The least error of the contention of one run alone, which always comes back.
 ALONE = 0.22
-#: Rounds of fitting contention, and its bounds.
-ROUNDS, LEAST, MOST = 3, 0.2, 4.0
+#: Rounds of fitting contention, and its upper bound.
+ROUNDS, MOST = 3, 4.0
 
 
 def freed(
@@ -71,7 +70,7 @@ def freed(
     nbytes, decode = size * scenario.dataset.sample_bytes.expected, scenario.loader.decode
     of_batch = settled.costs.cpu_of_batch(size, nbytes)
     of_batch += decode.seconds(size, nbytes) if isinstance(decode, Work) else 0.0
-    per_second = shape.world_size / scenario.cluster.all_nodes / seen.step
+    per_second = scenario.cluster.load / seen.step
     if of_batch * per_second < BUSY * cores:
         settled, shown = beside_batches(settled, shown, seen, live, per_second)
     if shown.step > (1 + NEAR) * seen.step:  # its cores were always busy: its CPU times contain the contention
@@ -105,8 +104,7 @@ def as_full(
         usual = float(np.exp(np.log(factors).mean()))
         if abs(usual - 1) < NEAR / 4:
             break
-        cpu = _contended(scenario.charges.cpu, usual)
-        scenario = scenario.model_copy(update={"costs": scenario.charges.model_copy(update={"cpu": cpu})})
+        scenario = _contended(scenario, usual)
     apart = float(np.abs(factors - 1).max())
     notes.append(FullBack(len(seen), apart))
     return scenario, apart if len(seen) > 1 else max(apart, ALONE)
@@ -133,12 +131,11 @@ def _slower(scenario: Scenario, like: Scenario, plan: Plan, step: float) -> floa
     return step / step_seconds(run, warm_since(run.steps, RunShape.of(wanted), "the simulated run"))
 
 
-def _contended(cpu: CpuCosts, factor: float) -> CpuCosts:
-    """Return CPU costs that take ``factor`` times as long on full cores: contention, or less work if below 1."""
-    wanted = min(MOST, max(LEAST, cpu.contention * factor))
-    if wanted >= 1:
-        return cpu.model_copy(update={"contention": round(wanted, 4)})
-    return cpu.times(wanted).model_copy(update={"contention": 1.0})
+def _contended(scenario: Scenario, factor: float) -> Scenario:
+    """Return work that takes ``factor`` times as long on full cores; never less than measured CPU time."""
+    cpu = scenario.charges.cpu
+    cpu = cpu.model_copy(update={"contention": round(min(MOST, max(1.0, cpu.contention * factor)), 4)})
+    return scenario.model_copy(update={"costs": scenario.charges.model_copy(update={"cpu": cpu})})
 
 
 def _simulated(scenario: Scenario, bytes_in_flight: int | None) -> pa.Table:

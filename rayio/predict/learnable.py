@@ -116,6 +116,11 @@ def learnable(path: str | Path, reporter: Reporter) -> Learnable:
             f"{path}: its nodes came and went (cluster.reader_pool), so nobody knows which cores did what; calibrate a "
             "run without"
         )
+    if scenario.stages and not info.get("modelled_storage"):
+        raise RunError(
+            f"{path} cannot be calibrated: its reads waited for the files of its stages too; calibrate a run with "
+            "stages=[], and simulate with the stages"
+        )
     if (wrong := _unreadable(info)) is not None:
         raise StorageError(f"{path}/run.json: {wrong}: the file is damaged; run it again")
     reporter.live("calibrate: reading spans", 0.0)

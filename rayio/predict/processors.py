@@ -16,7 +16,7 @@ import numpy as np
 from rayio.records.calibrated import Note, OneSize
 from rayio.records.explained import Stage
 from rayio.scenario import derive
-from rayio.scenario.costs import Costs, CpuCosts, taken
+from rayio.scenario.costs import MOST_FACTOR, Costs, CpuCosts
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario
 from rayio.units import RATE
@@ -82,14 +82,14 @@ class SeenCpu:
 
     def most(self, costs: Costs) -> dict[str, float]:
         """Return ``costs.put`` and ``costs.step`` of a run with busy processors: at most the work of its processes."""
-        work = {"put": self.put - taken(self.batch_bytes, costs.put_bandwidth), "step": self.of_ranks / self.batches}
+        work = {"put": self.put, "step": self.of_ranks / self.batches}
         return {name: round(min(getattr(costs, name), max(0.0, seconds)), 9) for name, seconds in work.items()}
 
     def utilisation(self, step: float, cores: int, scenario: Scenario) -> float:
         """Return the share of the cores of a node that worked, with steps of ``step`` seconds."""
         whole, train = (sum(self.roles.values()) + self.nodes) / self.batches, scenario.train
         whole += derive.compute_seconds(scenario) * train.compute_cores
-        return whole * scenario.cluster.world_size / scenario.cluster.all_nodes / step / cores
+        return whole * scenario.cluster.load / step / cores
 
     @property
     def batches(self) -> float:
@@ -214,6 +214,26 @@ def learn_cpu(seen: Sequence[SeenCpu], form: str) -> tuple[CpuCosts, list[Note]]
         sample=_seconds(sample), bandwidth=_rate(byte + rank[1] + node[1]),
         queue=_seconds(queue + node[0]), rank=_seconds(rank[0]),
     ), notes  # fmt: skip
+
+
+def contention_of(seen: Sequence[SeenCpu], full: Sequence[SeenCpu]) -> float:
+    """Return how many times the CPU time of the runs ``seen`` reading and decoding took in ``full`` ones, 1 at least.
+
+    Only runs of one batch size are compared.
+    """
+    usual, busy = 0.0, 0.0
+    for run in full:
+        like = min(seen, key=lambda other: abs(other.batch_bytes - run.batch_bytes))
+        if like.batch_bytes < ALIKE * run.batch_bytes and run.batch_bytes < ALIKE * like.batch_bytes:
+            usual, busy = usual + like.of_files / like.batches, busy + run.of_files / run.batches
+    return min(MOST_FACTOR, max(1.0, busy / usual)) if usual else 1.0
+
+
+def put_of(seen: Sequence[SeenCpu]) -> tuple[float, float | None]:
+    """Return the CPU seconds of passing a batch on, and the rate of its bytes; None where no runs of two sizes tell."""
+    sizes = [run.batch_bytes for run in seen]
+    batch, byte = _line(seen, [run.put * run.batches for run in seen], differ=max(sizes) >= ALIKE * min(sizes))
+    return batch, _rate(byte)
 
 
 def _line(seen: Sequence[SeenCpu], seconds: Sequence[float], *, differ: bool) -> tuple[float, float]:

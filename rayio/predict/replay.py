@@ -31,6 +31,7 @@ from rayio.predict.costs import costs as costs_of
 from rayio.scenario import derive, evaluation
 from rayio.scenario.decode import Work
 from rayio.scenario.layers import without_layers
+from rayio.scenario.meetings import meetings_of
 from rayio.scenario.model import Costs, Scenario, StorageParameters, Trace
 from rayio.schema.distribution import NO_TIME
 from rayio.schema.every import Every
@@ -172,13 +173,16 @@ class Measured:
         }
         saved = scenario.checkpoint
         by_clock = saved is not None and saved.every is not None and saved.every.seconds is not None
-        if saved is not None and not by_clock:  # in steps, which a cut epoch does not change
+        cut_at = train.get("steps")
+        by_epoch = saved is not None and saved.every is not None and saved.every.epochs is not None
+        by_epoch &= isinstance(derive.epoch_steps(scenario).each, tuple) and not isinstance(cut_at, int)
+        if saved is not None and not by_clock and not by_epoch:  # in steps, which a cut epoch does not change
             every = Every(steps=derive.checkpoint_period(scenario))
             sections["checkpoint"] = saved.model_copy(update={"every": every})
         if (
             scenario.train.evaluate is not None
-            and "steps" in train
-            and train["steps"] < derive.steps_per_epoch(scenario)
+            and isinstance(cut_at, int)
+            and cut_at < derive.steps_per_epoch(scenario)
         ):
             every = Every(steps=evaluation.period_of(scenario))
             train["evaluate"] = scenario.train.evaluate.model_copy(update={"every": every})
@@ -195,11 +199,14 @@ def of_steps(seed: int, compute: Floats) -> RecordedTimes:
 
 def cut(scenario: Scenario, rank_steps: int | None = None) -> dict[str, Any]:
     """Return epochs, and for a long epoch its steps, that one simulation can take."""
-    ranks, steps = derive.world_size(scenario), derive.steps_per_epoch(scenario)
+    ranks, steps = derive.world_size(scenario), derive.epoch_steps(scenario)
     most = max((rank_steps or MOST_RANK_STEPS) // ranks, FEWEST_STEPS + scenario.train.warmup_steps)
-    if steps * scenario.train.epochs <= most:
+    if steps.total <= most:
         return {}
-    return {"epochs": max(1, most // steps), "steps": min(steps, most)}
+    epochs = max(1, steps.number_done(most))
+    if isinstance(steps.each, tuple) and epochs > 1:
+        return {"epochs": epochs, "steps": steps.each[:epochs]}
+    return {"epochs": epochs, "steps": min(steps.of(0), most)}
 
 
 def _enter(times: Floats, work: WorkDone, places: Places, kinds: list[int]) -> None:
@@ -261,7 +268,7 @@ def _costs(slices: Slices, charged: Attribution, scenario: Scenario, saves: pa.T
         window.begin if window else 0,
         payload=False,
         backlog=loader.assignment != "dynamic" and loader.prefetch_factor > 1,
-        meetings=derive.meetings(scenario),
+        meetings=meetings_of(scenario),
     )
     return measured.model_copy(update={"checkpoint": _message_of_checkpoints(saves)})
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from rayio.analyze.arrays import concatenated
 from rayio.analyze.passes import Timelines
-from rayio.analyze.timeline import Ints, Steps
+from rayio.analyze.timeline import Ints, Steps, integers
 from rayio.model.plan import Plan
 from rayio.predict import observe
 from rayio.predict.costs import SAVING, checkpoint_ns
@@ -44,8 +44,17 @@ class Shown:
 
     @cached_property
     def checkpoints(self) -> Ints:
-        """Return the length of each checkpoint, in ns."""
-        return checkpoint_ns(self.slices.named("checkpoint", "snapshot", *SAVING))
+        """Return the length of each checkpoint, in ns; of full ones, if there are increments."""
+        return checkpoint_ns(self._full(self.slices.named("checkpoint", "snapshot", *SAVING)))
+
+    def _full(self, spans: pa.Table) -> pa.Table:
+        """Return the spans of full checkpoints."""
+        saved = self.plan.checkpointing
+        if saved is None or saved.incremental is None:
+            return spans
+        places = zip(integers(spans, "epoch").tolist(), integers(spans, "step").tolist(), strict=True)
+        numbers = [saved.number_of(*place) for place in places]
+        return spans.filter(np.array([number >= 0 and saved.incremental.is_full(number) for number in numbers], bool))
 
     @property
     def is_bound(self) -> bool:

@@ -31,8 +31,8 @@ def supply(
 ) -> StorageLimit:
     """Return the limit of a run's storage, which was ``model``; ``needs`` is the demand of its ranks, in batches/s.
 
-    The amounts that checkpoints and evaluations took ``beside`` training are subtracted. Caches in front of it leave it
-    the share that those ``missed``.
+    The amounts that checkpoints, evaluations and stages took ``beside`` training are subtracted. Caches in front of it
+    leave it the share that those ``missed``.
 
     Bytes and requests of a batch are those that were ``read`` (levels batch, io and sample), else the plan's; opens are
     the plan's.

@@ -49,7 +49,9 @@ class Validated(Record):
     samples: int = value("samples of the dataset", "samples")
     dataset_bytes: float = value("expected size of the dataset", "bytes")
     dropped_samples_per_epoch: int = value("samples not read because of drop_last", "samples")
-    capped_samples_per_epoch: int = value("samples not read because of train.steps", "samples")
+    capped_samples_per_epoch: int = value(
+        "samples not read because of train.steps; of unequal epochs their mean", "samples"
+    )
     notes: tuple[str, ...] = value("keys without effect, a sentence each")
     not_simulated: tuple[str, ...] = value("reasons why rayio simulate cannot run it, a sentence each")
 

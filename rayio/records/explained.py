@@ -113,7 +113,7 @@ class StorageLimit(Record):
     batch_requests: float = value("mean requests for a batch", "requests")
     batch_opens: float = value("mean files opened for a batch", "opens")
     others_bandwidth: float = value(
-        "rate of checkpoints and evaluations during training, subtracted from the resource's rate",
+        "rate of checkpoints, evaluations and stages during training, subtracted from the resource's rate",
         "bytes/s",
         default=0.0,
     )

@@ -320,7 +320,7 @@ class RunResult(Record):
         "samples not read because of drop_last", "samples", can_be_absent=True
     )
     capped_samples_per_epoch: int | None = value(
-        "samples not read because of train.steps", "samples", can_be_absent=True
+        "samples not read because of train.steps; of unequal epochs their mean", "samples", can_be_absent=True
     )
     imported: Imported | None = value("imported results", can_be_absent=True)
     loader_share: Number = value(

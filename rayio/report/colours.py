@@ -34,8 +34,8 @@ COLOURS: dict[str, Colour] = {
     ),
     "checkpoint": Colour(
         "#cc79a7", "#d992b8", "checkpoints",
-        ("checkpoint", "snapshot", "write", "fsync", "checkpoint_wait", "restore", "load", "verify", "manifest",
-         "serialise", "deserialise"),
+        ("checkpoint", "snapshot", "write", "fsync", "checkpoint_wait", "restore", "broadcast", "load", "verify",
+         "manifest", "serialise", "deserialise"),
     ),
     "evaluate": Colour("#56b4e9", "#7cc8f2", "evaluations", ("evaluate",)),
     "startup": Colour("#c4cad1", "#5b6570", "starting, or a pause", ("startup", "gap")),

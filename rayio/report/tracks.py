@@ -29,7 +29,8 @@ ROLES = {"rank": "rank", "reader": "reader", "queue": "queue", "checkpoint_write
 
 KINDS = (
     *PHASES, "restart", "read", "decode", "put", "overshoot", "memory_bound", "write", "fsync", "lost",
-    "eval_data_wait", "eval_compute", "snapshot", "checkpoint_wait", "load", "verify", "serialise", "deserialise",
+    "eval_data_wait", "eval_compute", "snapshot", "checkpoint_wait", "broadcast", "load", "verify", "serialise",
+    "deserialise",
 )  # fmt: skip
 
 #: Ranks that have tracks, and tracks in all.

@@ -10,8 +10,10 @@ from pydantic import BeforeValidator, Field
 from rayio.kinds import SAVERS
 from rayio.place import MAX_RANKS, MAX_STEPS, checkpoint_place
 from rayio.scenario.address import Path
+from rayio.scenario.incremental import Incremental
+from rayio.scenario.parallelism import Division
 from rayio.scenario.state import AnyState
-from rayio.scenario.topology import Topology
+from rayio.scenario.topology import PerNode, Topology
 from rayio.scenario.writers import MAX_FILES, AnyWriters, BesideRanks, RankZero
 from rayio.schema.choice import named
 from rayio.schema.every import Every
@@ -48,15 +50,18 @@ class Phases(Section):
         0, description="Checkpoints that are read back, from the first one on; at most writes."
     )
     gap: Seconds = Field(0.0, description="Pause between the last write and the first read.")
+    pause: Seconds = Field(0.0, description="Pause before each checkpoint that is written or read.")
     shift: Annotated[int | Literal["node"], whole(0, MAX_RANKS, or_word=NODE)] = Field(
         0,
-        description="Rank r reads back what rank r + shift saved. With node, shift is cluster.ranks_per_node: no node "
-        "reads what its page cache has of its writing.",
+        description="Rank r reads back what rank r + shift saved. With node, shift is cluster.ranks_per_node, of "
+        "unequal nodes the largest number: no node reads what its page cache has of its writing.",
     )
 
-    def shifted(self, ranks_per_node: int) -> int:
-        """Return ``shift`` as a number of ranks."""
-        return ranks_per_node if isinstance(self.shift, str) else self.shift
+    def shifted(self, each: PerNode) -> int:
+        """Return ``shift`` as a number of ranks; ``each`` are those of the nodes."""
+        if isinstance(self.shift, int):
+            return self.shift
+        return each if isinstance(each, int) else max(each)
 
 
 class Checkpoint(Section):
@@ -99,10 +104,21 @@ class Checkpoint(Section):
         description="Complete checkpoints that stay in checkpoint.path, of all runs: older ones are removed once a "
         "newer one is complete; none keeps all.",
     )
+    incremental: Annotated[Incremental | None, BeforeValidator(none_is_null)] = Field(
+        None,
+        description="A full checkpoint now and then, and between them increments, which have what changed since the "
+        "one before; none makes each full. keep then also keeps what the newest ones need.",
+    )
     phases: Annotated[Phases | None, BeforeValidator(none_is_null)] = Field(
         None,
         description="Checkpoints alone, without training: ranks write some, pause, and read them back; none is "
         "training. The dataset is not read.",
+    )
+
+    parallelism: Annotated[Division | None, BeforeValidator(none_is_null)] = Field(
+        None,
+        description="How checkpoint.model is divided among ranks that all train on different batches, as DLIO's do; "
+        "none is train.parallelism.",
     )
 
     subset_of: Annotated[int | None, whole(1, MAX_RANKS, or_none=True)] = Field(
@@ -123,6 +139,16 @@ class Checkpoint(Section):
                 f"not yet: checkpoint.subset_of={self.subset_of} with training; give checkpoint.phases, which writes "
                 "and reads checkpoints alone"
             )
+        if self.incremental is not None and self.every is not None and self.every.seconds is not None:
+            yield (
+                f"not yet: checkpoint.incremental with checkpoint.every={self.every.by_clock}, where the number of a "
+                "checkpoint is not known before; give steps or epochs"
+            )
+        if self.incremental is not None and self.engine == "dcp":
+            yield (
+                "not yet: checkpoint.incremental with checkpoint.engine=dcp, whose index names whole tensors; use raw "
+                "or torch"
+            )
         if self.phases is not None and self.keep is not None:
             yield f"checkpoint.keep={self.keep}: checkpoint.phases reads what it writes; leave one of the two out"
         if self.phases is not None and self.restore != NOTHING:
@@ -138,9 +164,13 @@ class Checkpoint(Section):
             topology: all ranks that have the model; with ``subset_of`` more than the run's.
             ranks: those of the run.
         """
-        if (of := self.subset_of) is not None and (of < ranks or of % topology.ranks_per_node):
+        each, phases = topology.ranks_per_node, self.phases
+        shift = 0 if phases is None else phases.shifted(each)
+        if self.parallelism is not None:
+            yield from self.parallelism.refusals(topology.ranks, "checkpoint.parallelism")
+        if (of := self.subset_of) is not None and (of < ranks or (isinstance(each, int) and of % each)):
             yield (
-                f"checkpoint.subset_of={of}: must be a multiple of cluster.ranks_per_node={topology.ranks_per_node}, "
+                f"checkpoint.subset_of={of}: must be a multiple of cluster.ranks_per_node={each}, "
                 f"and at least the {ranks} ranks of the run"
             )
             return
@@ -151,13 +181,20 @@ class Checkpoint(Section):
             )
             return
         if refused := [*self.model.refusals(topology)] or [*self.writers.refusals(self.model, topology)]:
-            yield from refused
+            own = "train.parallelism" if self.parallelism is None else "checkpoint.parallelism"
+            yield from (line.replace("train.parallelism", own) for line in refused)
             return
-        if self.phases is not None and self.phases.shifted(topology.ranks_per_node) % ranks:
+        if phases is not None and phases.shift == NODE and isinstance(each, tuple) and 2 * shift > ranks:
+            yield (
+                f"checkpoint.phases.shift=node: a node has {shift} of the {ranks} ranks, more than the others can read "
+                "for it; use more equal cluster.ranks_per_node, or a number"
+            )
+            return
+        if phases is not None and shift % ranks:
             numbers = {len(self.writers.of_rank(rank, topology)) for rank in range(ranks)}
             if len(numbers) > 1:
                 yield (
-                    f"checkpoint.phases.shift={self.phases.shift}: with these checkpoint.writers not every rank saves "
+                    f"checkpoint.phases.shift={phases.shift}: with these checkpoint.writers not every rank saves "
                     "a part; leave it out, or use checkpoint.writers=sharded"
                 )
         largest = max(self.writers.loads(self.model, topology), default=0)

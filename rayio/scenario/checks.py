@@ -9,13 +9,14 @@ from typing import TypeVar
 from rayio.errors import ScenarioError
 from rayio.kinds import FORMATS, LAYERS, LOADERS, STORAGE_MODELS
 from rayio.place import MAX_RANKS, MAX_STEPS
-from rayio.scenario import apart, derive, duration, evaluation, failure_checks, shards, stage_checks
-from rayio.scenario.address import MODELLED
+from rayio.scenario import apart, checkpoint_checks, derive, duration, evaluation, failure_checks, shards, stage_checks
 from rayio.scenario.compute import ByBatchSize
 from rayio.scenario.decode import Work
 from rayio.scenario.kind import Kind
 from rayio.scenario.layers import layers_of
+from rayio.scenario.meetings import allreduce_seconds
 from rayio.scenario.model import Scenario
+from rayio.scenario.saved_bytes import increment_bytes
 from rayio.scenario.storage import UNKNOWN
 from rayio.scenario.workers import Autoscaled
 from rayio.schema.choice import Choosing
@@ -132,7 +133,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     """List each pair of values that contradict each other, one line a pair."""
     samples, ranks = derive.num_samples(scenario), derive.world_size(scenario)
     cluster, dataset, loader, train = scenario.cluster, scenario.dataset, scenario.loader, scenario.train
-    who = f"cluster.nodes={cluster.nodes} × cluster.ranks_per_node={cluster.ranks_per_node}"
+    who = f"cluster.nodes={cluster.nodes} × cluster.ranks_per_node={show(cluster.ranks_per_node)}"
     files = f"dataset.num_files={dataset.num_files} × dataset.samples_per_file={dataset.samples_per_file}"
     if derive.num_files(scenario) != dataset.num_files:
         files += f" × {ranks} ranks (loader.scaling=weak)"
@@ -230,16 +231,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     yield from evaluation.contradictions(scenario)
     yield from stage_checks.refusals(scenario)
     yield from apart.refusals(apart.folders_of(scenario), apart.as_written)
-    if scenario.checkpoint is not None:
-        if scenario.checkpoint.path.startswith(MODELLED) and not dataset.is_modelled:
-            yield (
-                f"checkpoint.path={scenario.checkpoint.path}: has no bytes, and dataset.path={dataset.path} has; "
-                "give a folder"
-            )
-        yield from scenario.checkpoint.refusals(scenario.saving_topology, derive.world_size(scenario))
-        yield from _saved_by_clock(scenario)
-        if scenario.checkpoint.phases is not None and scenario.train.evaluate is not None:
-            yield "train.evaluate: checkpoint.phases is a run without training; leave one of the two out"
+    yield from checkpoint_checks.refusals(scenario)
     yield from failure_checks.refusals(scenario)
     charges = scenario.charges
     if charges.cpu.step > charges.step:
@@ -297,10 +289,9 @@ def idle(scenario: Scenario) -> list[str]:
             notes.append(f"{setting}, the model has one replica")
     if train.warmup_steps >= steps and derive.phases(scenario) is None:
         notes.append(f"train.warmup_steps={train.warmup_steps}: the run has {steps} steps, so nothing is measured")
-    if train.steps is not None and train.steps > derive.uncapped_steps(scenario)[1]:
-        notes.append(
-            f"train.steps={train.steps}: caps nothing, an epoch has {derive.uncapped_steps(scenario)[1]} steps"
-        )
+    if train.cap is not None and train.cap > (most := derive.uncapped_steps(scenario)[1]):
+        what = f"{train.cap} caps" if isinstance(train.steps, tuple) else "caps"
+        notes.append(f"train.steps={show(train.steps)}: {what} nothing, an epoch has {most} steps")
     if not loader.drop_last and not any(share % loader.batch_size for share in derive.samples_per_rank(scenario)):
         notes.append("loader.drop_last=false: changes nothing, every rank's samples fill whole batches")
     if scenario.cluster.nic_bandwidth is not None and scenario.cluster.is_crossed and loader.payload == "none":
@@ -308,11 +299,11 @@ def idle(scenario: Scenario) -> list[str]:
     if shards.is_by_file(scenario):
         dropped = derive.dropped_samples(scenario)
         notes += shards.notes(scenario, derive.num_files(scenario), derive.num_shares(scenario), dropped)
-    notes += failure_checks.idle(scenario)
+    notes += [*failure_checks.idle(scenario), *checkpoint_checks.idle(scenario)]
     for section in sections(scenario):
         notes += section.idle()
     pace, cluster = derive.pace(scenario), scenario.cluster
-    hits = pace.hits_anybody(scenario.seed, cluster.ranks_per_node, cluster.world_size, steps)
+    hits = pace.hits_anybody(scenario.seed, cluster.node_of, cluster.world_size, steps)
     notes += pace.idle(steps, hits=hits) if derive.phases(scenario) is None else ()
     if train.parallelism.microbatches > 1 and train.parallelism.pipeline == 1:
         notes.append(f"train.parallelism.microbatches={train.parallelism.microbatches}: there is no pipeline")
@@ -346,22 +337,6 @@ def _no_checkpoint(scenario: Scenario, steps: int) -> str:
     )
 
 
-def _saved_by_clock(scenario: Scenario) -> Iterator[str]:
-    """Refuse checkpoints by the clock where ranks cannot agree on a step."""
-    saved = scenario.checkpoint
-    if saved is None or saved.phases is not None or saved.every is None or saved.every.seconds is None:
-        return
-    setting = f"checkpoint.every={saved.every.by_clock}"
-    if derive.world_size(scenario) > 1 and not derive.meeting_period(scenario):
-        yield (
-            f"{setting}: ranks agree on a step where all of them meet, and train.sync=none never lets them; use "
-            "train.sync=barrier, or checkpoint.every={steps: n}"
-        )
-    fewest, most = derive.rank_steps(scenario)
-    if fewest < most:
-        yield f"not yet: {setting} with loader.drop_last=false, where ranks have {fewest} or {most} steps; use true"
-
-
 def table(scenario: Scenario) -> dict[str, float]:
     """Return the derived numbers by name, as ``rayio show`` prints them; bytes, seconds and bytes per second."""
     contents, shares = derive.checkpoint_contents(scenario), derive.checkpoint_shares(scenario)
@@ -388,11 +363,12 @@ def table(scenario: Scenario) -> dict[str, float]:
         "num_checkpoints": derive.num_checkpoints(scenario),
         "checkpoint_files": derive.checkpoint_files(scenario),
         "checkpoint_bytes": derive.checkpoint_bytes(scenario),
+        **increment_bytes(scenario),
         "checkpoint_model_bytes": contents.get("model", NOTHING)[1],
         "checkpoint_optimizer_bytes": contents.get("optimizer", NOTHING)[1],
         "checkpoint_fewest_rank_bytes": min(shares, default=0),
         "checkpoint_most_rank_bytes": max(shares, default=0),
-        "allreduce_seconds": derive.allreduce_seconds(scenario),
+        "allreduce_seconds": allreduce_seconds(scenario),
         **evaluation.table(scenario),
         **dict(of_kinds(scenario, lambda kind: kind.table(scenario).items())),
     }

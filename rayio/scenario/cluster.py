@@ -4,46 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic.functional_validators import BeforeValidator
 
 from rayio.place import MAX_RANKS
 from rayio.scenario.reader_pool import ReaderPool
-from rayio.schema.fields import Reads, RefusedError, Seconds, Section, choice, none_is_null, quantity, show, whole
+from rayio.scenario.topology import PerNode, node_of, ranks_of
+from rayio.schema.fields import Seconds, Section, choice, none_is_null, quantity, show, whole
+from rayio.schema.for_each import for_each
 from rayio.units import BYTES, RATE, SECONDS, format_seconds
 
 #: Bounds of ``stall_deadline``, in seconds: a run is checked a few times within it.
 MIN_STALL_SECONDS, MAX_STALL_SECONDS = 1.0, 720 * 3600.0
 MAX_CORES = 1 << 20
-
-
-_core_number = whole(1, MAX_CORES, or_none=True)
-
-
-def _cores(value: Any) -> int | tuple[int, ...] | None:
-    if not isinstance(value, (list, tuple)):
-        number: int | None = _core_number.read(value)
-        return number
-    if not value or not all(type(cores) is int and 1 <= cores <= MAX_CORES for cores in value):
-        raise RefusedError(f"must have a whole number from 1 to {MAX_CORES} for each node")
-    return tuple(value)
-
-
-def _as_list(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-_NUMBER_OF_CORES = {"type": "integer", "minimum": 1, "maximum": MAX_CORES}
-_CORES_SCHEMA = {
-    "anyOf": [
-        _NUMBER_OF_CORES,
-        {"type": "array", "items": _NUMBER_OF_CORES, "minItems": 1},
-        {"const": "none"},
-        {"type": "null"},
-    ]
-}
 
 
 def in_proportion(weights: Mapping[int, int]) -> list[int]:
@@ -63,10 +38,12 @@ class Cluster(Section):
     nodes: Annotated[int, whole(1, MAX_RANKS)] = Field(
         1, description="Machines of the run. On one machine more nodes are only pretended."
     )
-    ranks_per_node: Annotated[int, whole(1, MAX_RANKS)] = Field(
-        1, description="Trainer ranks (accelerators) on each node."
+    ranks_per_node: Annotated[int | tuple[int, ...], for_each("node", MAX_RANKS)] = Field(
+        1,
+        description="Trainer ranks (accelerators) on each node. A list has a number for each node, for nodes that "
+        "differ: ranks are numbered node by node.",
     )
-    cores: Annotated[int | tuple[int, ...] | None, Reads(_cores, _CORES_SCHEMA, write=_as_list)] = Field(
+    cores: Annotated[int | tuple[int, ...] | None, for_each("node", MAX_CORES, or_none=True)] = Field(
         None,
         description="Processor cores of each node on the virtual clock, which all roles of the node share for the work "
         "that costs.cpu says; none is as many as there is work. A list has a number for each node, those of workers "
@@ -120,7 +97,12 @@ class Cluster(Section):
     )
 
     def contradictions(self) -> Iterator[str]:
-        """Refuse a stall deadline below 1 s, and a list of cores whose length is not the number of nodes."""
+        """Refuse a stall deadline below 1 s, and a list whose length is not the number of nodes."""
+        if isinstance(self.ranks_per_node, tuple) and len(self.ranks_per_node) != self.nodes:
+            yield (
+                f"cluster.ranks_per_node={show([*self.ranks_per_node])}: has {len(self.ranks_per_node)} numbers for "
+                f"cluster.nodes={self.nodes}; give one for each node"
+            )
         if isinstance(self.cores, tuple) and len(self.cores) != self.all_nodes:
             nodes = f"cluster.nodes={self.nodes}"
             nodes += f" and cluster.reader_nodes={self.reader_nodes}" * self.has_reader_tier
@@ -187,6 +169,32 @@ class Cluster(Section):
         return in_proportion({node: self.cores[node] for node in self.reading_nodes})
 
     @property
+    def on_nodes(self) -> PerNode:
+        """The ranks of every node; a number for each only if they differ."""
+        each = self.ranks_per_node
+        return each[0] if isinstance(each, tuple) and len({*each}) == 1 and len(each) == self.nodes else each
+
+    @property
+    def most_ranks(self) -> int:
+        """Ranks of the node with the most."""
+        each = self.ranks_per_node
+        return max(each) if isinstance(each, tuple) else each
+
+    @property
+    def load(self) -> float:
+        """Ranks of the node with the most, of which dedicated nodes of workers take their share of the work."""
+        return self.most_ranks * self.nodes / self.all_nodes
+
+    def node_of(self, rank: int) -> int:
+        """Return the node of a rank."""
+        return node_of(rank, self.ranks_per_node)
+
+    def ranks_of(self, node: int) -> range:
+        """Return the ranks of a node."""
+        return ranks_of(node, self.ranks_per_node)
+
+    @property
     def world_size(self) -> int:
         """Ranks of the whole run."""
-        return self.nodes * self.ranks_per_node
+        each = self.ranks_per_node
+        return sum(each) if isinstance(each, tuple) else self.nodes * each

@@ -220,9 +220,15 @@ class Costs(Section):
         least = min(self.checkpoint, usual) - self.checkpoint_less * min(1.0, scale)
         return max(0.0, least), max(self.checkpoint, usual) + self.checkpoint_more * max(1.0, scale)
 
-    def at_end(self, factor: float, checkpoint: float) -> Costs:
-        """Return these costs, processor times multiplied by ``factor``, checkpoints of ``checkpoint`` seconds."""
-        changed = {"cpu": self.cpu.times(factor), "checkpoint": round(checkpoint, 9), "checkpoint_bytes": None}
+    def at_end(self, factor: float, checkpoint: float, num_bytes: float) -> Costs:
+        """Return these costs, processor times multiplied by ``factor``, checkpoints of ``checkpoint`` seconds.
+
+        ``num_bytes`` are those of a checkpoint: its increments are charged in proportion, where sizes count.
+        """
+        size = num_bytes if self.checkpoint_bytes else None
+        changed = {"cpu": self.cpu.times(factor), "checkpoint": round(checkpoint, 9), "checkpoint_bytes": size}
+        if self.put_bandwidth and self.cpu.is_work:  # its copies are work too
+            changed["put_bandwidth"] = self.put_bandwidth / factor
         return self.model_copy(update=changed)
 
     def cpu_of_batch(self, num_samples: float, nbytes: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,11 @@ class Work(Section):
     def seconds(self, num_samples: float, nbytes: float) -> float:
         """Return the CPU seconds of decoding samples of ``nbytes`` in all."""
         return num_samples * self.per_sample + (nbytes * self.work_per_byte / self.rate if self.rate else 0.0)
+
+    def slowed(self, factor: float) -> Self:
+        """Return work that takes ``factor`` times as long."""
+        rate = None if self.rate is None else self.rate / factor
+        return self.model_copy(update={"rate": rate, "per_sample": round(self.per_sample * factor, 9)})
 
     def prepare(self) -> None:
         """Prepare decoding before a run begins, so that imports do not count as decoding."""

@@ -10,8 +10,8 @@ from rayio.kinds import PARTITIONS
 from rayio.place import MAX_STEPS
 from rayio.scenario import shards
 from rayio.scenario.compute import Between, times_at
-from rayio.scenario.meetings import Meetings
 from rayio.scenario.pace import Pace
+from rayio.scenario.schedule import EpochSteps, Schedule
 from rayio.schema.distribution import Distribution
 from rayio.schema.every import Every
 
@@ -109,20 +109,38 @@ def uncapped_steps(scenario: Scenario) -> tuple[int, int]:
 
 
 def rank_steps(scenario: Scenario) -> tuple[int, int]:
-    """Return the fewest and most steps of a rank in one epoch, at most ``train.steps``."""
-    fewest, most = uncapped_steps(scenario)
-    cap = scenario.train.steps
+    """Return the fewest and most steps of a rank in one epoch, at most ``train.steps``; in the longest epoch."""
+    return _capped(uncapped_steps(scenario), scenario.train.cap)
+
+
+def _capped(steps: tuple[int, int], cap: int | None) -> tuple[int, int]:
+    fewest, most = steps
     return (fewest, most) if cap is None else (min(fewest, cap), min(most, cap))
 
 
+def rank_steps_by_epoch(scenario: Scenario) -> list[tuple[int, int]]:
+    """Return :func:`rank_steps` of each epoch; if all are equal, as one."""
+    caps = scenario.train.steps
+    if not isinstance(caps, tuple):
+        return [rank_steps(scenario)]
+    uncapped = uncapped_steps(scenario)
+    return [_capped(uncapped, cap) for cap in caps]
+
+
+def epoch_steps(scenario: Scenario) -> EpochSteps:
+    """Return the steps of each epoch, of the rank with the most."""
+    most = tuple(most for _, most in rank_steps_by_epoch(scenario))
+    return EpochSteps(epochs(scenario), most if len({*most}) > 1 else most[0])
+
+
 def steps_per_epoch(scenario: Scenario) -> int:
-    """Return the steps of one epoch, at most ``train.steps``; without ``drop_last``, those of the largest shares."""
+    """Return the steps of the longest epoch, at most ``train.steps``; without ``drop_last``, of the largest shares."""
     return rank_steps(scenario)[1]
 
 
 def total_steps(scenario: Scenario) -> int:
     """Return the steps of the whole run, of the rank that has the most."""
-    return epochs(scenario) * steps_per_epoch(scenario)
+    return epoch_steps(scenario).total
 
 
 def epochs(scenario: Scenario) -> int:
@@ -137,9 +155,9 @@ def phases(scenario: Scenario) -> Phases | None:
 
 def total_rank_steps(scenario: Scenario) -> int:
     """Return the steps of the whole run, summed over all ranks."""
-    fewest, most = rank_steps(scenario)
-    extra = (most - fewest) * larger_shares(scenario)
-    return epochs(scenario) * (fewest * world_size(scenario) + extra)
+    by_epoch, larger = rank_steps_by_epoch(scenario), larger_shares(scenario)
+    each = [fewest * world_size(scenario) + (most - fewest) * larger for fewest, most in by_epoch]
+    return sum(each) if len(each) > 1 else epochs(scenario) * each[0]
 
 
 def samples_per_step(scenario: Scenario) -> int:
@@ -148,10 +166,12 @@ def samples_per_step(scenario: Scenario) -> int:
 
 
 def samples_read(scenario: Scenario) -> int:
-    """Return the samples that all ranks read in one epoch, including smaller last batches."""
-    most, larger = steps_per_epoch(scenario) * scenario.loader.batch_size, larger_shares(scenario)
-    smallest, largest = (min(share, most) for share in samples_per_rank(scenario))
-    return (world_size(scenario) - larger) * smallest + larger * largest
+    """Return the samples that all ranks read in one epoch, including smaller last batches; of unequal ones the mean."""
+    larger, shares, read = larger_shares(scenario), samples_per_rank(scenario), list[int]()
+    for _, steps in rank_steps_by_epoch(scenario):
+        smallest, largest = (min(share, steps * scenario.loader.batch_size) for share in shares)
+        read.append((world_size(scenario) - larger) * smallest + larger * largest)
+    return round(sum(read) / len(read))
 
 
 def dropped_samples(scenario: Scenario) -> int:
@@ -165,7 +185,10 @@ def dropped_samples(scenario: Scenario) -> int:
 
 
 def capped_samples(scenario: Scenario) -> int:
-    """Return the samples per epoch that are not visited because of ``train.steps``, apart from the dropped ones."""
+    """Return the samples per epoch that are not visited because of ``train.steps``, apart from the dropped ones.
+
+    Of unequal epochs it is their mean.
+    """
     return samples_per_epoch(scenario) - dropped_samples(scenario) - samples_read(scenario)
 
 
@@ -248,8 +271,8 @@ def window_bytes(scenario: Scenario) -> float:
 
 
 def node_window_bytes(scenario: Scenario) -> float:
-    """Return the expected bytes of the full prefetch windows of all ranks of one node."""
-    return scenario.cluster.ranks_per_node * window_bytes(scenario)
+    """Return the expected bytes of the full prefetch windows of all ranks of the node with the most."""
+    return scenario.cluster.most_ranks * window_bytes(scenario)
 
 
 def num_readers(scenario: Scenario) -> int:
@@ -297,7 +320,7 @@ def checkpoint_contents(scenario: Scenario) -> dict[str, tuple[int, int]]:
     if checkpoint is None:
         return {}
     if checkpoint.subset_of is None:
-        return checkpoint.writers.contents(checkpoint.model, scenario.topology)
+        return checkpoint.writers.contents(checkpoint.model, scenario.saving_topology)
     contents: dict[str, tuple[int, int]] = {}
     for writer in range(num_writers(scenario)):
         for part in checkpoint.writers.files(writer, checkpoint.model, scenario.saving_topology):
@@ -336,54 +359,33 @@ def period(scenario: Scenario, every: Every) -> int:
     if every.seconds is not None:
         each = compute_seconds(scenario)
         return max(1, math.ceil(min(every.seconds / each, float(MAX_STEPS)) - 1e-9)) if each > 0 else MAX_STEPS
-    return every.steps if every.steps is not None else (every.epochs or 1) * steps_per_epoch(scenario)
+    return every.steps if every.steps is not None else epoch_steps(scenario).before(every.epochs or 1)
+
+
+def schedule(scenario: Scenario, every: Every) -> Schedule:
+    """Return the occasions of a run; of seconds, those without any wait."""
+    if every.epochs is not None:
+        return Schedule(every.epochs, epoch_steps(scenario), of_epochs=True)
+    return Schedule(period(scenario, every), epoch_steps(scenario))
 
 
 def checkpoint_steps(scenario: Scenario) -> Iterator[tuple[int, int]]:
     """Return each (epoch, step), from 0, with a checkpoint after it."""
+    saved = scenario.checkpoint
     if (chosen := phases(scenario)) is not None:
         yield from ((0, number) for number in range(chosen.writes))
-    elif often := checkpoint_period(scenario):
-        for number in range(often, total_steps(scenario) + 1, often):
-            yield divmod(number - 1, steps_per_epoch(scenario))
+    elif saved is not None and saved.every is not None:
+        yield from schedule(scenario, saved.every).places()
 
 
 def num_checkpoints(scenario: Scenario) -> int:
     """Return the number of checkpoints of the whole run; by the clock, those without any wait."""
     if (chosen := phases(scenario)) is not None:
         return chosen.writes
-    often, saved = checkpoint_period(scenario), scenario.checkpoint
-    if often and saved is not None and saved.every is not None and (seconds := saved.every.seconds) is not None:
+    saved = scenario.checkpoint
+    if saved is None or saved.every is None:
+        return 0
+    if (seconds := saved.every.seconds) is not None:
         after_first = total_steps(scenario) - 1
         return min(after_first, int(after_first * compute_seconds(scenario) / seconds + 1e-9))
-    return total_steps(scenario) // often if often else 0
-
-
-def allreduce_seconds(scenario: Scenario) -> float:
-    """Return the seconds of an all-reduce, beyond the part that compute hides (``sync.AllReduce``)."""
-    sync = scenario.train.sync
-    hidden: float = getattr(sync, "overlap", 0.0) * compute_seconds(scenario)
-    return max(0.0, sync.seconds(scenario.topology.data_parallel) - hidden)
-
-
-def meeting_period(scenario: Scenario) -> int:
-    """Return the steps from one meeting of all ranks to the next: ``train.accumulate × train.sync.every``; 0: never."""
-    train = scenario.train
-    return train.accumulate * getattr(train.sync, "every", 1) if train.sync.meets else 0
-
-
-def meetings(scenario: Scenario) -> Meetings:
-    """Return which ranks wait for each other, and after which steps."""
-    if (alone := phases(scenario)) is not None:  # before each checkpoint
-        every = min(1, meeting_period(scenario))
-        return Meetings(ranks=world_size(scenario), epochs=1, steps=alone.writes + alone.reads, every=every)
-    fewest, most = rank_steps(scenario)
-    return Meetings(
-        ranks=world_size(scenario),
-        epochs=scenario.train.epochs,
-        steps=fewest,
-        larger=larger_shares(scenario) if most > fewest else 0,
-        every=meeting_period(scenario),
-        parts=scenario.topology.parts,
-        seconds=allreduce_seconds(scenario),
-    )
+    return schedule(scenario, saved.every).number

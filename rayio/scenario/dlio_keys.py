@@ -37,7 +37,7 @@ def _refused(why: str) -> Key:
 
 _NOT_READ = "what becomes of a sample after it was read changes no request"
 _OWN_CODE = "rayio cannot load classes of DLIO"
-_LISTS = "not yet: a state by lists of sizes; give num_layers and the sizes of a transformer"
+_READING = "in training checkpoint.parallelism, because all ranks read different batches"
 _CREDENTIALS = "credentials belong in the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), never in a file"
 _TRACES = "every run records its spans (trace.level)"
 _KSM = "memory pages are not merged"
@@ -45,25 +45,27 @@ _KSM = "memory pages are not merged"
 #: DLIO's keys, dotted as in its files, in the order of its documentation.
 KEYS = {
     "model.name": Key("name"),
-    "model.type": Key("checkpoint.model", "only transformer changes what is saved"),
+    "model.type": Key("checkpoint.model", "all but transformer save model_size_bytes too"),
     "model.model_size_bytes": Key("checkpoint.model.bytes"),
     "model.model_size": Key("checkpoint.model.bytes", "DLIO ignores this name, and saves 10240 bytes"),
     "model.num_layers": Key("checkpoint.model.layers"),
     "model.model_datatype": Key("checkpoint.model.datatype"),
     "model.optimizer_datatype": Key("checkpoint.model.optimizer_datatype"),
-    "model.parallelism.tensor": Key("train.parallelism.tensor"),
-    "model.parallelism.pipeline": Key("train.parallelism.pipeline"),
+    "model.parallelism.tensor": Key("train.parallelism.tensor", _READING),
+    "model.parallelism.pipeline": Key("train.parallelism.pipeline", _READING),
     "model.parallelism.data": Key(
         "cluster.nodes", "one replica if it is -1; with checkpoint.mode: subset, checkpoint.subset_of"
     ),
-    "model.parallelism.zero_stage": Key("train.parallelism.zero_stage"),
+    "model.parallelism.zero_stage": Key("train.parallelism.zero_stage", _READING),
     "model.transformer.vocab_size": Key("checkpoint.model.vocabulary"),
     "model.transformer.hidden_size": Key("checkpoint.model.hidden"),
     "model.transformer.ffn_hidden_size": Key("checkpoint.model.ffn"),
     "model.transformer.num_attention_heads": Key("checkpoint.model.heads"),
     "model.transformer.num_kv_heads": Key("checkpoint.model.kv_heads"),
-    "model.optimization_groups": _refused(_LISTS),
-    "model.layer_parameters": _refused(_LISTS),
+    "model.optimization_groups": Key(
+        "checkpoint.model.optimizer", "three times their sum, as in DLIO, for each rank that saves an optimizer"
+    ),
+    "model.layer_parameters": Key("checkpoint.model.layer", "bytes of each tensor of a layer, with num_layers"),
     "framework": Key("loader.file_access", "tensorflow streams TFRecord files; pytorch reads samples by index"),
     "workflow.generate_data": _idle("rayio run generates files that are missing, rayio generate only them"),
     "workflow.train": Key("the command rayio run", "without it, and with checkpoints: checkpoint.phases"),
@@ -97,11 +99,15 @@ KEYS = {
     "dataset.hdf5.num_dset_per_record": _only("only 1: parts of a sample in several datasets are not yet possible"),
     "dataset.hdf5.chunk_dims": Key("dataset.chunk", "their product, times the bytes of an element"),
     "dataset.hdf5.max_shape": _idle("the room to grow changes no request"),
-    "reader.data_loader": Key("loader.kind", "pytorch and tensorflow; dali and the others have no loader here"),
+    "reader.data_loader": Key(
+        "loader.num_workers", "pytorch, tensorflow, dali (one worker with threads) and native_dali; others are refused"
+    ),
     "reader.batch_size": Key("loader.batch_size"),
     "reader.batch_size_eval": Key("train.evaluate.batch_size"),
     "reader.read_threads": Key("loader.num_workers"),
-    "reader.computation_threads": _only("1, or any without preprocess_time: a worker prepares one sample at a time"),
+    "reader.computation_threads": Key(
+        "loader.decode_threads", "of tensorflow, with preprocess_time: computation_threads / read_threads, rounded up"
+    ),
     "reader.prefetch_size": Key(
         "loader.prefetch_factor", "which counts for each worker: prefetch_size / read_threads, rounded up"
     ),
@@ -141,9 +147,9 @@ KEYS = {
     ),
     "checkpoint.model_size": Key("checkpoint.model.bytes", "the older place of model.model_size"),
     "checkpoint.type": Key("checkpoint.writers"),
-    "checkpoint.mode": Key("checkpoint.subset_of", "subset: of a transformer, without training"),
+    "checkpoint.mode": Key("checkpoint.subset_of", "subset: of a state of layers, without training"),
     "checkpoint.fsync": Key("checkpoint.fsync", "it acts; in DLIO it does nothing"),
-    "checkpoint.time_between_checkpoints": _idle("checkpoints without training follow each other at once"),
+    "checkpoint.time_between_checkpoints": Key("checkpoint.phases.pause", "without training"),
     "checkpoint.num_checkpoints_write": Key("checkpoint.phases.writes", "without training"),
     "checkpoint.num_checkpoints_read": Key("checkpoint.phases.reads", "without training"),
     "checkpoint.recovery_rank_shift": Key(

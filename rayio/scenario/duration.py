@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from rayio.scenario import derive, evaluation
 from rayio.scenario.decode import Work
 from rayio.scenario.layers import layers_of
+from rayio.scenario.meetings import allreduce_seconds
 from rayio.scenario.model import Scenario, StorageParameters
+from rayio.scenario.saved_bytes import all_checkpoints_bytes
 from rayio.scenario.storage import UNKNOWN
 from rayio.storage.presets import PRESETS
 
@@ -31,7 +33,7 @@ def of_keys(scenario: Scenario) -> Iterator[tuple[str, float]]:
     if train.device_copy is not None:
         yield "train.device_copy.bandwidth", steps * derive.batch_bytes(scenario) / train.device_copy.bandwidth
     yield "train.parallelism.microbatches", steps * derive.compute_seconds(scenario) * train.parallelism.bubble
-    yield "train.sync", steps * derive.allreduce_seconds(scenario)
+    yield "train.sync", steps * allreduce_seconds(scenario)
     if (phase := evaluation.phase_of(scenario)) is not None:
         yield "train.evaluate.compute", derive.total_steps(phase) * derive.compute_seconds(phase)
     samples = steps * loader.batch_size
@@ -58,7 +60,7 @@ def of_keys(scenario: Scenario) -> Iterator[tuple[str, float]]:
     written = requests = largest = 0.0
     if checkpoint is not None:
         times = derive.num_checkpoints(scenario)
-        written = float(times * derive.checkpoint_bytes(scenario))
+        written = float(all_checkpoints_bytes(scenario))
         most = max(derive.checkpoint_shards(scenario), default=0)
         largest = float(times * most)  # writers write side by side
         requests = times * -(-most // checkpoint.request_bytes)

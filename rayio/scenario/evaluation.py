@@ -64,8 +64,8 @@ def period_of(scenario: Scenario) -> int:
 
 def num_evaluations(scenario: Scenario) -> int:
     """Return the evaluations of the whole run."""
-    period = period_of(scenario)
-    return derive.total_steps(scenario) // period if period else 0
+    wanted = scenario.train.evaluate
+    return 0 if wanted is None else derive.schedule(scenario, wanted.every).number
 
 
 def contradictions(scenario: Scenario) -> Iterator[str]:
@@ -120,9 +120,9 @@ def idle(scenario: Scenario) -> list[str]:
         first = period_of(scenario)
         notes.append(f"train.evaluate.every: none falls due, the first would be after {first} of {steps} steps")
     phase = phase_of(scenario)
-    if phase is not None and phase.train.steps is not None and phase.train.steps > derive.uncapped_steps(phase)[1]:
+    if phase is not None and phase.train.cap is not None and phase.train.cap > derive.uncapped_steps(phase)[1]:
         notes.append(
-            f"train.evaluate.steps={phase.train.steps}: caps nothing, there are {derive.uncapped_steps(phase)[1]} steps"
+            f"train.evaluate.steps={phase.train.cap}: caps nothing, there are {derive.uncapped_steps(phase)[1]} steps"
         )
     return notes
 

@@ -83,6 +83,9 @@ class Loader(Choosing):
     decode: Decode = Field(
         NO_TIME, description="Time per sample, slept by the worker; or work that is really done on its bytes."
     )
+    decode_threads: Annotated[int, whole(1, MAX_DEPTH)] = Field(
+        1, description="Threads of each worker that decode a batch's samples, each the next one."
+    )
     drop_last: Flag = Field(
         True,
         description="If true, samples that fill no whole batch on every rank are left out, else they make a smaller "
@@ -128,6 +131,8 @@ class Loader(Choosing):
         """Name keys of workers that do not exist, and options of shuffles that were not chosen."""
         if self.num_workers == 0 and self.prefetch_factor != type(self).model_fields["prefetch_factor"].default:
             yield f"loader.prefetch_factor={self.prefetch_factor}: nothing is prefetched with loader.num_workers=0"
+        if self.decode_threads > 1 and self.decode == NO_TIME:
+            yield f"loader.decode_threads={self.decode_threads}: nothing is decoded without loader.decode"
         if self.queue == "in_rank" and self.num_workers == 0:
             yield "loader.queue=in_rank: there is no queue with loader.num_workers=0"
         if self.worker == "thread" and self.max_workers < 2:

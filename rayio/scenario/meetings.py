@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rayio.scenario import derive
+from rayio.scenario.schedule import PerEpoch, in_epoch
+
+if TYPE_CHECKING:
+    from rayio.scenario.model import Scenario
 
 Ints = NDArray[np.int64]
 
@@ -21,15 +28,15 @@ class Meetings:
     ranks of a model's replica meet after each step, because none of them can compute a step without the others.
 
     >>> divided = Meetings(ranks=4, epochs=1, steps=5, every=2, parts=2)
-    >>> [divided.group(3, step) for step in range(5)], divided.parties(0, 1, ALL), divided.parties(0, 0, 2)
+    >>> [divided.group(3, 0, step) for step in range(5)], divided.parties(0, 1, ALL), divided.parties(0, 0, 2)
     ([2, 0, 2, 0, 0], 4, 2)
     """
 
     ranks: int
     epochs: int
     #: Steps of every rank in an epoch, and the number of ranks with one more.
-    steps: int
-    larger: int = 0
+    steps: PerEpoch
+    larger: PerEpoch = 0
     #: Steps from one meeting of all ranks to the next; 0: they never meet.
     every: int = 1
     parts: int = 1
@@ -46,19 +53,21 @@ class Meetings:
         """True if all ranks meet after every step."""
         return self.every == 1
 
-    def group(self, rank: int, step: int) -> int:
+    def group(self, rank: int, epoch: int, step: int) -> int:
         """Return the number of the group that a rank meets after a step."""
         every = self.every
-        if every == 1 or (every and ((step + 1) % every == 0 or step >= self.steps - 1)):
+        if every == 1 or (every and ((step + 1) % every == 0 or step >= in_epoch(self.steps, epoch) - 1)):
             return ALL
         return 1 + rank // self.parts if self.parts > 1 else NOBODY
 
-    def groups(self, rank: Ints, step: Ints) -> Ints:
+    def groups(self, rank: Ints, epoch: Ints, step: Ints) -> Ints:
         """Return :meth:`group` of many steps."""
         apart = 1 + rank // self.parts if self.parts > 1 else np.full(len(step), NOBODY)
         if not self.every:
             return apart
-        of_all: Ints = np.where(((step + 1) % self.every == 0) | (step >= self.steps - 1), ALL, apart)
+        steps = np.asarray(self.steps)
+        last = (steps if steps.ndim == 0 else steps[np.clip(epoch, 0, len(steps) - 1)]) - 1
+        of_all: Ints = np.where(((step + 1) % self.every == 0) | (step >= last), ALL, apart)
         return of_all
 
     def parties(self, epoch: int, step: int, group: int = ALL) -> int:
@@ -67,16 +76,47 @@ class Meetings:
             return 0
         if group != ALL:
             return self.parts
-        if step < self.steps:
+        if step < (steps := in_epoch(self.steps, epoch)):
             return self.ranks
-        return self.larger if step == self.steps else 0
+        return in_epoch(self.larger, epoch) if step == steps else 0
 
-    def seconds_after(self, step: int) -> float | None:
+    def seconds_after(self, epoch: int, step: int) -> float | None:
         """Return how long a step's meeting lasts beyond its last arrival, in seconds; None without a meeting."""
-        group = self.group(0, step)
+        group = self.group(0, epoch, step)
         return None if group == NOBODY else self.seconds if group == ALL else 0.0
 
     @property
     def at_once(self) -> int:
         """The most groups that may meet after steps of about the same time."""
         return 1 + (self.ranks // self.parts if self.parts > 1 else 0)
+
+
+def allreduce_seconds(scenario: Scenario) -> float:
+    """Return the seconds of an all-reduce, beyond the part that compute hides (``sync.AllReduce``)."""
+    sync = scenario.train.sync
+    hidden: float = getattr(sync, "overlap", 0.0) * derive.compute_seconds(scenario)
+    return max(0.0, sync.seconds(scenario.topology.data_parallel) - hidden)
+
+
+def meeting_period(scenario: Scenario) -> int:
+    """Return the steps from one meeting of all ranks to the next: ``train.accumulate × train.sync.every``; 0: never."""
+    train = scenario.train
+    return train.accumulate * getattr(train.sync, "every", 1) if train.sync.meets else 0
+
+
+def meetings_of(scenario: Scenario) -> Meetings:
+    """Return which ranks wait for each other, and after which steps."""
+    if (alone := derive.phases(scenario)) is not None:  # before each checkpoint
+        every = min(1, meeting_period(scenario))
+        return Meetings(ranks=derive.world_size(scenario), epochs=1, steps=alone.writes + alone.reads, every=every)
+    by_epoch = derive.rank_steps_by_epoch(scenario)
+    larger = tuple(derive.larger_shares(scenario) if most > fewest else 0 for fewest, most in by_epoch)
+    return Meetings(
+        ranks=derive.world_size(scenario),
+        epochs=scenario.train.epochs,
+        steps=tuple(fewest for fewest, _ in by_epoch) if len(by_epoch) > 1 else by_epoch[0][0],
+        larger=larger if len(larger) > 1 else larger[0],
+        every=meeting_period(scenario),
+        parts=scenario.topology.parts,
+        seconds=allreduce_seconds(scenario),
+    )

@@ -16,6 +16,7 @@ from rayio.scenario.expect import Expect, Expectations
 from rayio.scenario.failures import Failures
 from rayio.scenario.loader import Loader
 from rayio.scenario.pace import Stragglers
+from rayio.scenario.parallelism import Division
 from rayio.scenario.published import Published
 from rayio.scenario.stages import Stages
 from rayio.scenario.storage import Storage, StorageParameters
@@ -81,24 +82,28 @@ class Scenario(Section):
     @property
     def topology(self) -> Topology:
         """The ranks, their nodes, and their parts of the model. An impossible division counts as none."""
-        ranks = Topology(nodes=self.cluster.nodes, ranks_per_node=self.cluster.ranks_per_node)
+        ranks = Topology(nodes=self.cluster.nodes, ranks_per_node=self.cluster.on_nodes)
         return ranks if self._subset_of is not None else self._divided(ranks)
 
     @property
     def saving_topology(self) -> Topology:
         """The ranks that save a checkpoint: these, or ``checkpoint.subset_of`` ranks, of which these are the first."""
-        if (of := self._subset_of) is None:
+        divided = None if self.checkpoint is None else self.checkpoint.parallelism
+        of, nodes, each = self._subset_of, self.cluster.nodes, self.cluster.on_nodes
+        if of is None and divided is None:
             return self.topology
-        each = self.cluster.ranks_per_node
-        return self._divided(Topology(nodes=max(1, of // each), ranks_per_node=each))
+        if of is None:
+            return self._divided(Topology(nodes=nodes, ranks_per_node=each), divided)
+        most = self.cluster.most_ranks  # of every node: unequal ones are refused (Checkpoint.refusals)
+        return self._divided(Topology(nodes=max(1, of // most), ranks_per_node=most), divided)
 
     @property
     def _subset_of(self) -> int | None:
         return None if self.checkpoint is None else self.checkpoint.subset_of
 
-    def _divided(self, ranks: Topology) -> Topology:
+    def _divided(self, ranks: Topology, divided: Division | None = None) -> Topology:
         """Return ranks with the parts of the model that they have."""
-        divided = self.train.parallelism
+        divided = divided or self.train.parallelism
         if ranks.ranks % divided.parts:
             return ranks
         return replace(

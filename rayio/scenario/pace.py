@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
@@ -214,12 +214,15 @@ class Pace:
         if slow is not None and slow.every is not None and self.mean == 0:
             yield "train.stragglers.every: train.compute takes no time, so no interval passes; use probability"
 
-    def hits_anybody(self, seed: int, ranks_per_node: int, ranks: int, steps: int) -> bool:
-        """Return False if no slow interval of any rank has one of so many first steps; True where that is unknown."""
+    def hits_anybody(self, seed: int, node_of: Callable[[int], int], ranks: int, steps: int) -> bool:
+        """Return False if no slow interval of any rank has one of so many first steps; True where that is unknown.
+
+        ``node_of`` gives the node of a rank.
+        """
         slow = self.stragglers
         if slow is None or slow.every is None or slow.lasts is None or not self.mean or ranks > MOST_TRIED:
             return True
-        those = [rank for rank in range(ranks) if slow.hits(rank, rank // ranks_per_node)]
+        those = [rank for rank in range(ranks) if slow.hits(rank, node_of(rank))]
         first = np.zeros(1, np.int64)
         begins = [float(seeds.uniform(seeds.key(seed, "interval", rank), first)[0]) * slow.every for rank in those]
         for begin in begins:

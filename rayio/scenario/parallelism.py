@@ -15,8 +15,8 @@ from rayio.schema.fields import Section, whole
 MAX_STAGE = 3
 
 
-class Parallelism(Section):
-    """The division of a model among ranks. Each part of it has ``ranks / (tensor × pipeline)`` replicas."""
+class Division(Section):
+    """A division of a model among ranks. Each part of it has ``ranks / (tensor × pipeline)`` replicas."""
 
     tensor: Annotated[int, whole(1, MAX_RANKS)] = Field(1, description="Ranks that share each layer.")
     pipeline: Annotated[int, whole(1, MAX_RANKS)] = Field(1, description="Stages that share the layers.")
@@ -25,6 +25,23 @@ class Parallelism(Section):
         description="What replicas divide instead of a copy each (ZeRO): 1 the optimizer, 2 the gradients too, 3 the "
         "parameters too; 0 nothing.",
     )
+
+    @property
+    def parts(self) -> int:
+        """Ranks that have the whole model together."""
+        return self.tensor * self.pipeline
+
+    def refusals(self, ranks: int, key: str = "train.parallelism") -> Iterator[str]:
+        """Refuse parts that do not divide the ranks."""
+        if ranks % self.parts:
+            yield (
+                f"{key}={{tensor: {self.tensor}, pipeline: {self.pipeline}}}: a replica of the model takes "
+                f"{self.parts} ranks, which do not divide the {ranks} of cluster.nodes × cluster.ranks_per_node"
+            )
+
+
+class Parallelism(Division):
+    """The division of a model that trains: ranks with a part of it share a batch."""
 
     microbatches: Annotated[int, whole(1, MAX_BATCH)] = Field(
         1,
@@ -41,16 +58,3 @@ class Parallelism(Section):
         model training on GPU clusters using Megatron-LM" (SC 2021), section 2.2.1.
         """
         return (self.pipeline - 1) / self.microbatches
-
-    @property
-    def parts(self) -> int:
-        """Ranks that have the whole model together."""
-        return self.tensor * self.pipeline
-
-    def refusals(self, ranks: int) -> Iterator[str]:
-        """Refuse parts that do not divide the ranks."""
-        if ranks % self.parts:
-            yield (
-                f"train.parallelism={{tensor: {self.tensor}, pipeline: {self.pipeline}}}: a replica of the model takes "
-                f"{self.parts} ranks, which do not divide the {ranks} of cluster.nodes × cluster.ranks_per_node"
-            )

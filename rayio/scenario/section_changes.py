@@ -143,7 +143,9 @@ def of_checkpoint(run: Run) -> Iterator[Change]:
         )  # fmt: skip
     if number > 1 or seconds:
         rarer = Every(seconds=2 * seconds) if seconds else Every(steps=2 * derive.checkpoint_period(run.scenario))
-        written = rarer.by_clock if seconds else f"{{steps: {rarer.steps}}}"
+        if every is not None and every.epochs and isinstance(derive.epoch_steps(run.scenario).each, tuple):
+            rarer = Every(epochs=2 * every.epochs)
+        written = rarer.by_clock or f"{{{'epochs' if rarer.epochs else 'steps'}: {rarer.epochs or rarer.steps}}}"
         yield Change(
             "checkpoints ÷ 2", kind="setting", to=with_keys("checkpoint", every=rarer),
             key=f"checkpoint.every={written}", helps=("checkpoint",), after=("no checkpoints",), risks_work=True,

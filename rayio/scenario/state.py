@@ -65,7 +65,7 @@ class State(Section):
         """Yield a line for each reason why ranks cannot each save their part of the model."""
         yield (
             "checkpoint.writers=parallel: follows the shape of a model; give checkpoint.model={kind: transformer, "
-            "layers: ..., hidden: ..., ...}"
+            "layers: ..., hidden: ..., ...}, or {kind: sized, ...}"
         )
 
     @model_serializer(mode="wrap")
@@ -104,10 +104,15 @@ def _files(value: Any) -> tuple[tuple[str, int], ...]:
             raise RefusedError(
                 f"a file's name must be at most {MAX_NAME} letters, digits, dots, dashes and underscores", str(name)
             )
-    return tuple((name, _size(name, size)) for name, size in named)
+    return tuple((name, read_size(name, size)) for name, size in named)
 
 
-def _size(name: str, value: Any) -> int:
+def read_size(name: str, value: Any) -> int:
+    """Return a whole number of bytes greater than 0, of an entry of a list or mapping.
+
+    Raises:
+        RefusedError: it is none.
+    """
     try:
         number = BYTES.bounded(value)
     except ValueError as error:
@@ -145,5 +150,9 @@ class FileList(State):
 
 
 AnyState = Annotated[
-    State, KindOf(STATES, "{bytes: ...}, {files: [...]} or {kind: transformer, layers: ..., hidden: ..., ...}")
+    State,
+    KindOf(
+        STATES,
+        "{bytes: ...}, {files: [...]}, {kind: transformer, layers: ..., hidden: ..., ...} or {kind: sized, ...}",
+    ),
 ]

@@ -35,6 +35,10 @@ class Sync(Section):
         """Return the seconds of the all-reduce of ``ranks`` ranks once all are there."""
         return 0.0
 
+    def broadcast_seconds(self, ranks: int, num_bytes: int) -> float:
+        """Return the seconds of sending a state of ``num_bytes`` from one rank to all, once all are there."""
+        return 0.0
+
 
 class NoSync(Sync):
     """Ranks do not wait for each other."""
@@ -100,6 +104,18 @@ class AllReduce(Sync):
         if ranks < 2:
             return 0.0
         return ALGORITHMS[self.algorithm](ranks, self.bytes, self.bandwidth, self.latency)
+
+    def broadcast_seconds(self, ranks: int, num_bytes: int) -> float:
+        """Return the seconds of a broadcast over n ranks: ``bytes / bandwidth``, and ``latency`` for each hop.
+
+        The state goes in pieces that follow each other, from rank to rank (n - 1 hops) or down two binary trees
+        (``ceil(log2 n)``), so its bytes pass each link once. Sources: nccl-tests (``doc/PERFORMANCE.md``: a broadcast
+        takes bytes / bandwidth); Sanders, Speck and Träff (see :func:`tree`).
+        """
+        if ranks < 2:
+            return 0.0
+        hops = ranks - 1 if self.algorithm == "ring" else math.ceil(math.log2(ranks))
+        return num_bytes / self.bandwidth + hops * self.latency
 
     def idle(self) -> Iterator[str]:
         """Name gradients without bytes."""

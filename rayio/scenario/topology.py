@@ -2,7 +2,40 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+
+#: The ranks of a node: one number for all nodes, or a number for each.
+PerNode = int | tuple[int, ...]
+
+
+@lru_cache(maxsize=64)
+def _firsts(each: tuple[int, ...]) -> Sequence[int]:
+    """Return the first rank of each node, and the number of all ranks."""
+    return (*accumulate(each, initial=0),)
+
+
+def node_of(rank: int, each: PerNode) -> int:
+    """Return the node of a rank; ranks are numbered node by node.
+
+    >>> [node_of(rank, (3, 1)) for rank in range(4)], node_of(3, 2)
+    ([0, 0, 0, 1], 1)
+    """
+    return rank // each if isinstance(each, int) else bisect_right(_firsts(each), rank) - 1
+
+
+def ranks_of(node: int, each: PerNode) -> range:
+    """Return the ranks of a node.
+
+    >>> ranks_of(1, (3, 1)), ranks_of(1, 2)
+    (range(3, 4), range(2, 4))
+    """
+    if isinstance(each, int):
+        return range(node * each, (node + 1) * each)
+    return range(*_firsts(each)[node : node + 2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +52,8 @@ class Topology:
     """
 
     nodes: int
-    ranks_per_node: int
+    #: A number for each node if they differ.
+    ranks_per_node: PerNode
     #: Ranks that share each layer, and stages that share the layers.
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
@@ -29,7 +63,8 @@ class Topology:
     @property
     def ranks(self) -> int:
         """Number of ranks."""
-        return self.nodes * self.ranks_per_node
+        each = self.ranks_per_node
+        return self.nodes * each if isinstance(each, int) else sum(each)
 
     @property
     def parts(self) -> int:
@@ -43,11 +78,11 @@ class Topology:
 
     def node_of(self, rank: int) -> int:
         """Return the node of a rank."""
-        return rank // self.ranks_per_node
+        return node_of(rank, self.ranks_per_node)
 
     def ranks_of(self, node: int) -> range:
         """Return the ranks of a node."""
-        return range(node * self.ranks_per_node, (node + 1) * self.ranks_per_node)
+        return ranks_of(node, self.ranks_per_node)
 
     def tensor_of(self, rank: int) -> int:
         """Return which part of each layer a rank has, from 0."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import cycle, islice
 from typing import Annotated
 
 from pydantic import Field
@@ -14,9 +15,11 @@ from rayio.scenario.device_copy import DeviceCopy
 from rayio.scenario.loader import MAX_BATCH
 from rayio.scenario.pace import Speeds, Stragglers, Warmup
 from rayio.scenario.parallelism import Parallelism
+from rayio.scenario.schedule import PerEpoch
 from rayio.scenario.sync import AnySync, BarrierSync
 from rayio.schema.every import Every
-from rayio.schema.fields import Section, none_is_null, whole
+from rayio.schema.fields import Section, none_is_null, show, whole
+from rayio.schema.for_each import for_each
 
 
 class Evaluate(Section):
@@ -38,8 +41,10 @@ class Train(Section):
     """The work of a rank on a batch."""
 
     epochs: Annotated[int, whole(1, MAX_EPOCHS)] = Field(1, description="Times that the dataset is gone through.")
-    steps: Annotated[int | None, whole(1, MAX_STEPS, or_none=True)] = Field(
-        None, description="Cap on the steps of an epoch; none is no cap."
+    steps: Annotated[int | tuple[int, ...] | None, for_each("epoch", MAX_STEPS, or_none=True)] = Field(
+        None,
+        description="Cap on the steps of an epoch. A list has a cap for each of train.epochs, for epochs that differ; "
+        "none is no cap.",
     )
     compute: Compute = Field(description="Time per step, drawn per rank; or a table {by_batch_size: {4: 50 ms, …}}.")
     compute_cores: Annotated[int, whole(0, 1)] = Field(
@@ -72,6 +77,25 @@ class Train(Section):
     warmup_steps: Annotated[int, whole(0, MAX_STEPS)] = Field(
         1, description="First steps of each rank that no number counts."
     )
+
+    def contradictions(self) -> Iterator[str]:
+        """Refuse a list of caps whose length is not the number of epochs."""
+        if isinstance(self.steps, tuple) and len(self.steps) != self.epochs:
+            yield (
+                f"train.steps={show([*self.steps])}: has {len(self.steps)} numbers for train.epochs={self.epochs}; "
+                "give one for each epoch"
+            )
+
+    @property
+    def cap(self) -> int | None:
+        """The cap of an epoch, of unequal ones the largest; None is no cap."""
+        return max(self.steps) if isinstance(self.steps, tuple) else self.steps
+
+    def caps(self, epochs: int) -> PerEpoch | None:
+        """Return the caps of a run of so many epochs; a list is continued from its begin."""
+        if not isinstance(self.steps, tuple):
+            return self.steps
+        return tuple(islice(cycle(self.steps), epochs))
 
     def idle(self) -> Iterator[str]:
         """Name what of the synchronisation takes no time."""

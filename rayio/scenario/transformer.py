@@ -8,25 +8,22 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rayio.scenario.state import Part, State
+from rayio.scenario.layered import MAX_LAYERS, Layered
 from rayio.scenario.topology import Topology
 from rayio.schema.fields import choice, whole
 
 #: Bytes of a number.
 DATATYPES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
-#: The most of each number of a shape: what follows from them fits into 64 bits, or is refused.
-MAX_LAYERS, MAX_WIDTH = 1 << 14, 1 << 24
-#: The most bytes of a state.
-MAX_BYTES = 1 << 62
+#: The most of each width of a shape: what follows from them fits into 64 bits, or is refused.
+MAX_WIDTH = 1 << 24
 #: Copies of the parameters that an optimizer has: the weights, and the two moments of Adam.
 COPIES = 3
 
-_ALONE = Topology(nodes=1, ranks_per_node=1)
 _Width = Annotated[int, whole(1, MAX_WIDTH)]
 _Datatype = Annotated[str, choice(*DATATYPES)]
 
 
-class Transformer(State):
+class Transformer(Layered):
     """The model and the optimizer of a transformer of this shape, with a gated MLP (SwiGLU) as in Llama.
 
     Sizes and files are those that DLIO has: the tensors of Megatron, and the files of DeepSpeed.
@@ -55,12 +52,6 @@ class Transformer(State):
         layer = 2 * wide + wide * (wide + 2 * each) + wide * wide + 3 * self.ffn * wide
         return 2 * self.vocabulary * wide + wide + self.layers * layer
 
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """One file of the model and one of the optimizer."""
-        model, optimizer = (part.num_bytes for part in self.saved_by(0, _ALONE))
-        return Part("model", model, "model"), Part("optimizer", optimizer, "optimizer")
-
     def layer_bytes(self, number: int, topology: Topology) -> int:
         """Return the bytes of a layer on one rank: 0 embedding, then the layers, then output layer and last norm."""
         wide, split = self.hidden, topology.tensor_parallel
@@ -83,37 +74,14 @@ class Transformer(State):
 
     def layers_of(self, stage: int, stages: int) -> range:
         """Return the numbers of a pipeline stage's layers; the first has the embedding, the last what follows."""
-        each, more = divmod(self.layers, stages)
-        first = stage * each + min(stage, more)
-        last = first + each + (stage < more)
-        return range(first + (stage > 0), last + 1 + 2 * (stage == stages - 1))
+        own = super().layers_of(stage, stages)
+        return range(own.start - (stage == 0), own.stop + 2 * (stage == stages - 1))
 
-    def saved_by(self, rank: int, topology: Topology) -> tuple[Part, ...]:
-        """Return the files of a rank by its stage of ZeRO.
-
-        0: one replica saves model and optimizer. 1 and 2: one replica saves the model, every rank its share of the
-        optimizer. 3: every rank saves its shares of both. With pipeline stages each layer is a file, except in 3.
-        """
-        zero, is_first = topology.zero_stage, topology.replica_of(rank) == 0
-        files: list[Part] = []
-        if zero == 3 or is_first:
-            stages = topology.pipeline_parallel
-            sizes = {
-                number: self.layer_bytes(number, topology) for number in self.layers_of(topology.stage_of(rank), stages)
-            }
-            if stages > 1 and zero < 3:
-                files += [
-                    Part(f"model-rank-{rank:05d}-layer-{number:05d}.bin", size, "model")
-                    for number, size in sizes.items()
-                ]
-            else:
-                files.append(Part(f"model-rank-{rank:05d}.bin", sum(sizes.values()), "model"))
-        if zero > 0 or is_first:
-            replicas = topology.data_parallel if zero > 0 else 1
-            elements = COPIES * (self.parameters // (replicas * topology.parts) + 5 * self.hidden)
-            nbytes = elements * DATATYPES[self.optimizer_datatype]
-            files.append(Part(f"optimizer-rank-{rank:05d}.bin", nbytes, "optimizer"))
-        return (*files,)
+    def optimizer_bytes(self, topology: Topology) -> int:
+        """Return the bytes of a rank's share of the optimizer; without ZeRO a replica has all of it."""
+        replicas = topology.data_parallel if topology.zero_stage > 0 else 1
+        elements = COPIES * (self.parameters // (replicas * topology.parts) + 5 * self.hidden)
+        return elements * DATATYPES[self.optimizer_datatype]
 
     def contradictions(self) -> Iterator[str]:
         """Refuse heads that no layer can have, and states of too many bytes."""
@@ -124,8 +92,7 @@ class Transformer(State):
                 f"checkpoint.model.kv_heads={self.kv_heads}: must divide checkpoint.model.heads={self.heads}; each "
                 "head of keys and values serves as many heads"
             )
-        if self.num_bytes > MAX_BYTES:
-            yield f"checkpoint.model.layers={self.layers}: {self.num_bytes} B; at most {MAX_BYTES} B are possible"
+        yield from super().contradictions()
 
     def idle(self) -> Iterator[str]:
         """Name what of the width no head has: published shapes have such a rest."""
@@ -137,11 +104,7 @@ class Transformer(State):
 
     def refusals(self, topology: Topology) -> Iterator[str]:
         """Refuse stages without a layer, and tensors that split a head or a column of the MLP."""
-        if (stages := topology.pipeline_parallel) > self.layers:
-            yield (
-                f"train.parallelism.pipeline={stages}: more stages than checkpoint.model.layers={self.layers}; use at "
-                f"most {self.layers}"
-            )
+        yield from super().refusals(topology)
         split = topology.tensor_parallel
         for key in ("heads", "ffn"):
             if (width := getattr(self, key)) % split:
@@ -159,7 +122,3 @@ class Transformer(State):
                 f"each rank has {self.vocabulary // split}, and frameworks add tokens up to "
                 f"{-(-self.vocabulary // split) * split}"
             )
-
-    def undividable(self, topology: Topology) -> Iterator[str]:
-        """Refuse what no ranks can have."""
-        yield from self.refusals(topology)

@@ -33,6 +33,8 @@ class Writers(Section):
 
     #: Whether ``train.parallelism.zero_stage`` matters to it.
     follows_zero: ClassVar[bool] = False
+    #: Whether rank 0 sends a restored state to all others.
+    is_broadcast: ClassVar[bool] = False
     kind: str
 
     def sizes(self, num_bytes: int, topology: Topology) -> tuple[int, ...]:
@@ -97,8 +99,9 @@ def shares(state_bytes: int, number: int) -> tuple[int, ...]:
 
 
 class RankZero(Writers):
-    """Rank 0 saves the whole state through one writer."""
+    """Rank 0 saves the whole state through one writer, and sends it to all ranks after a restore."""
 
+    is_broadcast = True
     kind: Literal["rank_zero"] = "rank_zero"
 
     def sizes(self, num_bytes: int, topology: Topology) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from rayio.predict import sizes
 from rayio.predict.replay import cut
 from rayio.records.run_result import Between, RunResult
 from rayio.scenario import derive
+from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario
 from rayio.session.conclude import in_memory
 
@@ -13,9 +14,10 @@ from rayio.session.conclude import in_memory
 def between(scenario: Scenario, result: RunResult) -> Between | None:
     """Return the interval of ``result``, the prediction of ``scenario``; None if its costs have no range.
 
-    Processor times and checkpoint times vary. With samples of another size than the calibrated, all times that may
-    grow with bytes vary too (``rayio.predict.sizes``). Only the beginning of a long scenario is simulated, because
-    only the ratio of the times counts. Without compute AU is always 0, and has no interval.
+    Processor times, with those of decoding, and checkpoint times vary. With samples of another size than the
+    calibrated, all times that may grow with bytes vary too (``rayio.predict.sizes``). Only the beginning of a long
+    scenario is simulated, because only the ratio of the times counts. Without compute AU is always 0, and has no
+    interval.
 
     Raises:
         RayioError: the run fails with other times.
@@ -39,8 +41,11 @@ def between(scenario: Scenario, result: RunResult) -> Between | None:
     ends = [usual]
     for end in varied:
         extreme = sizes.ends(scenario)[end]
-        costs_there = extreme.charges.at_end(*bounds[end])
-        ends.append(in_memory(extreme.model_copy(update={"costs": costs_there, "expect": {}})))
+        loader, (factor, saved) = extreme.loader, bounds[end]
+        if isinstance(loader.decode, Work):
+            loader = loader.model_copy(update={"decode": loader.decode.slowed(factor)})
+        there = {"costs": extreme.charges.at_end(factor, saved, size), "loader": loader, "expect": {}}
+        ends.append(in_memory(extreme.model_copy(update=there)))
     times = sorted((end.wall_seconds or 0.0) / usual.wall_seconds for end in ends)
     off = 1 + costs.error
     time = {"time_low": times[0] / off, "time_high": times[-1] * off}

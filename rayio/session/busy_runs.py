@@ -100,7 +100,7 @@ def _run(of: Learnable, out: str, address: str | None) -> None:
 
 def busy_scenario(scenario: Scenario, info: Mapping[str, Any]) -> Scenario:
     """Return a short scenario on the same files that keeps every core busy: no compute, and enough workers."""
-    cores, ranks = cores_of_run(scenario, info), scenario.cluster.ranks_per_node
+    cores, ranks = cores_of_run(scenario, info), scenario.cluster.most_ranks
     cpu = SeenCpu.of(info, "run")
     each = (sum(cpu.roles.values()) + cpu.nodes) / cpu.batches if cpu is not None else UNKNOWN_BATCH
     steps = round(min(MOST_STEPS, max(FEWEST_STEPS, SECONDS * cores / max(each, 1e-6) / ranks)))

@@ -209,8 +209,8 @@ def prepare_dataset(
     return folder
 
 
-def prepare_files(scenario: Scenario, plan: Plan, base: str, reporter: Reporter) -> tuple[Plan, list[str]]:
-    """Generate or check the dataset, and prepare a folder with space for all checkpoints.
+def prepare_files(scenario: Scenario, plan: Plan, base: str, reporter: Reporter, run: str) -> tuple[Plan, list[str]]:
+    """Generate or check the dataset, and prepare a folder with space for all checkpoints of a run with the id ``run``.
 
     Returns the plan, with the checkpoint that the run begins with, and notes.
     """
@@ -218,7 +218,7 @@ def prepare_files(scenario: Scenario, plan: Plan, base: str, reporter: Reporter)
     if checkpoints is not None:  # before the dataset, which may take hours
         checkpoints.look()
         checkpoints.check_space()
-        plan, notes = checkpoints.begin(plan, reporter)
+        plan, notes = checkpoints.begin(plan, reporter, run)
     if derive.phases(scenario) is None:
         prepare_dataset(scenario, base, None, reporter)
     else:

@@ -13,7 +13,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from rayio import __version__, storage
+from rayio import __version__
 from rayio.analyze import gate
 from rayio.analyze.retries import retried
 from rayio.analyze.shape import RunShape
@@ -38,10 +38,10 @@ from rayio.session.conclude import OF_STEPS, conclude, numbers_of
 from rayio.session.dataset import base_folder, idle_on_model, idle_storage, prepare_files, resolve
 from rayio.session.fetched import eviction_notes, fetched, loaded
 from rayio.session.folders import refuse_inside, refuse_overlaps
+from rayio.session.naming import named
 from rayio.session.progress_writer import ProgressWriter
 from rayio.session.result import Run
 from rayio.signals import Interrupts, hold
-from rayio.storage.address import join
 from rayio.trace.clocks import Anchor
 from rayio.trace.parts import write_what_fits
 from rayio.trace.run_directory import LOG, RESUME, RunDirectory
@@ -136,11 +136,11 @@ def run(
 
         parse_live(select)
     base = base_folder(scenario, root)
-    out = _out(scenario, base, out)
-    if not (engine_named(engine).is_virtual or scenario.dataset.is_modelled):
-        refuse_overlaps(scenario, base, out)
-    refuse_inside(out)
-    session = _Session(scenario, engine, address, base, out, reporter, ended)
+    with named(scenario, base, out) as directory:
+        if not (engine_named(engine).is_virtual or scenario.dataset.is_modelled):
+            refuse_overlaps(scenario, base, directory)
+        refuse_inside(directory)
+        session = _Session(scenario, engine, address, base, directory, reporter, ended)
     if collector is not None:
         session.live_export = LiveExport(
             session.directory, session.run_id, collector, selection=select, world_size=session.plan.world_size,
@@ -154,16 +154,6 @@ def run_session(
 ) -> Run:
     """Go on with a run in its directory; see :func:`rayio.session.resume.resume`."""
     return _Session(scenario, engine, address, base, out, reporter, lambda run: None, resumed).run()
-
-
-def _out(scenario: Scenario, base: str, out: str | Path | None) -> str:
-    if out is not None:
-        return join(base, str(out))
-    stem = f"{scenario.name}-{datetime.now(UTC).astimezone():%Y%m%d-%H%M%S}"
-    number = 0
-    while storage.open(path := join(base, f"runs/{stem}" + (f"-{number}" if number else "")), scenario.stores).exists:
-        number += 1
-    return path
 
 
 class _Session:
@@ -271,7 +261,8 @@ class _Session:
         self.engine.prepare()
         self.plan = self.engine.plan
         if not self.plan.modelled:
-            self.plan, notes = prepare_files(self.scenario, self.plan, self.base, self.reporter)
+            run = str(self.info["run_id"])
+            self.plan, notes = prepare_files(self.scenario, self.plan, self.base, self.reporter, run)
             self.engine.plan, self.notes = self.plan, self.notes + notes
         self.info["max_bytes_in_flight"] = self.plan.max_bytes_in_flight
         if not engine_named(self.engine_name).is_virtual:

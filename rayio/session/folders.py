@@ -70,7 +70,7 @@ class Checkpoints:
         assert checkpointing is not None
         self._checkpointing = checkpointing
         #: The files of one checkpoint with their bytes, and those that ranks save with the bytes of their state.
-        self.files: Mapping[str, int] = checkpointing.files
+        self.files: Mapping[str, int] = checkpointing.files()
         self.parts: Mapping[str, int] = checkpointing.parts
         #: Bytes of existing files that the run replaces, and whether a checkpoint of it exists in part or whole.
         self.replaced, self.is_replacing = 0, False
@@ -120,8 +120,10 @@ class Checkpoints:
         places = {folder: checkpoint_place(folder) for folder in there}
         return {folder for folder, place in places.items() if place is not None and saved.may_write(*place)}
 
-    def begin(self, plan: Plan, reporter: Reporter) -> tuple[Plan, list[str]]:
+    def begin(self, plan: Plan, reporter: Reporter, run: str) -> tuple[Plan, list[str]]:
         """Return the plan of a run that begins with the wanted checkpoint, and notes; after :meth:`look`.
+
+        ``run`` is the run's id in manifests.
 
         Raises:
             DataError: there is no complete checkpoint, or one with another model or layout.
@@ -141,7 +143,8 @@ class Checkpoints:
                 *notes,
                 f"checkpoint.engine={saved.engine}: adds {format_bytes(added)} to the {state} of a checkpoint",
             ]
-        return replace(plan, checkpointing=replace(saved, restored=restored, is_replacing=self.is_replacing)), notes
+        saved = replace(saved, restored=restored, is_replacing=self.is_replacing, run=run)
+        return replace(plan, checkpointing=saved), notes
 
     def check_space(self) -> str:
         """Refuse a run whose checkpoints do not fit; return text on needed and free space.
@@ -151,12 +154,20 @@ class Checkpoints:
         """
         each, number = sum(self.files.values()), derive.num_checkpoints(self.scenario)
         kept = self.scenario.checkpoint.keep if self.scenario.checkpoint is not None else None
-        number = number if kept is None else min(number, kept + 1)  # an older one stays until a newer one is complete
+        if kept is not None and self._checkpointing.incremental is None:
+            number = min(number, kept + 1)  # an older one stays until a newer one is complete
         total, free = each * number, self.store.free_bytes()
+        what = f"{number} of {format_bytes(each)}"
+        if (kind := self._checkpointing.incremental) is not None:
+            increment, fulls = sum(self._checkpointing.files(kind.fraction).values()), kind.number_full(number)
+            what = f"{fulls} of {format_bytes(each)} and {number - fulls} increments of {format_bytes(increment)}"
+            total = fulls * each + (number - fulls) * increment
+            total = total if kept is None else kind.most_kept(number, kept, each, increment)
         # a replaced file stays until its replacement is complete
         needed = max(0, total - self.replaced) + (each if self.replaced and number else 0)
         fewest = "at least " * (self._checkpointing.seconds is not None)
-        demand = f"{fewest}{number} of {format_bytes(each)}, {format_bytes(total)} in all"
+        is_part = kept is not None and self._checkpointing.incremental is not None
+        demand = f"{fewest}{what}, {format_bytes(total)} {'at most at a time' if is_part else 'in all'}"
         if free is None:
             return f"{demand}; free space unknown"
         if needed > free:

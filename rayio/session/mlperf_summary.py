@@ -20,6 +20,7 @@ from rayio.predict.explain import scenario_of
 from rayio.records.run_result import Imported, RunResult
 from rayio.scenario import derive
 from rayio.scenario.model import Scenario
+from rayio.session.mlperf_occasions import evaluations, loaded, saved
 from rayio.session.result import Run
 from rayio.storage.stores.refusals import write_text
 from rayio.units import format_seconds
@@ -34,7 +35,7 @@ def write_mlperf(run: Run, path: Path) -> Path:
     """Write a run's summary to ``path`` (in a folder: ``summary.json``) and return the file.
 
     Raises:
-        DataError: the run has no AU by DLIO's formula, or no scenario.
+        DataError: the run trained without an AU by DLIO's formula, or has no scenario.
         StorageError: the file cannot be written.
     """
     target = path / SUMMARY if path.is_dir() or not path.suffix else path
@@ -52,43 +53,79 @@ def summary_of(run: Run) -> dict[str, Any]:
     if run.directory.scenario is None:
         raise DataError(f"{run.address} has no scenario.yaml, so its samples and ranks are unknown")
     scenario = scenario_of(run.directory)
-    au, rates = _epochs(run, result, scenario)
-    required, record = _required(scenario), record_bytes(scenario)
     nodes, ranks = scenario.cluster.nodes, result.world_size
-    samples = derive.num_samples(scenario)
-    metric: dict[str, Any] = {
-        "train_au_percentage": au.tolist(),
-        "train_au_mean_percentage": float(au.mean()),
-        "train_au_meet_expectation": "success" if float(au.mean()) >= 100 * required else "fail",
-        "train_au_stdev_percentage": float(au.std()),
-    }
-    mean, stdev = result.samples_per_second_dlio, result.samples_per_second_dlio_stdev
-    if rates is not None:
-        metric["train_throughput_samples_per_second"] = rates.tolist()
-        mean, stdev = float(rates.mean()), float(rates.std())
-    for name, rate in (("mean", mean), ("stdev", stdev)):
-        if rate is not None:
-            metric[f"train_throughput_{name}_samples_per_second"] = rate
-            metric[f"train_io_{name}_MB_per_second"] = rate * record / 2**20
-    size = ranks // nodes * (samples // ranks) * record / 2**30
+    metric, more = _checkpoints(run, result, scenario)
+    epochs, dataset, about = 0, dict[str, Any](), dict[str, Any]()
+    if derive.phases(scenario) is None:
+        required, record = _required(scenario), record_bytes(scenario)
+        au, rates = _epochs(run, result, scenario)
+        mean, stdev = result.samples_per_second_dlio, result.samples_per_second_dlio_stdev
+        metric = _busy("train", au, rates, mean, stdev, required, record) | metric
+        if result.imported is None and (evaluated := evaluations(run.directory.slices(), scenario)) is not None:
+            rates = evaluated.samples_per_second
+            metric |= _busy("eval", evaluated.au_percent, rates, None, None, required, record)
+        each = scenario.cluster.on_nodes
+        most = ranks // nodes if isinstance(each, int) else max(each)
+        size = most * (derive.num_samples(scenario) // ranks) * record / 2**30
+        epochs, about = len(au), {"required_au_percentage": 100 * required}
+        dataset = {
+            "num_files_train": derive.num_files(scenario),
+            "num_files_eval": scenario.dataset.eval.num_files,
+            "num_samples_per_file": scenario.dataset.samples_per_file,
+            "data_size_per_host_GB": size,
+        }
+    elif not metric:
+        raise DataError(f"{run.address} trained no step and has no span of a checkpoint, so there is no summary")
     return {
         **_times(run, result),
         "num_accelerators": ranks,
         "num_hosts": nodes,
         "metric": metric,
-        "num_files_train": derive.num_files(scenario),
-        "num_files_eval": scenario.dataset.eval.num_files,
-        "num_samples_per_file": scenario.dataset.samples_per_file,
-        "data_size_per_host_GB": size,
-        "epochs": len(au),
-        **_hosts(result, size),
+        **dataset,
+        "epochs": epochs,
+        **_hosts(result, dataset.get("data_size_per_host_GB")),
         "rayio": {
             "engine": result.engine,
             "is_measured": result.engine in ("ray", "local"),
             "workload": scenario.name,
-            "required_au_percentage": 100 * required,
+            **about,
+            **more,
         },
     }
+
+
+def _busy(
+    kind: str, au: Floats, rates: Floats | None, mean: float | None, stdev: float | None, required: float, record: int
+) -> dict[str, Any]:
+    """Return the fields of AU and throughput of training, or of evaluations; ``mean`` and ``stdev`` if no rates are."""
+    metric: dict[str, Any] = {
+        f"{kind}_au_percentage": au.tolist(),
+        f"{kind}_au_mean_percentage": float(au.mean()),
+        f"{kind}_au_meet_expectation": "success" if float(au.mean()) >= 100 * required else "fail",
+        f"{kind}_au_stdev_percentage": float(au.std()),
+    }
+    if rates is not None:
+        metric[f"{kind}_throughput_samples_per_second"] = rates.tolist()
+        mean, stdev = float(rates.mean()), float(rates.std())
+    for name, rate in (("mean", mean), ("stdev", stdev)):
+        if rate is not None:
+            metric[f"{kind}_throughput_{name}_samples_per_second"] = rate
+            metric[f"{kind}_io_{name}_MB_per_second"] = rate * record / 2**20
+    return metric
+
+
+def _checkpoints(run: Run, result: RunResult, scenario: Scenario) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return DLIO's fields of checkpoints that were written and read back, and what they lack."""
+    if result.imported is not None or scenario.checkpoint is None:
+        return {}, {}
+    slices = run.directory.slices()
+    moved = {"save": saved(slices, scenario), "load": loaded(slices, scenario)}
+    known = {kind: each for kind, each in moved.items() if each is not None}
+    if not known:
+        return {}, {}
+    fields = {name: value for kind, each in known.items() for name, value in each.fields(kind).items()}
+    size = {"checkpoint_size_GB": derive.checkpoint_bytes(scenario) / 2**30}
+    return fields | size, {"checkpoints": {kind: each.more() for kind, each in known.items()}}
 
 
 def _epochs(run: Run, result: RunResult, scenario: Scenario) -> tuple[Floats, Floats | None]:
@@ -107,7 +144,7 @@ def _epochs(run: Run, result: RunResult, scenario: Scenario) -> tuple[Floats, Fl
         arrays.steps,
         batch_size=shape.batch_size,
         steps_of=of_ranks[arrays.lives.rank],
-        planned=int(of_ranks.sum()),
+        planned=of_ranks.sum(axis=0),
     )
     if not len(by_epoch.au_percent):
         raise DataError(
@@ -139,14 +176,11 @@ def _times(run: Run, result: RunResult) -> dict[str, Any]:
     }
 
 
-def _hosts(result: RunResult, size: float) -> dict[str, Any]:
-    """Return memory and processors of the hosts, and whether the data of each fits its memory."""
+def _hosts(result: RunResult, size: float | None) -> dict[str, Any]:
+    """Return memory and processors of the hosts, and whether the data of each fits its memory, if it reads any."""
     hosts = [host for host in result.hosts or () if host.memory_bytes is not None]
     if not hosts:
         return {}
     memory = [(host.memory_bytes or 0) / 2**30 for host in hosts]
-    return {
-        "host_memory_GB": memory,
-        "host_cpu_count": [host.cores or 0 for host in hosts],
-        "potential_caching": [int(size >= 0 and gigabytes > size) for gigabytes in memory],
-    }
+    cached = {} if size is None else {"potential_caching": [int(gigabytes > size) for gigabytes in memory]}
+    return {"host_memory_GB": memory, "host_cpu_count": [host.cores or 0 for host in hosts], **cached}

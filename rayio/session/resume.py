@@ -26,6 +26,7 @@ from rayio.place import checkpoint_folder
 from rayio.predict.explain import scenario_of
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario.model import Scenario
+from rayio.scenario.schedule import place_of
 from rayio.session import execute
 from rayio.session.dataset import base_folder, resolve
 from rayio.session.execute import run_session
@@ -152,7 +153,7 @@ def _resume(path: str, scenario: Scenario | None, address: str | None, reporter:
     plan = plan_of(own, modelled=engine_named(engine).is_virtual or own.dataset.is_modelled)
     marks, restarts = resuming.read(directory, plan.world_size)
     is_again = cause != BROKE_OFF and own.failures is not None and own.failures.policy == "from_start"
-    mark = None if is_again else _usable(plan, marks, base, own.loader.in_order, reporter)
+    mark = None if is_again else _usable(plan, marks, base, own.loader.in_order, reporter, str(info.get("run_id")))
     earlier = replace(_earlier(directory, plan, mark), restarts=restarts, cause=cause)
     start = continued(plan, mark, earlier.attempt).start
     place = f"from the checkpoint before epoch {start.epoch}, step {start.step}" if mark else "from the start"
@@ -184,8 +185,8 @@ def _difference(own: Scenario, given: Scenario) -> str:
     return ""
 
 
-def _usable(plan: Plan, marks: Sequence[Mark], base: str, in_order: bool, reporter: Reporter) -> Mark | None:
-    """Return the newest checkpoint whose files are complete; None for the start, with the reason as a warning."""
+def _usable(plan: Plan, marks: Sequence[Mark], base: str, in_order: bool, reporter: Reporter, run: str) -> Mark | None:
+    """Return a run's newest checkpoint whose files are complete; None for the start, with the reason as a warning."""
     saved = plan.checkpointing
     if saved is None or not marks:
         reporter.warn("the run had no complete checkpoint, so it begins again")
@@ -199,8 +200,10 @@ def _usable(plan: Plan, marks: Sequence[Mark], base: str, in_order: bool, report
     for mark in marks:
         try:
             there = manifest.read(store, checkpoint_folder(*saved.schedule.step(mark.number)))
-            if not (why := manifest.missing(store, there)):
-                return mark
+            if there.run != run:
+                raise DataError(f"run {there.run} wrote it")
+            manifest.chain(store, there)
+            return mark
         except DataError as error:
             why = str(error)
         reporter.warn(f"checkpoint {mark.number} is passed over: {why}")
@@ -237,9 +240,9 @@ def _reached(spans: pa.Table, waits: NDArray[np.int64], plan: Plan) -> tuple[int
     """Return the last (epoch, step) that a rank began: it waited for its batch, or computed the step before."""
     last = int(waits.max(initial=-1))
     computed = np.flatnonzero(is_text(spans, "name", "compute") & is_text(spans, "role", "rank"))
-    steps = plan.steps[0]
-    done = integers(spans, "epoch", computed) * steps + integers(spans, "step", computed)
-    after = divmod(int(done.max(initial=-1)) + 1, steps) if len(done) else (-1, -1)
+    before = np.cumsum((0, *plan.steps))
+    done = before[integers(spans, "epoch", computed)] + integers(spans, "step", computed)
+    after = place_of(int(done.max(initial=-1)) + 1, plan.steps) if len(done) else (-1, -1)
     return max((last >> 32, last & 0xFFFFFFFF) if last >= 0 else (-1, -1), after)
 
 

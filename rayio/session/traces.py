@@ -88,7 +88,7 @@ def _written(
             name=directory.name,
             engine=engine,
             world_size=1 + max(loop.rank for loop in loops),
-            hosts=1,
+            hosts=len({loop.node for loop in loops}),
             loops=(*loops,),
             loads=(*loads,),
             facts=facts,

@@ -16,9 +16,9 @@ T = TypeVar("T")
 #: ``opener(path, file)`` reuses a file that an earlier call to storage opened.
 Opener = Callable[..., BinaryIO]
 
-#: Opens a file, makes requests to it and closes it: ``fill(path, reads, total, size)``. A read is an offset and the
-#: buffers that it fills; all buffers have ``total`` bytes. Returns False if it cannot be done, or the file has fewer
-#: bytes, or another size, if one is given.
+#: Opens a file, makes requests to it and closes it: ``fill(path, size, total, offset, buffers, *more)``. Each request
+#: is an offset and the buffers that it fills, ``more`` of them as tuples; all buffers have ``total`` bytes. Returns
+#: False if it cannot be done, or the file has fewer bytes, or another ``size``, unless that is negative.
 AtOnce = Callable[..., bool]
 
 
@@ -34,9 +34,9 @@ class Noting:
         self.fill: AtOnce | None = None
         if fill is not None:
 
-            def noted(name: str, *reads: object) -> bool:
+            def noted(name: str, *request: Any) -> bool:
                 note(name)
-                return fill(name, *reads)
+                return fill(name, *request)
 
             self.fill = noted
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from threading import Event
 from typing import BinaryIO, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rayio.errors import DataError, RayioError
 from rayio.machine.counters import fetched_by_this_thread
@@ -70,10 +72,43 @@ class Filled(NamedTuple):
     made_ns: int = 0
 
 
-def fill_random(file: BinaryIO, path: str, num_bytes: int, request_bytes: int) -> Filled:
-    """Write random bytes that repeat after ``request_bytes``, in requests of as many."""
+class _Copies:
+    """Copies of the content that repeats, for the requests with a file's own bytes: one for each file at a time."""
+
+    def __init__(self) -> None:
+        self._free: list[NDArray[np.uint8]] = []
+
+    @contextmanager
+    def lent(self, content: memoryview) -> Iterator[memoryview]:
+        """Lend a copy; its borrower leaves it unchanged."""
+        try:
+            copy = self._free.pop()
+        except IndexError:
+            copy = np.empty(0, np.uint8)
+        if len(copy) != len(content):
+            copy = np.array(content)
+        yield copy.data
+        self._free.append(copy)
+
+    def clear(self) -> None:
+        """Free the memory."""
+        self._free.clear()
+
+
+COPIES = _Copies()
+
+
+def fill_random(file: BinaryIO, path: str, num_bytes: int, request_bytes: int, head: bytes = b"") -> Filled:
+    """Write random bytes that repeat after ``request_bytes``, in requests of as many; ``head`` replaces the first."""
     buffer = random_bytes(min(request_bytes, max(num_bytes, 1)))
-    written = 0
+    written, head = 0, head[:num_bytes]
+    if head:
+        with COPIES.lent(buffer) as copy:
+            while written < len(head):
+                own = head[written : written + len(copy)]
+                copy[: len(own)] = own
+                written += file.write(copy[: num_bytes - written]) or 0
+                copy[: len(own)] = buffer[: len(own)]
     while written < num_bytes:
         written += file.write(buffer[: num_bytes - written]) or 0
     return Filled(num_bytes)

@@ -81,3 +81,20 @@ def is_text(column: pa.ChunkedArray, text: str) -> NDArray[np.bool_]:
 def rows(table: pa.Table, are_wanted: NDArray[np.bool_]) -> pa.Table:
     """Return the wanted rows of a table."""
     return table.take(numbers(np.flatnonzero(are_wanted)))
+
+
+def to_ipc(table: pa.Table) -> bytes:
+    """Return a table as an Arrow IPC stream, compressed with LZ4, for a message."""
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as stream:
+        stream.write_table(table.unify_dictionaries())
+    return bytes(sink.getvalue())
+
+
+def from_ipc(message: bytes) -> pa.Table:
+    """Return the table of a message from :func:`to_ipc`."""
+    import pyarrow as pa
+
+    return pa.ipc.open_stream(message).read_all()

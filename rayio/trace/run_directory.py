@@ -82,7 +82,7 @@ class RunDirectory:
         there = self.store.entries()
         if INFO in there:
             raise StorageError(f"{self.address} already holds a run; choose another --out, or remove it")
-        if there:
+        if {*there} - {RESERVED}:  # the name was claimed
             raise StorageError(f"{self.address} is not empty and holds no run; choose another --out")
         self._is_ours = True
         try:
@@ -91,6 +91,8 @@ class RunDirectory:
             self._is_ours = False
             raise with_option(error, "cannot make the run directory", "--out") from None
         self.write_info(info)
+        if RESERVED in there:
+            self.store.remove(RESERVED)
 
     def unmake(self) -> None:
         """Remove the files that :meth:`make` created."""
@@ -208,15 +210,13 @@ class RunDirectory:
 
     def reserve(self) -> None:
         """Reserve space for the result on this machine, because spans can fill a disk."""
-        if self._mirror is None:
-            with contextlib.suppress(OSError), self.store.local(RESERVED).open("wb") as file:
-                os.posix_fallocate(file.fileno(), 0, RESERVED_BYTES)
+        with contextlib.suppress(OSError, StorageError), self.store.local(RESERVED).open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, RESERVED_BYTES)
 
     def release(self) -> None:
         """Free the reserved space."""
-        if self._mirror is None:
-            with contextlib.suppress(OSError):
-                self.store.local(RESERVED).unlink()
+        with contextlib.suppress(OSError, StorageError):
+            self.store.local(RESERVED).unlink()
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file into the run directory, atomically.
@@ -381,20 +381,3 @@ class RunDirectory:
 
 def _json(value: Mapping[str, Any]) -> bytes:
     return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
-
-
-def to_ipc(table: pa.Table) -> bytes:
-    """Return a table as an Arrow IPC stream, compressed with LZ4, for a message."""
-    import pyarrow as pa
-
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as stream:
-        stream.write_table(table.unify_dictionaries())
-    return bytes(sink.getvalue())
-
-
-def from_ipc(message: bytes) -> pa.Table:
-    """Return the table of a message from :func:`to_ipc`."""
-    import pyarrow as pa
-
-    return pa.ipc.open_stream(message).read_all()

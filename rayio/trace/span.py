@@ -59,6 +59,7 @@ SPANS: dict[str, SpanName] = {
         {"rank": 0}, "from the start of a rank until it restores a checkpoint, or asks for its first batch"
     ),
     "restore": SpanName({"rank": 0}, "reading back the checkpoint that the run begins with"),
+    "broadcast": SpanName({"rank": 1}, "within a restore: rank 0 sends the state to all, on the links of train.sync"),
     "gap": SpanName({"rank": 0}, "the pause between writing and reading checkpoints (checkpoint.phases.gap)"),
     "data_wait": SpanName({"rank": 0}, "exposed data loading time: asked for a batch, not yet there"),
     "device_copy": SpanName({"rank": 0}, "a batch on its way to the accelerator, as far as no compute hides it"),

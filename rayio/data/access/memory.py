@@ -36,7 +36,9 @@ def too_much(
     """
     if memory is None or not each:
         return
-    readers = -(-cluster.world_size * max(1, workers) // len(cluster.reading_nodes))
+    readers = max(1, workers) * cluster.most_ranks
+    if cluster.placement != "colocated":
+        readers = -(-cluster.world_size * max(1, workers) // len(cluster.reading_nodes))
     if each * readers > memory:
         what = "worker" if workers else "rank"
         yield (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import accumulate
+from operator import lt
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -18,10 +19,11 @@ from rayio.data.formats.reads import check_length
 from rayio.data.formats.sample import Judge
 from rayio.data.layout import Batch, Layout
 from rayio.storage.base import AtOnce, Opener
-from rayio.storage.stores.counted import WINDOW_BYTES
 
 #: A file with the runs of its samples as places in the batch: first and one past the last.
 Group = tuple[int, list[tuple[int, int]]]
+#: Returns the bytes of a record around a sample, from its number and its bytes.
+Frame = Callable[[int, NDArray[np.uint8]], bytes]
 
 
 class Framed(Protocol):
@@ -38,17 +40,23 @@ class Framed(Protocol):
     def leading(self, sample: int, nbytes: int) -> int:
         """Return the bytes of a record before its sample."""
 
-    def frame(self, layout: Layout, sample: int, content: NDArray[np.uint8]) -> bytes:
-        """Return all bytes of a record around its sample, of which ``content`` was read."""
+    def framing(self, layout: Layout) -> Frame:
+        """Return a function from a sample, and its bytes that were read, to all bytes of its record around it."""
+
+    def window_bytes(self, layout: Layout, batch: Batch, place: int) -> int:
+        """Return the bytes that are read of the beginning of a sample's file, if :attr:`reads_head`."""
 
     def judge(self, layout: Layout) -> Judge:
         """Return a function that tells if bytes are a sample, by its number."""
 
 
 class Whereabouts:
-    """A batch as lists: by place, the samples, rows and sizes, and where each lies in the batch's memory."""
+    """A batch as lists: by place, the samples and sizes, and where each lies in the batch's memory.
 
-    __slots__ = ("fill", "layout", "offsets", "opener", "out", "rows", "samples", "sizes", "view")
+    What runs once a batch is slow: the samples of a batch have then displaced it from the processor's own caches.
+    """
+
+    __slots__ = ("fill", "layout", "offsets", "opener", "out", "samples", "sizes", "view")
 
     def __init__(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> None:
         self.layout = layout
@@ -56,7 +64,6 @@ class Whereabouts:
         self.offsets = [0, *accumulate(self.sizes)]
         check_length(self.offsets[-1], out)
         self.samples: list[int] = batch.samples.tolist()
-        self.rows: list[int] = batch.index.tolist()
         self.out, self.view = out, out.data
         self.opener = opener
         #: Reads a file in one call; None if the opener cannot.
@@ -67,88 +74,127 @@ class Whereabouts:
         starts: list[int] = [0] * len(self.sizes) if self.layout.samples_per_file == 1 else compute().tolist()
         return starts
 
+    def in_order(self, batch: Batch) -> tuple[list[int], list[int]] | None:
+        """Return the files in order, and the place of each one's sample; None if samples share a file."""
+        files: list[int] = batch.files.tolist()
+        order = sorted(range(len(files)), key=files.__getitem__)
+        in_order = [files[n] for n in order]
+        return (in_order, order) if all(map(lt, in_order, in_order[1:])) else None
+
     def count(self, opens: int, requests: int, nbytes: int) -> None:
         """Count what was read in one call each."""
         self.opener.filled(opens, requests, nbytes)  # type: ignore[attr-defined]
 
 
 def read_at_once(
-    form: Framed, here: Whereabouts, batch: Batch, groups: Iterable[Group], starts: list[int], records: list[int],
-    ends: list[int],
-) -> Iterable[Group]:  # fmt: skip
+    form: Framed, here: Whereabouts, batch: Batch, groups: Callable[[], Iterable[Group]], starts: list[int],
+    records: list[int],
+) -> list[Group]:  # fmt: skip
     """Read and verify files in one call each, and count them; return those that are to be read otherwise.
 
-    ``starts`` and ``records`` are offset (after the head) and length of records, ``ends`` sizes of files that are
-    known for formats that read more than records.
+    ``starts`` and ``records`` are offset (after the head) and length of records.
     """
     if here.fill is None or (form.reads_whole and not (form.is_framed and here.layout.samples_per_file == 1)):
-        return groups
-    files = batch.files.tolist()
-    if len(set(files)) == len(files):
-        return _singles(form, here, files, starts, records, ends)
-    return groups if form.is_framed else _runs(form, here, groups, starts, ends)
+        return [*groups()]
+    if (in_order := here.in_order(batch)) is None:
+        return [*groups()] if form.is_framed else _runs(form, here, batch, groups(), starts)
+    files, order = in_order
+    read = _framed if form.is_framed else _headed if form.reads_head else _plain
+    left, nbytes = read(form, here, batch, here.layout.names_of(files), order, starts, records)
+    done = len(order) - len(left)
+    here.count(done, done * (1 + form.reads_head), nbytes)
+    return groups_of(batch, left)
 
 
-def _singles(
-    form: Framed, here: Whereabouts, files: list[int], starts: list[int], records: list[int], ends: list[int]
-) -> list[Group]:
-    """Read one sample of each file."""
-    layout, out, view, fill, is_right = here.layout, here.out, here.view, here.fill, form.judge(here.layout)
-    offsets, sizes, samples, head, is_framed = here.offsets, here.sizes, here.samples, form.head_bytes, form.is_framed
-    base, extra, reads_head = 0 if form.reads_whole else head, head if form.reads_whole else 0, form.reads_head
+def groups_of(batch: Batch, left: list[int]) -> list[Group]:
+    """Return samples of different files, by their places, as groups."""
+    return [(int(batch.files[n]), [(n, n + 1)]) for n in left]
+
+
+def _plain(
+    form: Framed, here: Whereabouts, batch: Batch, names: list[str], order: list[int], starts: list[int], _: list[int]
+) -> tuple[list[int], int]:
+    """Read one sample of each file, without frame; return the places of those that were not read, and the bytes."""
+    view, offsets, sizes, samples, base = here.view, here.offsets, here.sizes, here.samples, form.head_bytes
+    fill, is_right, left = here.fill, form.judge(here.layout), []
     assert fill is not None
-    order = sorted(range(len(files)), key=files.__getitem__)
-    left: list[Group] = []
-    known, nbytes = (-1, -1), 0
-    before = after = memoryview(b"")
-    around, expected = bytearray(), b""
-    for path, n in zip(layout.names_of([files[n] for n in order]), order, strict=True):
-        size, begin, total = sizes[n], offsets[n], records[n] + extra
-        span = view[begin : begin + size]
-        if is_framed or reads_head:
-            if known != (size, total):
-                known, rows = (size, total), layout.samples_per_file
-                expected = form.head(rows, size) if extra or reads_head else b""
-                around = bytearray(min(ends[n], WINDOW_BYTES) if reads_head else total - size)
-                before, after = memoryview(around), memoryview(b"")
-                if is_framed:
-                    cut = extra + form.leading(samples[n], size)
-                    before, after = before[:cut], before[cut:]
-            if is_framed:
-                reads: Any = ((base + starts[n], (before, span, after)),)
-            else:
-                reads, total = ((0, (around,)), (base + starts[n], (span,))), total + len(around)
-            is_read = fill(path, reads, total) and (
-                around == expected + form.frame(layout, samples[n], out[begin : begin + size])
-                if is_framed
-                else around.startswith(expected)
-            )
-        else:
-            is_read = fill(path, ((base + starts[n], (span,)),), total)
-        if is_read and is_right(span, samples[n]):
+    for name, n in zip(names, order, strict=True):
+        span = view[offsets[n] : offsets[n + 1]]
+        if not (fill(name, -1, sizes[n], base + starts[n], (span,)) and is_right(span, samples[n])):
+            left.append(n)
+    return left, offsets[-1] - (sum(sizes[n] for n in left) if left else 0)
+
+
+def _headed(
+    form: Framed, here: Whereabouts, batch: Batch, names: list[str], order: list[int], starts: list[int], _: list[int]
+) -> tuple[list[int], int]:
+    """Read the same after the beginning of each file, with its head."""
+    view, offsets, sizes, samples, base = here.view, here.offsets, here.sizes, here.samples, form.head_bytes
+    fill, is_right, left, known, nbytes = here.fill, form.judge(here.layout), [], -1, 0
+    window, expected = bytearray(), b""
+    assert fill is not None
+    for name, n in zip(names, order, strict=True):
+        size, begin = sizes[n], offsets[n]
+        if size != known:
+            known, window = size, bytearray(form.window_bytes(here.layout, batch, n))
+            expected = form.head(here.layout.samples_per_file, size)
+        span, total = view[begin : begin + size], size + len(window)
+        if (
+            fill(name, -1, total, 0, (window,), (base + starts[n], (span,)))
+            and window.startswith(expected)
+            and is_right(span, samples[n])
+        ):
             nbytes += total
         else:
-            left.append((files[n], [(n, n + 1)]))
-    done = len(order) - len(left)
-    here.count(done, done * (1 + reads_head), nbytes)
-    return left
+            left.append(n)
+    return left, nbytes
 
 
-def _runs(form: Framed, here: Whereabouts, groups: Iterable[Group], starts: list[int], ends: list[int]) -> list[Group]:
+def _framed(
+    form: Framed, here: Whereabouts, batch: Batch, names: list[str], order: list[int], starts: list[int],
+    records: list[int],
+) -> tuple[list[int], int]:  # fmt: skip
+    """Read one record of each file; formats that read whole files have their head in the same request."""
+    view, out, offsets, sizes, samples = here.view, here.out, here.offsets, here.sizes, here.samples
+    fill, is_right, frame, left, nbytes = here.fill, form.judge(here.layout), form.framing(here.layout), [], 0
+    base, extra = (0, form.head_bytes) if form.reads_whole else (form.head_bytes, 0)
+    known, expected, around = (-1, -1), b"", bytearray()
+    before = after = memoryview(around)
+    assert fill is not None
+    for name, n in zip(names, order, strict=True):
+        size, begin, total = sizes[n], offsets[n], records[n] + extra
+        if known != (size, total):
+            known, around, cut = (size, total), bytearray(total - size), extra + form.leading(samples[n], size)
+            before, after = memoryview(around)[:cut], memoryview(around)[cut:]
+            expected = form.head(here.layout.samples_per_file, size) if extra else b""
+        end = begin + size
+        span = view[begin:end]
+        if (
+            fill(name, -1, total, base + starts[n], (before, span, after))
+            and around == expected + frame(samples[n], out[begin:end])
+            and is_right(span, samples[n])
+        ):
+            nbytes += total
+        else:
+            left.append(n)
+    return left, nbytes
+
+
+def _runs(form: Framed, here: Whereabouts, batch: Batch, groups: Iterable[Group], starts: list[int]) -> list[Group]:
     """Read runs of samples without frames."""
     view, offsets, samples, fill, head = here.view, here.offsets, here.samples, here.fill, form.head_bytes
     is_right, left, opens, requests, nbytes = form.judge(here.layout), [], 0, 0, 0
     assert fill is not None
     for file, runs in groups:
         first, window = runs[0][0], bytearray()
-        reads = [(head + starts[start], (view[offsets[start] : offsets[stop]],)) for start, stop in runs]
+        reads: list[Any] = [(head + starts[start], (view[offsets[start] : offsets[stop]],)) for start, stop in runs]
         total = sum(offsets[stop] - offsets[start] for start, stop in runs)
         if form.reads_head:
-            window = bytearray(min(ends[first], WINDOW_BYTES))
-            reads.insert(0, (0, (memoryview(window),)))
+            window = bytearray(form.window_bytes(here.layout, batch, first))
+            reads.insert(0, (0, (window,)))
             total += len(window)
         if (
-            fill(here.layout.path(file), reads, total)
+            fill(here.layout.path(file), -1, total, *reads[0], *reads[1:])
             and (not window or window.startswith(form.head(here.layout.samples_per_file, here.sizes[first])))
             and all(
                 is_right(view[offsets[n] : offsets[n + 1]], samples[n])

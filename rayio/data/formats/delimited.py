@@ -29,10 +29,12 @@ class Csv(Encoded):
     decoded_by = "numbers"
     lead_bytes = ID + 1 + DIGEST + 1
     separator: ClassVar[bytes] = b","
+    #: The first two numbers of a line.
+    numbers: ClassVar[bytes] = f"%0{ID}d,%0{DIGEST}d,".encode()
 
     def lead(self, sample: int, digest: int) -> bytes:
         """Return the first two numbers of a line."""
-        return b"%0*d%b%0*d%b" % (ID, sample, self.separator, DIGEST, digest, self.separator)
+        return self.numbers % (sample, digest)
 
     def parse(self, lead: bytes) -> tuple[int, int]:
         """Return the first two numbers of a line."""
@@ -55,3 +57,4 @@ class Tsv(Csv):
 
     extension = ".tsv"
     separator = b"\t"
+    numbers = Csv.numbers.replace(Csv.separator, separator)

@@ -6,7 +6,8 @@ decoding, work of the processor after reading: ``loader.decode``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -90,16 +91,7 @@ class Encoded(Records):
 
     def judge(self, layout: Layout) -> Judge:
         """Return a function that tells if bytes are a sample, by its number."""
-        begin, end, lead = self.lead_at, self.lead_at + self.lead_bytes, self.lead
-        digest, start, mask = xxhash.xxh3_64_intdigest, checksum_seed(layout.seed), seeds.MASK
-
-        def is_right(sample: memoryview, number: int) -> bool:
-            computed = digest(sample[end:], (start + number) & mask)
-            if begin:
-                computed = (computed + digest(sample[:begin])) & mask
-            return bytes(sample[begin:end]) == lead(number, computed)
-
-        return is_right
+        return _judge(self.lead, self.lead_at, self.lead_at + self.lead_bytes, layout.seed)
 
     def _digest(self, sample: memoryview, seed: int, number: int) -> int:
         """Return the checksum of a sample's bytes before and after its lead."""
@@ -107,6 +99,20 @@ class Encoded(Records):
         if self.lead_at:
             digest = (digest + xxhash.xxh3_64_intdigest(sample[: self.lead_at])) & seeds.MASK
         return digest
+
+
+@lru_cache(maxsize=64)
+def _judge(lead: Callable[[int, int], bytes], begin: int, end: int, seed: int) -> Judge:
+    digest, start, mask = xxhash.xxh3_64_intdigest, checksum_seed(seed), seeds.MASK
+
+    def is_right(sample: memoryview, number: int) -> bool:
+        return sample[:end] == lead(number, digest(sample[end:], (start + number) & mask))
+
+    def is_right_inside(sample: memoryview, number: int) -> bool:
+        computed = digest(sample[end:], (start + number) & mask) + digest(sample[:begin])
+        return sample[begin:end] == lead(number, computed & mask)
+
+    return is_right_inside if begin else is_right
 
 
 class EncodedOptions(Section):

@@ -30,6 +30,8 @@ class Stream:
         self.is_described = False
         self.missing = ""
         self._position = 0
+        #: The last window of metadata, and its offset.
+        self._window, self._window_at = b"", 0
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Set the position, without a request where possible."""
@@ -44,6 +46,12 @@ class Stream:
         """Fill the buffer, with zeros after the end or an error."""
         view = memoryview(buffer)
         self.allowed -= 1
+        begin = self._position - self._window_at
+        end = begin + len(view)
+        if begin >= 0 and end <= len(self._window) and self.allowed >= 0 and not self.is_described:
+            view[:] = self._window[begin:end]
+            self._position += len(view)
+            return len(view)
         got = self._try(self._fill, view) if self.allowed >= 0 else 0
         if got < len(view):
             view[got:] = bytes(len(view) - got)
@@ -61,6 +69,8 @@ class Stream:
         self.file.seek(self._position)
         part = self.file.read(len(view))
         view[: len(part)] = part
+        if part and (find := getattr(self.file, "window", None)) is not None:
+            self._window_at, self._window = find(self._position, len(part))
         return len(part)
 
     def _try(self, call: Any, *arguments: Any) -> int:

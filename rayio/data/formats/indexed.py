@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import struct
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.data.formats.at_once import Group, Whereabouts
+from rayio.data.formats.at_once import Group, Whereabouts, groups_of
 from rayio.data.formats.reads import HEAD, NOT_KEPT, Runs, by_file, opened, read_into, scratch
 from rayio.data.formats.records import AGAIN, Records
 from rayio.data.formats.sample import Place
@@ -138,9 +138,11 @@ class Indexed(Records):
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Read what the index has of each run of samples, then the samples, and verify both."""
         here = Whereabouts(opener, layout, batch, out)
-        sizes, rows, samples, offsets = here.sizes, here.rows, here.samples, here.offsets
-        ids = samples.copy()
-        for file, runs in self._at_once(here, batch):
+        if not (left := self._at_once(here, batch)):
+            return batch.samples
+        sizes, samples, offsets = here.sizes, here.samples, here.offsets
+        ids, rows = batch.samples.copy(), batch.index.tolist()
+        for file, runs in left:
             begin = runs[0][0]
             path, index, nbytes = layout.path(file), index_path(layout, file), sizes[begin]
             wanted = self.index(layout.samples_per_file, nbytes)
@@ -157,43 +159,49 @@ class Indexed(Records):
                         have = self._samples(data, layout, rows[start] * nbytes, nbytes, span)
                         for n in range(start, stop):
                             place = Place(path, samples[n], rows[n])
-                            if (left := have - (n - start) * nbytes) < nbytes:
+                            if (rest := have - (n - start) * nbytes) < nbytes:
                                 raise place.error(
-                                    f"expected {nbytes} bytes, found {max(left, 0)}: the file is truncated"
+                                    f"expected {nbytes} bytes, found {max(rest, 0)}: the file is truncated"
                                 )
                             ids[n] = self.check(out[offsets[n] : offsets[n + 1]].data, layout, place)
-        return np.array(ids, np.int64)
+        return ids
 
-    def _at_once(self, here: Whereabouts, batch: Batch) -> Iterable[Group]:
+    def _at_once(self, here: Whereabouts, batch: Batch) -> list[Group]:
         """Read and verify one sample of each file, a call for each of its two; return what is to be read otherwise."""
-        fill, files, layout = here.fill, batch.files.tolist(), here.layout
+        fill, layout = here.fill, here.layout
         number = layout.samples_per_file
         index_bytes = self.index_bytes(number)
         is_small = index_bytes <= AHEAD_BYTES and self.reads_index_at_once(layout)
-        if fill is None or not is_small or len(set(files)) != len(files):
-            return by_file(batch)
-        is_right, samples, rows, sizes = self.judge(layout), here.samples, here.rows, here.sizes
-        order, view = sorted(range(len(files)), key=files.__getitem__), here.view
-        left: list[Group] = []
+        if fill is None or not is_small or (in_order := here.in_order(batch)) is None:
+            return [*by_file(batch)]
+        is_right, samples, sizes, offsets = self.judge(layout), here.samples, here.sizes, here.offsets
+        (files, order), view = in_order, here.view
+        rows: list[int] = [0] * len(order) if number == 1 else batch.index.tolist()
+        left: list[int] = []
         content, around, nbytes = bytearray(index_bytes), memoryview(bytearray(2 * PAGE_BYTES)), 0
-        for path, n in zip(layout.names_of([files[n] for n in order]), order, strict=True):
-            size, begin = sizes[n], here.offsets[n]
+        known, index, end, suffix = -1, b"", -len(layout.extension), self.beside[0]
+        for name, n in zip(layout.names_of(files), order, strict=True):
+            size, begin = sizes[n], offsets[n]
+            if size != known:
+                known, index = size, self.index(number, size)
             span, start = view[begin : begin + size], rows[n] * size
             first, last = self.page_edges(start, start + size, number * size)
-            before, after = around[: start - first], around[PAGE_BYTES : PAGE_BYTES + last - start - size]
-            reads = ((first, (before, span, after)),)
+            total = last - first
+            buffers: tuple[memoryview, ...] = (span,)
+            if total != size:
+                buffers = (around[: start - first], span, around[PAGE_BYTES : PAGE_BYTES + last - start - size])
             if (
-                fill(path.removesuffix(layout.extension) + self.beside[0], ((0, (content,)),), index_bytes)
-                and content == self.index(number, size)
-                and fill(path, reads, last - first)
+                fill(name[:end] + suffix, -1, index_bytes, 0, (content,))
+                and content == index
+                and fill(name, -1, total, first, buffers)
                 and is_right(span, samples[n])
             ):
-                nbytes += index_bytes + last - first
+                nbytes += index_bytes + total
             else:
-                left.append((files[n], [(n, n + 1)]))
+                left.append(n)
         done = len(order) - len(left)
         here.count(2 * done, 2 * done, nbytes)
-        return left
+        return groups_of(batch, left)
 
     def page_edges(self, start: int, stop: int, size: int) -> tuple[int, int]:
         """Return the first byte and the end of the read for bytes ``start`` to ``stop`` of a file of ``size`` bytes."""

@@ -17,6 +17,8 @@ from rayio.data.formats.sample import HEADER
 QUALITY = 90
 #: Markers of the start of an image and of a comment; a comment's length has two bytes and counts them.
 START, COMMENT, MOST_COMMENT = b"\xff\xd8", b"\xff\xfe", 65533
+#: The first comment before its id and checksum.
+LEAD = COMMENT + (HEADER.size + 2).to_bytes(2, "big")
 
 
 class JpegOptions(EncodedOptions):
@@ -35,7 +37,7 @@ class Jpeg(Encoder):
 
     def lead(self, sample: int, digest: int) -> bytes:
         """Return the comment with id and checksum."""
-        return _comment(HEADER.pack(sample, digest))
+        return LEAD + HEADER.pack(sample, digest)
 
     def encoded(self, pixels: NDArray[np.uint8]) -> bytes:
         """Return an image of quality 90."""

@@ -9,14 +9,13 @@ from __future__ import annotations
 import io
 import struct
 import zipfile
-from collections.abc import Iterable
 from functools import lru_cache, partial
 from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.data.formats.at_once import Group, Whereabouts
+from rayio.data.formats.at_once import Group, Whereabouts, groups_of
 from rayio.data.formats.npy_header import HEADER_BYTES as NPY
 from rayio.data.formats.npy_header import find_array, header
 from rayio.data.formats.reads import (
@@ -49,6 +48,7 @@ BEFORE_LABELS = LOCAL + len(LABELS) + ZIP64_SIZES + NPY
 #: Of a local header and of an entry: signature, flags, method, lengths of name and extra field; an entry also has the
 #: offset of its local header. Of the end: signature, size and offset of the directory.
 LOCAL_FIELDS, ENTRY_FIELDS, END_FIELDS = map(struct.Struct, ("<4s2xHH16xHH", "<4s4xHH16xH12xI", "<4s8xII2x"))
+END_OF_ZIP = struct.Struct("<4s4H2IH")
 #: Their values for ``x.npy`` in a file written by rayio, without the length of the entry's extra field.
 NAME = SAMPLES.encode()
 FIRST_LOCAL, FIRST_ENTRY = (b"PK\3\4", 0, 0, len(NAME), ZIP64_SIZES), (b"PK\1\2", 0, 0, len(NAME), 0)
@@ -139,9 +139,11 @@ class Npz:
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Find the rows with zipfile and numpy, read the wanted ones into ``out`` and verify each."""
         here = Whereabouts(opener, layout, batch, out)
-        offsets, samples, rows, view = here.offsets, here.samples, here.rows, here.view
-        ids = samples.copy()
-        for file, runs in _at_once(here, batch):
+        if not (left := _at_once(here, batch)):
+            return batch.samples
+        offsets, samples, view = here.offsets, here.samples, here.view
+        ids, rows = batch.samples.copy(), batch.index.tolist()
+        for file, runs in left:
             path, begin = layout.path(file), runs[0][0]
             first = Place(path, samples[begin], rows[begin])
             with opened(opener, first) as stream:
@@ -163,7 +165,7 @@ class Npz:
                     if tail is not None:
                         of = first if start == begin else Place(path, samples[start], rows[start])
                         _check_labels_in(*tail, shape, of, stop - start)
-        return np.array(ids, np.int64)
+        return ids
 
     def check_labels(self, opener: Opener, layout: Layout, number: int) -> None:
         """Read the labels of a file and compare each with its sample's id; see :class:`Format`."""
@@ -256,42 +258,52 @@ def _is_plain(tail: bytes | bytearray, entry_at: int, head: bytes | bytearray, d
     )
 
 
-def _at_once(here: Whereabouts, batch: Batch) -> Iterable[Group]:
+def _at_once(here: Whereabouts, batch: Batch) -> list[Group]:
     """Read and verify one sample of each file in one call each; return the files that are to be read otherwise."""
-    fill, files, layout = here.fill, batch.files.tolist(), here.layout
-    if fill is None or len(set(files)) != len(files):
-        return by_file(batch)
-    is_right, samples, rows, offsets, view = judge(layout.seed), here.samples, here.rows, here.offsets, here.view
-    order, number = sorted(range(len(files)), key=files.__getitem__), layout.samples_per_file
-    left: list[Group] = []
-    tail, head, nbytes = bytearray(WINDOW_BYTES), bytearray(WINDOW_BYTES), 0
-    for path, n in zip(layout.names_of([files[n] for n in order]), order, strict=True):
-        size = here.sizes[n]
-        file_bytes, tail_at, described = _shape_of(number, size)
-        span = view[offsets[n] : offsets[n + 1]]
-        reads = (tail_at, (tail,)), (0, (head,)), (ROWS + rows[n] * size, (span,))
-        if tail_at > 0 and fill(path, reads, 2 * WINDOW_BYTES + size, file_bytes):
-            entry_at = _directory_in(tail_at, tail)
-            label = ROWS + number * size + BEFORE_LABELS + rows[n] * LABEL - tail_at
-            if (
-                entry_at >= 0
-                and _is_plain(tail, entry_at, head, described)
-                and (label < 0 or tail[label : label + LABEL] == samples[n].to_bytes(LABEL, "little"))
-                and is_right(span, samples[n])
-            ):
-                nbytes += 2 * WINDOW_BYTES + size
-                continue
-        left.append((files[n], [(n, n + 1)]))
+    fill, layout = here.fill, here.layout
+    if fill is None or (in_order := here.in_order(batch)) is None:
+        return [*by_file(batch)]
+    is_right, samples, sizes, offsets, view = judge(layout.seed), here.samples, here.sizes, here.offsets, here.view
+    (files, order), number = in_order, layout.samples_per_file
+    rows: list[int] = [0] * len(order) if number == 1 else batch.index.tolist()
+    left: list[int] = []
+    tail, head, known = bytearray(WINDOW_BYTES), bytearray(WINDOW_BYTES), -1
+    of_tail, of_head = (tail,), (0, (head,))
+    for name, n in zip(layout.names_of(files), order, strict=True):
+        size, begin = sizes[n], offsets[n]
+        if size != known:
+            known, (file_bytes, tail_at, described, entry_at, end) = size, _shape_of(number, size)
+            label_at = ROWS + number * size + BEFORE_LABELS - tail_at
+        span, label = view[begin : begin + size], label_at + rows[n] * LABEL
+        if not (
+            entry_at >= 0
+            and fill(
+                name, file_bytes, 2 * WINDOW_BYTES + size, tail_at, of_tail, of_head, (ROWS + rows[n] * size, (span,))
+            )
+            and tail.endswith(end)
+            and _is_plain(tail, entry_at, head, described)
+            and (label < 0 or tail.startswith(samples[n].to_bytes(LABEL, "little"), label))
+            and is_right(span, samples[n])
+        ):
+            left.append(n)
     done = len(order) - len(left)
-    here.count(done, 3 * done, nbytes)
-    return left
+    here.count(done, 3 * done, offsets[-1] - (sum(sizes[n] for n in left) if left else 0) + done * 2 * WINDOW_BYTES)
+    return groups_of(batch, left)
 
 
 @lru_cache(maxsize=256)
-def _shape_of(rows: int, nbytes: int) -> tuple[int, int, bytes]:
-    """Return the size of a file with ``rows`` of ``nbytes``, the offset of its last window, and NumPy's header."""
+def _shape_of(rows: int, nbytes: int) -> tuple[int, int, bytes, int, bytes]:
+    """Return what is known of a file with ``rows`` of ``nbytes``, as rayio writes it.
+
+    These are its size, the offset of its last window, NumPy's header, the place of the zip's directory in the window
+    (-1 if it is elsewhere), and the zip's end.
+    """
     size = int(file_bytes(rows, np.array([nbytes]))[0])
-    return size, size - WINDOW_BYTES, header("|u1", (rows, nbytes))
+    directory_at = ROWS + rows * nbytes + BEFORE_LABELS + rows * LABEL
+    directory_bytes, tail_at = size - END - directory_at, size - WINDOW_BYTES
+    is_there = tail_at > 0 and directory_at >= tail_at and size <= zipfile.ZIP64_LIMIT
+    end = END_OF_ZIP.pack(b"PK\5\6", 0, 0, 2, 2, directory_bytes, directory_at, 0) if is_there else b""
+    return size, tail_at, header("|u1", (rows, nbytes)), directory_at - tail_at if is_there else -1, end
 
 
 def _find_rows(stream: BinaryIO, place: Place, name: str, descr: str, shape: tuple[int, ...]) -> int:

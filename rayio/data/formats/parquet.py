@@ -14,7 +14,7 @@ The description has a checksum of each chunk's values and place, so any set of c
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache, partial
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -22,6 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.data.formats import parquet_file as described
+from rayio.data.formats.at_once import Whereabouts
+from rayio.data.formats.parquet_at_once import read_at_once
 from rayio.data.formats.parquet_file import (
     DIGEST_BYTES,
     KEY,
@@ -32,8 +34,9 @@ from rayio.data.formats.parquet_file import (
     digest,
 )
 from rayio.data.formats.parquet_options import ParquetOptions, chosen
+from rayio.data.formats.parquet_plan import check_group, ranges_of, sizes_of
 from rayio.data.formats.parquet_stream import AGAIN, TAIL_BYTES, Chunk, Stream, parquet_in
-from rayio.data.formats.reads import HEAD, check_length, opened, place_of
+from rayio.data.formats.reads import HEAD, opened, place_of
 from rayio.data.formats.sample import HEADER, Place
 from rayio.data.layout import Batch, Layout, Paths
 from rayio.errors import RayioError
@@ -46,8 +49,6 @@ if TYPE_CHECKING:
 
 #: pyarrow refuses descriptions with longer lists.
 MAX_CHUNKS = 1_000_000
-#: pyarrow reads neighbouring chunks together up to this many bytes.
-TOGETHER_BYTES = 32 << 20
 
 
 class Parquet(Kind):
@@ -120,14 +121,17 @@ class Parquet(Kind):
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Read the row groups with pyarrow, verify each chunk, and copy the wanted rows into ``out``."""
-        check_length(batch.total_bytes, out)
-        ids = np.empty(len(batch.samples), np.int64)
-        if not ids.size:
-            return ids
+        here = Whereabouts(opener, layout, batch, out)
+        done = read_at_once(here, batch, shape_of(layout), columns_of(layout))
+        if len(done) == len(here.samples):
+            return batch.samples
+        ids = batch.samples.copy()
         rows = _Rows(layout, shape_of(layout), batch, out, ids)
         reads = _Reads.of(layout, batch)
         edges = [*np.flatnonzero(reads.is_first).tolist(), len(reads.files)]
         for begin, end in pairwise(edges):
+            if int(reads.files[begin]) in done:
+                continue
             place = place_of(layout, batch, int(reads.members[begin][0]))
             with (
                 opened(opener, place) as file,
@@ -177,13 +181,13 @@ class _Reads(NamedTuple):
         is_whole = columns == shape.num_columns
         sample_bytes = batch.nbytes[order[starts]] if is_whole else layout.sample_bytes_of(files)
         if (sample_bytes == sample_bytes[0]).all():
-            file_bytes, group_bytes = _sizes(shape, int(sample_bytes[0]))
+            file_bytes, group_bytes = sizes_of(shape, int(sample_bytes[0]))
             sizes, starts_at = np.full_like(files, file_bytes), (len(MAGIC) + groups * group_bytes).tolist()
         else:
             sizes, starts_at = shape.file_bytes(sample_bytes), shape.group_at(sample_bytes, groups).tolist()
         ranges = []
         for number, offset, size in zip(groups.tolist(), starts_at, sample_bytes.tolist(), strict=True):
-            begins, lengths = _ranges(shape, shape.rows_of(number), size, columns)
+            begins, lengths = ranges_of(shape, shape.rows_of(number), size, columns)
             ranges.append((offset + begins, lengths))
         return cls(
             files,
@@ -212,29 +216,6 @@ class _Reads(NamedTuple):
         return np.concatenate(parts)
 
 
-@lru_cache(maxsize=64)
-def _sizes(shape: Shape, sample_bytes: int) -> tuple[int, int]:
-    """Return the bytes of a file, and of a full row group."""
-    sizes, group = np.array([sample_bytes]), np.array([1])
-    return int(shape.file_bytes(sizes)[0]), int(shape.group_at(sizes, group)[0]) - len(MAGIC)
-
-
-@lru_cache(maxsize=1024)
-def _ranges(
-    shape: Shape, num_rows: int, sample_bytes: int, columns: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return offsets, from the row group's start, and lengths of the requests for the wanted columns."""
-    ends = shape.chunks(num_rows, np.array([sample_bytes]), np.arange(columns + 1))
-    edges = [0]
-    if int(ends[-1]) > TOGETHER_BYTES:
-        chunks = [0, *ends.tolist()]
-        for begin, end in pairwise(chunks[1:]):
-            if end - edges[-1] > TOGETHER_BYTES:
-                edges.append(begin)
-    edges.append(int(ends[-1]))
-    return np.array(edges[:-1]), np.diff(edges)
-
-
 class _Rows:
     def __init__(
         self, layout: Layout, shape: Shape, batch: Batch, out: NDArray[np.uint8], ids: NDArray[np.int64]
@@ -252,7 +233,7 @@ class _Rows:
         num_rows = self.shape.rows_of(group)
         widths = [HEADER.size, *self.shape.widths(int(reads.sample_bytes[unit]))[: len(self.names) - 1]]
         chunks = [Chunk(name, max(width, 1), num_rows) for name, width in zip(self.names, widths, strict=True)]
-        _check_group(parquet, place, group, chunks)
+        check_group(parquet, place, group, chunks)
         stream.expect(place, reads.ranges[unit], chunks, self.shape)
         table = parquet.read_row_group(group, columns=self.names, use_threads=False)
         digests = (parquet.metadata.metadata or {}).get(KEY.encode(), b"")
@@ -308,26 +289,10 @@ class _Rows:
 def _as_slice(places: NDArray[np.int64]) -> slice | NDArray[np.int64]:
     """Return ascending neighbours as a slice, which is copied faster."""
     first, last = int(places[0]), int(places[-1])
+    if len(places) == 1:
+        return slice(first, first + 1)
     is_run = last - first + 1 == len(places) and bool((places[1:] - places[:-1] == 1).all())
     return slice(first, last + 1) if is_run else places
-
-
-def _check_group(parquet: Any, place: Place, group: int, chunks: list[Chunk]) -> None:
-    """Refuse a file with another description than rayio's, before memory is allocated for its sizes."""
-    import pyarrow as pa
-
-    wanted = {chunk.name: pa.binary(chunk.width) for chunk in chunks}
-    schema = parquet.schema_arrow
-    types = {name: schema.field(name).type for name in schema.names if name in wanted}
-    if types != wanted:
-        name = next(name for name in wanted if types.get(name) != wanted[name])
-        raise place.error(
-            f"expected column {name} of {wanted[name].byte_width} bytes, found {types.get(name, 'none')}: {AGAIN}"
-        )
-    described = parquet.metadata
-    rows = described.row_group(group).num_rows if group < described.num_row_groups else 0
-    if rows != chunks[0].num_rows:
-        raise place.error(f"expected row group {group} of {chunks[0].num_rows} rows, found {rows}: {AGAIN}")
 
 
 def _cells(column: Any, chunk: Chunk) -> NDArray[np.uint8]:

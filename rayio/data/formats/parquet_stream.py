@@ -19,7 +19,7 @@ from rayio.data.formats.parquet_file import (
     is_header_of,
     stored_bytes,
 )
-from rayio.data.formats.reads import read_into
+from rayio.data.formats.reads import read_into, scratch
 from rayio.data.formats.sample import Place
 from rayio.errors import RayioError
 
@@ -65,10 +65,7 @@ class Stream:
         self.place = place
         self._planned = dict(zip(ranges[0].tolist(), ranges[1].tolist(), strict=True))
         self._window = memoryview(b"")  # pyarrow reads again what was in the file's end
-        offset, self._chunks = int(ranges[0][0]), []
-        for number, chunk in enumerate(chunks):
-            self._chunks.append((offset, chunk))
-            offset += chunk_bytes(shape, chunk.num_rows, chunk.width, number == 0)
+        self._chunks = chunks_at(int(ranges[0][0]), chunks, shape)
 
     def readable(self) -> bool:
         """Return True."""
@@ -114,30 +111,46 @@ class Stream:
                 raise self.place.error(
                     f"expected column chunks at their planned offsets, found {num_bytes} bytes at byte {begin}: {AGAIN}"
                 )
-            window = np.empty(length, np.uint8).data
+            # pyarrow keeps all chunks of a row group until it has decoded them: together they need one window.
+            window = scratch(length) if len(self._planned) == 1 else np.empty(length, np.uint8).data
             got = read_into(self.file, begin, window)
             if got < length:
                 raise self.place.error(f"expected {length} bytes at byte {begin}, found {got}: the file is truncated")
             self._window, self._window_at = window, begin
             for offset, chunk in self._chunks:
-                if begin <= offset < begin + length:
-                    self._check_pages(offset, chunk)
+                if begin <= offset < begin + length and (page := wrong_page(window, offset - begin, chunk)):
+                    rows, start = page
+                    raise self.place.error(
+                        f"expected a page of {rows} rows of column {chunk.name} at byte {begin + start}, found none: "
+                        f"{AGAIN}"
+                    )
         self._position = end
         return pa.py_buffer(self._window[begin - self._window_at : end - self._window_at])
 
-    def _check_pages(self, offset: int, chunk: Chunk) -> None:
-        """Refuse pages with impossible sizes before memory is allocated for them."""
-        many = max(1, PAGE_BYTES // chunk.width)
-        for top in range(0, chunk.num_rows, many):
-            rows = min(many, chunk.num_rows - top)
-            start = offset - self._window_at
-            header = bytes(self._window[start : start + PAGE_HEADER_BYTES])
-            stored, plain = stored_bytes(header), rows * chunk.width
-            if not is_header_of(header, plain, rows) or not 0 < stored <= plain:
-                raise self.place.error(
-                    f"expected a page of {rows} rows of column {chunk.name} at byte {offset}, found none: {AGAIN}"
-                )
-            offset += PAGE_HEADER_BYTES + stored
+
+def chunks_at(offset: int, chunks: list[Chunk], shape: Shape) -> list[tuple[int, Chunk]]:
+    """Return chunks that follow each other from ``offset`` on, ``id`` first, with the offset of each."""
+    places = []
+    for number, chunk in enumerate(chunks):
+        places.append((offset, chunk))
+        offset += chunk_bytes(shape, chunk.num_rows, chunk.width, number == 0)
+    return places
+
+
+def wrong_page(window: memoryview, start: int, chunk: Chunk) -> tuple[int, int] | None:
+    """Return rows and place of the first page of impossible size of a chunk from ``start`` on, if there is one.
+
+    It is called before memory is allocated for them.
+    """
+    many = max(1, PAGE_BYTES // chunk.width)
+    for top in range(0, chunk.num_rows, many):
+        rows = min(many, chunk.num_rows - top)
+        header = bytes(window[start : start + PAGE_HEADER_BYTES])
+        stored, plain = stored_bytes(header), rows * chunk.width
+        if not is_header_of(header, plain, rows) or not 0 < stored <= plain:
+            return rows, start
+        start += PAGE_HEADER_BYTES + stored
+    return None
 
 
 @contextmanager

@@ -19,6 +19,9 @@ from rayio.data.formats.sample import HEADER
 FRONT, CHUNK = 33, 12
 #: Fast compression without a search for repetitions, of which noise has none: zlib's level 1 and Z_RLE.
 LEVEL, STRATEGY = 1, 3
+#: The chunk with id and checksum before them, and the checksum of its name.
+LEAD = HEADER.size.to_bytes(4, "big") + b"raYo"
+LEAD_SUM = zlib.crc32(b"raYo")
 
 
 class PngOptions(EncodedOptions):
@@ -37,7 +40,8 @@ class Png(Encoder):
 
     def lead(self, sample: int, digest: int) -> bytes:
         """Return the chunk with id and checksum."""
-        return _chunk(b"raYo", HEADER.pack(sample, digest))
+        content = HEADER.pack(sample, digest)
+        return LEAD + content + zlib.crc32(content, LEAD_SUM).to_bytes(4, "big")
 
     def encoded(self, pixels: NDArray[np.uint8]) -> bytes:
         """Return an image of zlib's fastest compression."""

@@ -13,7 +13,7 @@ from typing import BinaryIO, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.data.formats.at_once import Whereabouts, read_at_once
+from rayio.data.formats.at_once import Frame, Whereabouts, read_at_once
 from rayio.data.formats.places import starts_of
 from rayio.data.formats.reads import (
     HEAD,
@@ -86,10 +86,15 @@ class Records(Kind):
         """Return the bytes of a record before its sample."""
         return self.before_bytes
 
-    def frame(self, layout: Layout, sample: int, content: NDArray[np.uint8]) -> bytes:
-        """Return all bytes of a record around its sample, of which ``content`` was read."""
-        before, after = self.around(layout, sample, len(content))
-        return before + after
+    def framing(self, layout: Layout) -> Frame:
+        """Return a function from a sample, and its bytes that were read, to all bytes of its record around it."""
+        return lambda sample, content: b"".join(self.around(layout, sample, len(content)))
+
+    def window_bytes(self, layout: Layout, batch: Batch, place: int) -> int:
+        """Return the bytes that are read of the beginning of a sample's file, with its head."""
+        if self.head_bytes + int(batch.nbytes[place]) >= WINDOW_BYTES:
+            return WINDOW_BYTES
+        return min(int(self.sizes_of_files(layout, batch)[place]), WINDOW_BYTES)
 
     def judge(self, layout: Layout) -> Judge:
         """Return a function that tells if bytes are a sample, by its number, as :meth:`check` does."""
@@ -210,13 +215,15 @@ class Records(Kind):
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Read runs of records, verify each sample and what stands around it."""
         here = Whereabouts(opener, layout, batch, out)
-        sizes, offsets, samples, rows, view = here.sizes, here.offsets, here.samples, here.rows, here.view
-        ids = samples.copy()
+        sizes, offsets, samples, view = here.sizes, here.offsets, here.samples, here.view
         records = self.record_bytes(batch.nbytes).tolist() if self.is_framed else sizes
         starts = here.starts(lambda: self._starts(layout, batch.files, batch.index, batch.nbytes) - self.head_bytes)
-        ends = self.sizes_of_files(layout, batch).tolist() if self.reads_whole or self.reads_head else []
+        if not (left := read_at_once(self, here, batch, lambda: self._by_file(batch), starts, records)):
+            return batch.samples
+        ids, rows = batch.samples.copy(), batch.index.tolist()
+        ends = self.sizes_of_files(layout, batch).tolist() if self.reads_whole else []
         is_framed, is_copied, check_row = self.is_framed, self.is_framed or self.reads_whole, self.check
-        for file, runs in read_at_once(self, here, batch, self._by_file(batch), starts, records, ends):
+        for file, runs in left:
             path, begin = layout.path(file), runs[0][0]
             first = Place(path, samples[begin], rows[begin])
             with opened(opener, first) as stream:
@@ -241,7 +248,7 @@ class Records(Kind):
                             view[offsets[n] : offsets[n + 1]] = row
                             row = view[offsets[n] : offsets[n + 1]]
                         ids[n] = check_row(row, layout, place)
-        return np.array(ids, np.int64)
+        return ids
 
     def _by_file(self, batch: Batch) -> Iterator[tuple[int, list[tuple[int, int]]]]:
         return self._runs(batch).by_file(batch) if self.is_framed and len(batch.samples) else by_file(batch)

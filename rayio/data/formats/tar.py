@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.data.formats.at_once import Frame
 from rayio.data.formats.records import AGAIN, Records
 from rayio.data.formats.sample import Place
 from rayio.data.layout import Layout
@@ -50,13 +51,17 @@ class Tar(Records):
         before = named(label, ".bin", nbytes)
         return before, bytes(-nbytes % BLOCK) + named(label, ".cls", DIGITS) + label.ljust(BLOCK, b"\0")
 
-    def frame(self, layout: Layout, sample: int, content: NDArray[np.uint8]) -> bytes:
-        """Return header, filling and label, from the parts that members of one size share."""
-        first, first_sum, second, filling, label_sum, last = _parts(len(content))
-        key = b"%0*d" % (DIGITS, sample)
-        total = sum(key)
-        sums = b"%06o\0 " % (first_sum + total), b"%06o\0 " % (label_sum + total)
-        return b"".join((key, first, sums[0], filling, key, second, sums[1], last, key, LABEL_END))
+    def framing(self, layout: Layout) -> Frame:
+        """Return a function to header, filling and label, from the parts that members of one size share."""
+
+        def frame(sample: int, content: NDArray[np.uint8]) -> bytes:
+            first, first_sum, second, filling, label_sum, last = _parts(len(content))
+            key = b"%0*d" % (DIGITS, sample)
+            total = sum(key)
+            sums = b"%06o\0 " % (first_sum + total), b"%06o\0 " % (label_sum + total)
+            return b"".join((key, first, sums[0], filling, key, second, sums[1], last, key, LABEL_END))
+
+        return frame
 
     def wrong_frame(self, record: memoryview, nbytes: int, layout: Layout, place: Place) -> DataError:
         """Return the error for a record with other headers: of a member of another size, its size."""

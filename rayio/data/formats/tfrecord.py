@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from typing import Any, BinaryIO, ClassVar
 
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.data.formats import gzipped
-from rayio.data.formats.at_once import Whereabouts, read_at_once
+from rayio.data.formats.at_once import Frame, Group, Whereabouts, read_at_once
 from rayio.data.formats.places import starts_of
 from rayio.data.formats.reads import (
     Runs,
@@ -39,7 +39,7 @@ from rayio.data.formats.reads import (
     whole_places,
 )
 from rayio.data.formats.sample import Judge, Place, check, fill, judge
-from rayio.data.formats.tfrecord_example import around, decode, varint
+from rayio.data.formats.tfrecord_example import around, decode, varint, without_label
 from rayio.data.formats.tfrecord_options import TfRecordOptions, is_zipped
 from rayio.data.layout import Batch, Layout, Paths
 from rayio.scenario.kind import Kind
@@ -136,16 +136,23 @@ class TfRecord(Kind):
 
     def leading(self, sample: int, nbytes: int) -> int:
         """Return the bytes of a record before its sample."""
-        return HEAD.size + len(around(nbytes, sample)[0])
+        return len(_frame_of(nbytes, _label_bytes(sample))[0])
 
-    def frame(self, layout: Layout, sample: int, content: NDArray[np.uint8]) -> bytes:
-        """Return all bytes of a record around its sample, of which ``content`` was read."""
-        import google_crc32c
+    def framing(self, layout: Layout) -> Frame:
+        """Return a function from a sample, and its bytes that were read, to all bytes of its record around it."""
+        from google_crc32c import extend
 
-        before, after = around(len(content), sample)
-        crc = google_crc32c.extend(google_crc32c.extend(google_crc32c.value(before), content), after)
-        tail = TAIL.pack(_masked(crc))
-        return b"".join((_length(len(before) + len(content) + len(after)), before, after, tail))
+        def frame(sample: int, content: NDArray[np.uint8]) -> bytes:
+            label = varint(sample)
+            front, crc, after, _ = _frame_of(len(content), len(label))
+            end = after + label
+            return front + end + TAIL.pack(_masked(extend(extend(crc, content), end)))
+
+        return frame
+
+    def window_bytes(self, layout: Layout, batch: Batch, place: int) -> int:
+        """Return none: a file has no head."""
+        return 0
 
     def judge(self, layout: Layout) -> Judge:
         """Return a function that tells if bytes are a sample, by its number."""
@@ -156,13 +163,26 @@ class TfRecord(Kind):
         if is_zipped(layout):
             return _read_zipped(opener, layout, batch, out)
         here = Whereabouts(opener, layout, batch, out)
+        if not here.samples:
+            return batch.samples
+        if layout.samples_per_file == 1:
+            named = zip(here.sizes, here.samples, strict=True)
+            starts, records = (
+                [0] * len(here.samples),
+                [_frame_of(size, _label_bytes(sample))[3] for size, sample in named],
+            )
+            stops = records
+        else:
+            edges = _spans(layout, batch)
+            starts, stops, records = edges[0].tolist(), edges[1].tolist(), (edges[1] - edges[0]).tolist()
+
+        def groups() -> Iterable[Group]:
+            return Runs.of(batch, _records_per_read(layout, batch)).by_file(batch)
+
+        if not (left := read_at_once(self, here, batch, groups, starts, records)):
+            return batch.samples
         ids, offsets = batch.samples.copy(), here.offsets
-        if not ids.size:
-            return ids
-        edges = _spans(layout, batch)
-        starts, stops, records = edges[0].tolist(), edges[1].tolist(), (edges[1] - edges[0]).tolist()
-        groups = Runs.of(batch, _records_per_read(layout, batch)).by_file(batch)
-        for _, runs in read_at_once(self, here, batch, groups, starts, records, []):
+        for _, runs in left:
             with opened(opener, place_of(layout, batch, runs[0][0])) as stream:
                 for start, stop in runs:
                     begin, num_bytes = starts[start], stops[stop - 1] - starts[start]
@@ -181,10 +201,23 @@ class TfRecord(Kind):
         return ids
 
 
+def _label_bytes(sample: int) -> int:
+    """Return the bytes of a label: a byte for every 7 bits."""
+    return -(-sample.bit_length() // 7) or 1
+
+
 @lru_cache(maxsize=1024)
-def _length(payload_bytes: int) -> bytes:
-    """Return the bytes of a record before its payload."""
-    return HEAD.pack(payload_bytes, masked_crc(np.array([payload_bytes], "<u8")))
+def _frame_of(row_bytes: int, label_bytes: int) -> tuple[bytes, int, bytes, int]:
+    """Return the bytes of a record before ``x``, the CRC of its payload so far, those up to its label, and its length.
+
+    ``x`` has ``row_bytes``.
+    """
+    import google_crc32c
+
+    before, after = without_label(row_bytes, label_bytes)
+    payload_bytes = len(before) + row_bytes + len(after) + label_bytes
+    front = HEAD.pack(payload_bytes, masked_crc(np.array([payload_bytes], "<u8"))) + before
+    return front, google_crc32c.value(before), after, HEAD.size + payload_bytes + TAIL.size
 
 
 #: For places of records that differ in size.

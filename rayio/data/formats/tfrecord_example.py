@@ -14,12 +14,12 @@ VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
 def around(row_bytes: int, label: int) -> tuple[bytes, bytes]:
     """Return the encoding of an ``Example`` before and after the bytes of ``x``; the label is at its end."""
     encoded = varint(label)
-    before, after = _without_label(row_bytes, len(encoded))
+    before, after = without_label(row_bytes, len(encoded))
     return before, after + encoded
 
 
 @lru_cache(maxsize=1024)
-def _without_label(row_bytes: int, label_bytes: int) -> tuple[bytes, bytes]:
+def without_label(row_bytes: int, label_bytes: int) -> tuple[bytes, bytes]:
     """Return the same for a label of so many bytes, without it."""
     before, length = b"", row_bytes
     for field, key in ((ITEMS, b""), (BYTES_LIST, b""), (VALUE, _delimited(KEY, b"x")), (FEATURE, b"")):

@@ -34,7 +34,7 @@ from rayio.engines.loaders.reading import BatchReader, Parcel, Reading
 from rayio.engines.loaders.worker_deaths import REPORT_SECONDS, death, means_death, no_shared_memory
 from rayio.errors import RayioError, RunError
 from rayio.machine.oom import oom_kills
-from rayio.model.cpu_account import ProcessCpu
+from rayio.model.cpu_account import ProcessCpu, Starts
 from rayio.model.env import Env
 from rayio.model.queue import Delivery
 from rayio.model.standing import Standing
@@ -154,11 +154,12 @@ class DataLoaderQueue:
     PyTorch installs no signal handler that would raise within a role. Only a rank that is ``alone`` in its process
     takes a batch in place, if it is ready: two changes of thread cost half a millisecond a step, which a loop without
     rayio does not pay. ``queue`` is the environment of a prefetch queue, for its spans; None if the rank reads itself.
+    ``starts`` counts the CPU time of starting an epoch's workers.
     """
 
     def __init__(
         self, reading: Reading, steps: tuple[int, ...], settings: Settings, recorder: Recorder, name: str,
-        queue: Env | None, *, alone: bool,
+        queue: Env | None, *, alone: bool, starts: Starts | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.alone = alone
@@ -167,6 +168,7 @@ class DataLoaderQueue:
         self.settings = settings
         self.recorder = recorder
         self.queue = queue
+        self.starts = starts or Starts()
         #: The CPU time of each worker, by its process.
         self.worked: dict[int, ProcessCpu] = {}
         self._addresses = Addresses(reading.rank, steps)
@@ -281,7 +283,7 @@ class DataLoaderQueue:
         if not self.settings.persistent_workers:
             self._processes = []  # of the epoch before, which have ended
         self._begun = perf_counter_ns()
-        with _without_main(), _spawned_in_silence():
+        with self.starts.timed(), _without_main(), _spawned_in_silence():
             self._iterator = iter(self._loader)  # also tests persistent workers, which may have died
         self._begun = None
         self._processes = list(getattr(self._iterator, "_workers", ()))

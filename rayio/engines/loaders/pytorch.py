@@ -67,6 +67,11 @@ class TorchLoader(Kind):
                 f"cluster.placement={cluster.placement}: PyTorch's workers run on their rank's node; use colocated, or "
                 "loader.kind=actors"
             )
+        if loader.decode_threads > 1:
+            yield (
+                f"loader.decode_threads={loader.decode_threads}: PyTorch's workers decode one sample after the other; "
+                "use 1, or loader.kind=actors"
+            )
         if loader.payload == "none":
             yield "loader.payload=none: PyTorch's workers send what they read; use auto, or loader.kind=actors"
         if _options(loader).reader == "numpy":
@@ -126,7 +131,9 @@ class TorchLoader(Kind):
         def make(steps: tuple[int, ...], *, evaluating: bool) -> DataLoaderQueue:
             queue = None if reading.is_inline else wiring.queue_env(rank, evaluating=evaluating)
             name = f"{rank}-eval" if evaluating else str(rank)
-            queue_end = DataLoaderQueue(reading, steps, settings, wiring.recorder, name, queue, alone=kernel.alone)
+            queue_end = DataLoaderQueue(
+                reading, steps, settings, wiring.recorder, name, queue, alone=kernel.alone, starts=wiring.starts
+            )
             wiring.closing.append(queue_end.close)
             wiring.watched.append(queue_end.standing)
             wiring.worked.append(queue_end.worked.values)

@@ -104,6 +104,9 @@ class _NoDevices:
     def shared(self, layer: Layer, node: int) -> Any:
         raise AssertionError(f"what users of {layer.name} share, in another library's loader")
 
+    async def book(self, number: int, is_needed: bool) -> None:
+        raise AssertionError("checkpoints in another library's loader")
+
 
 class _Buffers:
     def __init__(self, allocate: Allocate) -> None:

@@ -55,14 +55,14 @@ class ActorSpec:
 def roles_per_actor(plan: Plan, kind: Kind, number: int) -> int:
     """Return the number of roles of a kind in one actor, of ``number`` on one node.
 
-    ``auto`` is one up to 16 readers (and 16 of this kind) per node. Above that, roles with real I/O share 16 actors,
-    and roles that only sleep or pass messages share two. With ``loader.worker: thread`` the readers of a rank count as
-    one.
+    ``auto`` is one up to 16 readers (and 16 of this kind) on the node with the most. Above that, roles with real I/O
+    share 16 actors, and roles that only sleep or pass messages share two. With ``loader.worker: thread`` the readers of
+    a rank count as one.
     """
     chosen = plan.cluster.roles_per_actor
     if kind in SERVERS:
         return 1
-    loader, per_node = plan.loader, plan.cluster.ranks_per_node
+    loader, per_node = plan.loader, plan.cluster.most_ranks
     workers = max(1, loader.num_workers)
     if loader.worker == "thread":
         together = workers if kind == "reader" else 1

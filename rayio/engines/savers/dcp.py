@@ -1,8 +1,8 @@
 """``checkpoint.engine: dcp``: a checkpoint as ``torch.distributed.checkpoint`` writes and reads it.
 
-Each file has one tensor, named as the file, which ``dcp.save`` writes and ``dcp.load`` reads. The index of all of them,
-``.metadata``, is written before rayio's manifest, so that PyTorch alone can load the checkpoint too. Writers have no
-process group: what each saves is known beforehand, so no plans are gathered and scattered.
+Each file has one tensor, named as the file, and its stamp, which ``dcp.save`` writes and ``dcp.load`` reads. The index
+of all of them, ``.metadata``, is written before rayio's manifest, so that PyTorch alone can load the checkpoint too.
+Writers have no process group: what each saves is known beforehand, so no plans are gathered and scattered.
 """
 
 from __future__ import annotations
@@ -16,20 +16,27 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
 from rayio.engines.savers.streams import STATES, loaded, saved
-from rayio.engines.savers.torch_save import OfTorch, added_bytes, is_archive, verified_tensor
+from rayio.engines.savers.torch_save import OfTorch, added_bytes, is_archive, tensor_of, verified_tensor
 from rayio.errors import DataError
+from rayio.model.stamp import STAMP_BYTES, Stamp
 from rayio.model.verified import REMEDY, Verified
 from rayio.storage.base import Opener
 from rayio.storage.real import Filled
 
 #: The name of the index, as PyTorch has it.
 INDEX = ".metadata"
+#: What follows the name of a file in the name of its stamp.
+STAMPED = ".stamp"
 
 
 class Dcp(OfTorch):
-    """``torch.distributed.checkpoint`` of one tensor of bytes in each file."""
+    """``torch.distributed.checkpoint`` of one tensor of bytes, and its stamp, in each file."""
 
     engine, module, key = "dcp", "torch.distributed.checkpoint", ""
+
+    def file_bytes(self, num_bytes: int) -> int:
+        """Return the bytes of the two archives: the state, the stamp, and about 3 KiB."""
+        return super().file_bytes(num_bytes) + super().file_bytes(STAMP_BYTES)
 
     def index(self, parts: Mapping[str, int]) -> Mapping[str, bytes]:
         """Return the index that PyTorch reads: the tensors, and their files."""
@@ -41,18 +48,19 @@ class Dcp(OfTorch):
         super().prepare(num_bytes, period)
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # on purpose: see above
 
-    def fill(self, file: BinaryIO, path: str, num_bytes: int, period: int) -> Filled:
-        """Save the state."""
+    def fill(self, file: BinaryIO, path: str, num_bytes: int, period: int, stamp: bytes) -> Filled:
+        """Save the state and its stamp."""
         import torch
         from torch.distributed import checkpoint
 
-        state = {PurePosixPath(path).name: torch.from_numpy(STATES.of(num_bytes, period))}
+        name = PurePosixPath(path).name
+        state = {name: torch.from_numpy(STATES.of(num_bytes, period)), name + STAMPED: tensor_of(stamp)}
         return saved(file, period, lambda stream: checkpoint.save(state, storage_writer=_writer(stream), no_dist=True))
 
     def loading(
-        self, path: str, num_bytes: int, request_bytes: int, period: int, index: Mapping[str, bytes]
+        self, path: str, num_bytes: int, request_bytes: int, period: int, index: Mapping[str, bytes], stamp: Stamp
     ) -> Callable[[Opener], Verified]:
-        """Return a function that reads the index, loads the state, and compares all of it."""
+        """Return a function that reads the index, loads the state, and compares its stamp and all of it."""
         place = PurePosixPath(path)
 
         def load(opener: Opener) -> Verified:
@@ -64,12 +72,14 @@ class Dcp(OfTorch):
             if content != index[INDEX]:  # it is a pickle, so it is compared before anything reads it
                 raise DataError(f"{place.parent}/{INDEX}: is not the index of this checkpoint; {REMEDY}")
             state = {place.name: torch.empty(num_bytes, dtype=torch.uint8)}
+            state[place.name + STAMPED] = torch.empty(STAMP_BYTES, dtype=torch.uint8)
             with opener(path) as file:
                 _, made = loaded(
                     path, file, request_bytes, "torch.distributed.checkpoint.load",
                     lambda stream: checkpoint.load(state, storage_reader=_reader(stream, content), no_dist=True),
                 )  # fmt: skip
-            return verified_tensor(path, state[place.name], num_bytes, period, made)
+            there = state[place.name + STAMPED], stamp
+            return verified_tensor(path, state[place.name], num_bytes, period, made, there)
 
         return load
 
@@ -90,11 +100,14 @@ def _index(parts: tuple[tuple[str, int], ...]) -> bytes:
 
     start, tensors, places = torch.Size([0]), {}, {}
     for name, num_bytes in parts:
-        size = torch.Size([num_bytes])
-        properties = md.TensorProperties(dtype=torch.uint8)
-        tensors[name] = md.TensorStorageMetadata(properties, size, [md.ChunkStorageMetadata(start, size)])
-        length = num_bytes + added_bytes(num_bytes, "")
-        places[md.MetadataIndex(name, start, 0)] = _StorageInfo(name, 0, length)
+        offset = 0
+        for tensor, each in ((name, num_bytes), (name + STAMPED, STAMP_BYTES)):
+            size = torch.Size([each])
+            properties = md.TensorProperties(dtype=torch.uint8)
+            tensors[tensor] = md.TensorStorageMetadata(properties, size, [md.ChunkStorageMetadata(start, size)])
+            length = each + added_bytes(each, "")
+            places[md.MetadataIndex(tensor, start, 0)] = _StorageInfo(name, offset, length)
+            offset += length
     index = md.Metadata(
         state_dict_metadata=tensors,
         planner_data={name: (name,) for name in tensors},

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 from rayio.engines.savers.streams import STATES, check_torch, loaded, saved, torch_version
 from rayio.errors import DataError, ScenarioError
 from rayio.model.savers import Saver
+from rayio.model.stamp import STAMP_BYTES, Stamp
 from rayio.model.verified import REMEDY, Content, Verified
 from rayio.storage.base import Opener
 from rayio.storage.real import Filled
@@ -19,12 +20,12 @@ from rayio.units import format_bytes
 
 #: Of Linux: a mapping that counts as no memory until it is used. Python names it from version 3.12 on.
 NORESERVE = 0x4000
-#: The name of a file's tensor in what ``torch.save`` is given.
-KEY = "state"
+#: The names of a file's tensors in what ``torch.save`` is given: the state, and the stamp (``rayio.model.stamp``).
+KEY, STAMP = "state", "stamp"
 
 
 class OfTorch(Saver):
-    """An archive of one tensor of bytes for each file, as PyTorch writes it."""
+    """An archive of a tensor of bytes and a small one with its stamp for each file, as PyTorch writes it."""
 
     holds_state = True
     #: Its value of ``checkpoint.engine``, the module that saves, and the name of the tensor in the archive.
@@ -46,7 +47,7 @@ class OfTorch(Saver):
         check_torch(self.engine)
 
     def file_bytes(self, num_bytes: int) -> int:
-        """Return the bytes of the archive: the state, and about 1.5 KiB."""
+        """Return the bytes of the archive: the state, and about 2 KiB."""
         self.check()
         return num_bytes + added_bytes(num_bytes, self.key)
 
@@ -62,21 +63,21 @@ class OfTorch(Saver):
 
 
 class TorchSave(OfTorch):
-    """``torch.save`` of a mapping with one tensor of bytes."""
+    """``torch.save`` of a mapping with two tensors of bytes."""
 
     engine, module, key = "torch", "torch", KEY
 
-    def fill(self, file: BinaryIO, path: str, num_bytes: int, period: int) -> Filled:
-        """Save the state."""
+    def fill(self, file: BinaryIO, path: str, num_bytes: int, period: int, stamp: bytes) -> Filled:
+        """Save the state and its stamp."""
         import torch
 
-        state = {KEY: torch.from_numpy(STATES.of(num_bytes, period))}
+        state = {KEY: torch.from_numpy(STATES.of(num_bytes, period)), STAMP: tensor_of(stamp)}
         return saved(file, period, lambda stream: torch.save(state, stream))
 
     def loading(
-        self, path: str, num_bytes: int, request_bytes: int, period: int, index: Mapping[str, bytes]
+        self, path: str, num_bytes: int, request_bytes: int, period: int, index: Mapping[str, bytes], stamp: Stamp
     ) -> Callable[[Opener], Verified]:
-        """Return a function that loads the state, and compares all of it."""
+        """Return a function that loads the state, and compares its stamp and all of it."""
 
         def load(opener: Opener) -> Verified:
             import torch
@@ -85,7 +86,8 @@ class TorchSave(OfTorch):
                 state, made = loaded(
                     path, file, request_bytes, "torch.load", lambda stream: torch.load(stream, weights_only=True)
                 )
-            return verified_tensor(path, state.get(KEY) if isinstance(state, dict) else None, num_bytes, period, made)
+            there = state if isinstance(state, dict) else {}
+            return verified_tensor(path, there.get(KEY), num_bytes, period, made, (there.get(STAMP), stamp))
 
         return load
 
@@ -94,14 +96,29 @@ class TorchSave(OfTorch):
         return is_archive(head, content)
 
 
-def verified_tensor(path: str, tensor: Any, num_bytes: int, period: int, made: int) -> Verified:
+def tensor_of(content: bytes) -> Any:
+    """Return a tensor with some bytes."""
+    import torch
+
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
+def verified_tensor(
+    path: str, tensor: Any, num_bytes: int, period: int, made: int, stamps: tuple[Any, Stamp]
+) -> Verified:
     """Compare a tensor that was loaded with the state that was saved; ``made`` is the time without requests (ns).
 
+    ``stamps`` are the tensor of a stamp that was loaded with it, and the one that was saved.
+
     Raises:
-        DataError: it is another tensor, or has another byte.
+        DataError: it is another tensor, or has another byte, or another stamp.
     """
     import torch
 
+    there, stamp = stamps
+    if not isinstance(there, torch.Tensor) or there.dtype != torch.uint8 or tuple(there.shape) != (STAMP_BYTES,):
+        raise DataError(f"{path}: it has no stamp of {STAMP_BYTES} B, which says what it holds; {REMEDY}")
+    stamp.check(path, there.numpy().tobytes(), REMEDY)
     if not isinstance(tensor, torch.Tensor) or tensor.dtype != torch.uint8 or tuple(tensor.shape) != (num_bytes,):
         raise DataError(f"{path}: it has another tensor than one of {num_bytes} B; {REMEDY}")
     content = Content(num_bytes, period)
@@ -110,7 +127,7 @@ def verified_tensor(path: str, tensor: Any, num_bytes: int, period: int, made: i
 
 
 def is_archive(head: bytes, content: bytes) -> bool:
-    """Return True if a file begins as an archive of PyTorch whose tensor begins with ``content``."""
+    """Return True if a file begins as an archive of PyTorch whose first tensor begins with ``content``."""
     return head.startswith(b"PK\x03\x04") and b"/data.pkl" in head and content in head
 
 
@@ -147,7 +164,7 @@ class _Nowhere(io.RawIOBase):
 
 @lru_cache(maxsize=1024)
 def added_bytes(num_bytes: int, key: str) -> int:
-    """Return the bytes that ``torch.save`` adds to a tensor of ``num_bytes``; without a key it is saved alone.
+    """Return the bytes that ``torch.save`` adds to a tensor of ``num_bytes``; with a key it has a stamp too.
 
     PyTorch lays out the archive without the tensor's bytes, which take address space alone.
 
@@ -166,5 +183,5 @@ def added_bytes(num_bytes: int, key: str) -> int:
         ) from None
     tensor, file = torch.frombuffer(nothing, dtype=torch.uint8), _Nowhere()
     with skip_data():
-        torch.save({key: tensor} if key else tensor, file)
+        torch.save({key: tensor, STAMP: tensor_of(bytes(STAMP_BYTES))} if key else tensor, file)
     return file.length - num_bytes

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rayio.remote.k8s.sizes import Pod, Pods
 from rayio.scenario.model import Scenario
+from rayio.schema.fields import show
 from rayio.units import format_bytes
 
 #: The largest machines of clouds (AWS's High Memory instances: 448 processors, 24 TiB; general-purpose machines of AWS,
@@ -33,7 +34,7 @@ def too_large(pods: Pods, scenario: Scenario) -> Iterator[str]:
             why = f"loader.prefetch_factor={loader.prefetch_factor}"
             remedy = "lower it, or bound loader.max_bytes_in_flight"
         else:
-            why = f"cluster.ranks_per_node={cluster.ranks_per_node} and loader.num_workers={loader.max_workers}"
+            why = f"cluster.ranks_per_node={show(cluster.ranks_per_node)} and loader.num_workers={loader.max_workers}"
             remedy = "lower one of them"
         yield (
             f"{why}: a pod of the group {name} needs {pod.cpus:,} processors and {format_bytes(pod.memory_bytes)} "

@@ -57,7 +57,7 @@ def pods_of(plan: Plan, num_workers: int | None = None) -> Pods:
     others = num_processes(plan) - per_node.total()  # barrier, collector, network, processes of a loader
     own = -(-(others - 1 - plan.has_barrier) // cluster.nodes)
     processes = together * (max(per_node[node] for node in nodes) + own) + plan.has_barrier
-    batches_in_hand = cluster.ranks_per_node * (1 if cluster.has_reader_tier else max(1, _workers(plan)) + 1)
+    batches_in_hand = cluster.most_ranks * (1 if cluster.has_reader_tier else max(1, _workers(plan)) + 1)
     least = _least_cores(plan, nodes) if together == 1 else 0
     head_bytes = HEAD_BYTES + DRIVER_BYTES + ACTOR_BYTES + LEAST_STORE_BYTES
     return Pods(
@@ -65,7 +65,7 @@ def pods_of(plan: Plan, num_workers: int | None = None) -> Pods:
         worker=_pod(
             processes,
             together * _busy(plan, nodes),
-            window=together * _window_bytes(plan),
+            window=together * max(_window_bytes(plan, node) for node in nodes),
             hands=together * batches_in_hand * _batch_bytes(plan),
             least=least,
         ),
@@ -100,7 +100,7 @@ def _dedicated(plan: Plan, per_node: Counter[int], *, is_apart: bool) -> Pod | N
     return _pod(
         max(per_node[node] for node in nodes),
         _busy(plan, nodes),
-        window=_window_bytes(plan) * cluster.nodes * most / readers.total(),
+        window=sum(_window_bytes(plan, node) for node in range(cluster.nodes)) * most / readers.total(),
         hands=most * _batch_bytes(plan),
         least=_least_cores(plan, nodes) if is_apart else 0,
     )
@@ -130,7 +130,7 @@ def _busy(plan: Plan, nodes: range) -> int:
     writers = Counter(plan.node_of_writer(number) for number in range(plan.num_writers))
     readers = Counter(plan.node_of_reader(*who) for who in plan.readers())
     if not plan.loader.num_workers:  # ranks read
-        readers = Counter(dict.fromkeys(nodes, cluster.ranks_per_node))
+        readers = Counter({node: len(cluster.ranks_of(node)) for node in nodes})
     return max(readers[node] for node in nodes) + max(writers[node] for node in nodes)
 
 
@@ -139,12 +139,13 @@ def _workers(plan: Plan) -> int:
     return scaling.min if plan.cluster.has_pool and scaling is not None else plan.loader.num_workers
 
 
-def _window_bytes(plan: Plan) -> float:
-    loader = plan.loader
+def _window_bytes(plan: Plan, node: int) -> float:
+    """Return the bytes of the windows of a node's ranks."""
+    loader, cluster = plan.loader, plan.cluster
     if not loader.payload:
         return 0.0
-    bound = loader.max_bytes_in_flight
-    return loader.node_window_bytes if bound == "auto" else min(loader.node_window_bytes, bound)
+    window = loader.node_window_bytes * len(cluster.ranks_of(node)) / cluster.most_ranks
+    return window if (bound := loader.max_bytes_in_flight) == "auto" else min(window, bound)
 
 
 def _batch_bytes(plan: Plan) -> float:
@@ -152,7 +153,7 @@ def _batch_bytes(plan: Plan) -> float:
     if not loader.payload:
         return 0.0
     window = max(1, loader.num_workers * loader.prefetch_factor)
-    return loader.node_window_bytes / plan.cluster.ranks_per_node / window
+    return loader.node_window_bytes / plan.cluster.most_ranks / window
 
 
 def _stepped(nbytes: float) -> int:

@@ -144,11 +144,11 @@ def limited(limit: StorageLimit) -> str:
 
 
 def _others(limit: StorageLimit, key: str) -> str:
-    """Return what checkpoints and evaluations take of a shared resource, where that is enough to show."""
+    """Return what checkpoints, evaluations and stages take of a shared resource, where that is enough to show."""
     taken, unit = float(getattr(limit, key)), "bytes" if key == "others_bandwidth" else key.removeprefix("others_")
     if taken <= SEEN * (limit.gives or 0.0) * getattr(limit, f"batch_{unit}"):
         return ""
-    return f" (checkpoints and evaluations take {format_rate(taken) if unit == 'bytes' else rate(taken)})"
+    return f" (checkpoints, evaluations and stages take {format_rate(taken) if unit == 'bytes' else rate(taken)})"
 
 
 def _no_verdict(verdict: Verdict) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Literal, NamedTuple, 
 import numpy as np
 
 from rayio.errors import DataError
+from rayio.scenario.topology import PerNode, node_of
 from rayio.schema.fields import Section
 from rayio.storage.base import Opener, Requests, Served, Storage
 from rayio.storage.layers.layer import Arrival, Kernel, Layer, Mount
@@ -45,7 +46,7 @@ class Collective(Layer):
 
     #: Ranks of a group, and ranks of a node.
     group: int
-    ranks_per_node: int
+    ranks_per_node: PerNode
     #: Batches that a rank's workers may be ahead.
     window: int
     #: Network between nodes, in bytes per second and seconds; None is free.
@@ -53,6 +54,10 @@ class Collective(Layer):
     latency: float = 0.0
 
     name: ClassVar[str] = "collective"
+    example: ClassVar[Any] = {
+        "loader": {"file_access": "collective", "partition": "replicated", "aggregators": 1},
+        "cluster": {"ranks_per_node": 2},
+    }
     sharing: ClassVar[Literal["", "node", "all"]] = "all"
 
     @classmethod
@@ -64,7 +69,7 @@ class Collective(Layer):
             return None
         window = max(1, loader.max_workers) * loader.prefetch_factor
         group = cluster.world_size // aggregators
-        return cls(group, cluster.ranks_per_node, window, cluster.nic_bandwidth, cluster.nic_latency)
+        return cls(group, cluster.on_nodes, window, cluster.nic_bandwidth, cluster.nic_latency)
 
     def wrap(self, storage: Storage, mount: Mount) -> Storage:
         """Let the first rank of a group read the datasets for the others."""
@@ -76,7 +81,7 @@ class Collective(Layer):
 
     def seconds_to(self, rank: int, leader: int, nbytes: int) -> float:
         """Return the seconds that bytes take to another rank: none within a node."""
-        if rank // self.ranks_per_node == leader // self.ranks_per_node:
+        if node_of(rank, self.ranks_per_node) == node_of(leader, self.ranks_per_node):
             return 0.0
         return self.latency + (nbytes / self.bandwidth if self.bandwidth else 0.0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from rayio.files import OPENING
@@ -13,29 +14,38 @@ from rayio.storage.base import AtOnce
 #: Most bytes of a file that are read in one call; the kernel reads less than 2 GiB at a time.
 MOST_AT_ONCE = 1 << 30
 FLAGS = os.O_RDONLY | OPENING
+#: The bits of a mode that say what a file is.
+KIND = 0o170000
 
 
+@lru_cache(maxsize=64)
 def filling(before: str) -> AtOnce:
     """Return a function that reads files below the folder ``before``, which ends with a slash or is empty.
 
-    Objects and calls of Python cost as much as a small file, so it makes the calls to the kernel and nothing else. What
-    it cannot do is left to files that are opened, with their errors.
+    Objects and calls of Python cost as much as a small file, so it makes the calls to the kernel and nothing else: what
+    is not a file cannot be read at a place, or has other bytes. The rest is left to files that are opened, with their
+    errors.
     """
     open_, fstat, preadv, close = os.open, os.fstat, os.preadv, os.close
+    flags, kind, regular = FLAGS, KIND, stat.S_IFREG
 
-    def fill(name: str, reads: Sequence[tuple[int, Sequence[Any]]], total: int, size: int = -1) -> bool:
+    def fill(
+        name: str, size: int, total: int, offset: int, buffers: Sequence[Any], *more: tuple[int, Sequence[Any]]
+    ) -> bool:
         if total > MOST_AT_ONCE:
             return False
         try:
-            descriptor = open_(name if name.startswith("/") else before + name, FLAGS)
+            descriptor = open_(before + name, flags)
         except OSError:
             return False
         try:
-            status = fstat(descriptor)
-            if status.st_mode & 0o170000 != stat.S_IFREG or (size >= 0 and status.st_size != size):
-                return False
-            for offset, buffers in reads:
-                total -= preadv(descriptor, buffers, offset)
+            if size >= 0:
+                status = fstat(descriptor)
+                if status.st_mode & kind != regular or status.st_size != size:
+                    return False
+            total -= preadv(descriptor, buffers, offset)
+            for place, others in more:
+                total -= preadv(descriptor, others, place)
         except OSError:
             return False
         finally:

@@ -173,7 +173,7 @@ class _Advising:
         """Return the steps per rank and epoch of every setting: enough for their longest window."""
         windows = [derive.window_steps(self._plain(choice.values)) for choice in self.all]
         steps = max(derive.steps_per_epoch(self.base), enough(max(windows)))
-        return min(steps, self.base.train.steps or steps)
+        return min(steps, self.base.train.cap or steps)
 
     def _grown(self, values: tuple[Any, ...]) -> Scenario:
         """Return the scenario that is simulated for a setting."""

@@ -327,6 +327,8 @@ class _Searching:
     def _notes(self, bracket: Bracket, points: Sequence[CapacityPoint], tried: Sequence[Trial]) -> list[str]:
         """Return notes on the numbers."""
         question, notes = self.question, [*self.notes]
+        if question.base.stages:
+            notes.append("the stages run at every point, and take their part of the storage; stages=[] leaves them out")
         key = question.over
         if question.steps is not None:
             notes.append(f"every accelerator has {question.steps} steps per epoch: the dataset grows with their number")

@@ -137,8 +137,8 @@ def shortened(scenario: Scenario) -> Scenario:
     enough, period = ENOUGH_STEPS // ranks, max(_periods(scenario).values(), default=0)
     if 0 < period <= LONGEST_STEPS // ranks:
         enough = max(1, enough // period) * period
-    steps = max(WINDOWS * derive.window_steps(scenario), enough) if of_epoch > enough else train.steps
     epochs = max(1, min(train.epochs, enough // max(of_epoch, 1)))
+    steps = max(WINDOWS * derive.window_steps(scenario), enough) if of_epoch > enough else train.caps(epochs)
     short = scenario.model_copy(update={"train": train.model_copy(update={"epochs": epochs, "steps": steps})})
     return _as_often(short, scenario)
 
@@ -202,7 +202,8 @@ def applied(change: Change, scenario: Scenario) -> Scenario:
     changed = change.to(scenario)
     if derive.window_steps(changed) <= derive.window_steps(scenario):
         return changed
-    steps = None if scenario.train.steps is None else 2 * scenario.train.steps
+    caps = scenario.train.steps
+    steps = None if caps is None else tuple(2 * cap for cap in caps) if isinstance(caps, tuple) else 2 * caps
     changed = with_keys("dataset", num_files=2 * scenario.dataset.num_files)(with_keys("train", steps=steps)(changed))
     for layer in layers_of(scenario, modelled=True):
         changed = layer.scaled(changed)

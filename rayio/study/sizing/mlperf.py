@@ -81,7 +81,7 @@ def _check_read(scenario: Scenario) -> None:
 
 
 def _capped(scenario: Scenario, steps: int) -> tuple[str, ...]:
-    cap = scenario.train.steps
+    cap = scenario.train.cap
     if cap is None or cap >= steps:
         return ()
     remedy = f"the rules need {STEPS}; " if cap < STEPS else ""
@@ -150,7 +150,7 @@ def datasize(
         samples_per_file=scenario.dataset.samples_per_file,
         sample_bytes=record_bytes(scenario),
         batch_size=scenario.loader.batch_size,
-        steps_per_epoch=min(steps, scenario.train.steps or steps),
+        steps_per_epoch=min(steps, scenario.train.cap or steps),
         files_now=scenario.dataset.num_files * (sizes.shares if sizes.grows else 1),
         num_files=sizes.num_files,
         shares=sizes.shares,

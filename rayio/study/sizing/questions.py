@@ -78,7 +78,7 @@ class Question:
         if grows:
             checks.check_simulated(base)
             steps = max(derive.steps_per_epoch(base), STEPS if rules else enough(derive.window_steps(base)))
-            steps = min(steps, base.train.steps or steps)
+            steps = min(steps, base.train.cap or steps)
         return cls(source, fixed, over, base, engine, rules, steps, host_memory, load)
 
     def scenario(self, value: int) -> Scenario:
@@ -116,7 +116,7 @@ class Question:
                 )
         if (total := steps * scenario.train.epochs) < REAL_STEPS and not self.rules:
             epochs = -(-REAL_STEPS * scenario.train.epochs // total)
-            return self._load(overrides | {"train.epochs": epochs})
+            return self._load(overrides | {"train.epochs": epochs, "train.steps": scenario.train.caps(epochs)})
         return scenario
 
     def accelerators(self, value: int) -> int:

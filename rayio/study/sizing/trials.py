@@ -230,7 +230,7 @@ def by_epoch(run: RunArrays, shape: RunShape) -> tuple[float, ...]:
     if not run.steps.number:
         return ()
     results = dlio(
-        run.steps, batch_size=shape.batch_size, steps_of=of_ranks[run.lives.rank], planned=int(of_ranks.sum())
+        run.steps, batch_size=shape.batch_size, steps_of=of_ranks[run.lives.rank], planned=of_ranks.sum(axis=0)
     )
     return tuple((results.au_percent / 100).tolist())
 

@@ -5,26 +5,23 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rayio.engines.ray.actors.showing import Showing
 from rayio.errors import RayioError, StorageError
-from rayio.model.attempts import Mark, Saved
 from rayio.model.cpu_account import ProcessCpu, Stopwatch
 from rayio.model.ledger import Tally
-from rayio.model.pool import record_node
-from rayio.model.queue_levels import Levels
-from rayio.model.resuming import Keeper
-from rayio.records.failures import Restart
 from rayio.storage.stores.opening import Settings
-from rayio.trace.arrow import plain
+from rayio.trace.arrow import from_ipc, plain
 from rayio.trace.clocks import Anchor, Clocks, Offset
-from rayio.trace.parts import Parts
-from rayio.trace.progress import Progress
 from rayio.trace.recorder import Recorder
-from rayio.trace.run_directory import RunDirectory, from_ipc
+
+if TYPE_CHECKING:
+    from rayio.engines.ray.actors.showing import Showing
+    from rayio.model.attempts import Beginning, Mark
+    from rayio.model.queue_levels import Levels
+    from rayio.records.failures import Restart
 
 
 class Collector:
@@ -38,6 +35,13 @@ class Collector:
         showing: Callable[[], Showing] | None = None,
         world_size: int = 1,
     ) -> None:
+        # Every actor imports the module of this class for its handle: the modules for the files of a run come here.
+        from rayio.model.attempts import Saved
+        from rayio.model.resuming import Keeper
+        from rayio.trace.parts import Parts
+        from rayio.trace.progress import Progress
+        from rayio.trace.run_directory import RunDirectory
+
         self._anchor = anchor.here()
         #: Live state of the run; None if nobody needs it.
         self._showing = None if showing is None else showing()
@@ -124,6 +128,17 @@ class Collector:
         """Record that a rank has passed a checkpoint and its part is durable."""
         self._saved.add(number, tally)
 
+    def booked(self, number: int, is_needed: bool) -> Collection[int] | None:
+        """Have the resume file name a checkpoint; see ``rayio.model.attempts.Book``."""
+        if self._keeper.must_write(number, is_needed=is_needed):
+            self._write_books()
+        return None if is_needed and self._keeper.lacks(number) else self._keeper.named
+
+    def began(self, beginning: Beginning) -> None:
+        """Record the begin of an attempt that a failure ended."""
+        beginning.record(self._recorder)
+        self._parts.keep(self._recorder.drain())
+
     def newest_checkpoint(self) -> Mark | None:
         """Return the newest complete checkpoint; the attempt that left others incomplete is over."""
         self._saved.forget_partial()
@@ -144,6 +159,8 @@ class Collector:
 
     def lived(self, number: int, requested: int, up: int | None, gone: int) -> None:
         """Record the life of a node for readers (ns), as the driver observed it."""
+        from rayio.model.pool import record_node
+
         record_node(self._recorder, number, requested, up, gone)
         self._parts.keep(self._recorder.drain())
 
@@ -187,14 +204,18 @@ class Collector:
         if self._failure is not None:
             raise self._failure
         if self._keeper.is_due:
-            with suppress(StorageError):  # spans first: a checkpoint that is named there has all spans before it
-                self._parts.write()
-                self._keeper.write()
+            self._write_books()
         sums = {
             **self._sums.snapshot(), "restarts": list(self._restarts), "stored": self._parts.stored,
             "wishes": self._wishes,
         }  # fmt: skip
         return sums if self._showing is None else self._showing.look(sums, self.now(), is_last=is_last)
+
+    def _write_books(self) -> None:
+        """Write the spans, then the resume file: a checkpoint that is named there has all spans before it."""
+        with suppress(StorageError):
+            self._parts.write()
+            self._keeper.write()
 
     def finish(self) -> dict[str, Any]:
         """Write the remaining spans; all received spans are on disk on return.

@@ -1,9 +1,12 @@
-"""Access of actors to modelled storage devices and shared state of layers, which are other actors."""
+"""Access of actors to modelled storage devices, shared state of layers, and the run's resume file, in other actors."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from typing import Any
+
+from ray.exceptions import RayError
 
 from rayio.engines.ray.actors.birth import Birth
 from rayio.engines.ray.transport.lines import Line
@@ -12,9 +15,10 @@ from rayio.storage.model import CalledDevice
 
 
 class ReachesModelled:
-    """The connections of an actor to modelled devices; see ``rayio.model.wiring.Devices``."""
+    """The connections of an actor to modelled devices and books; see ``rayio.model.wiring.Devices``."""
 
     birth: Birth
+    collector: Any
 
     def line(self, handle: Any) -> Line:
         """Return a connection to another actor."""
@@ -31,6 +35,14 @@ class ReachesModelled:
         if name not in reached:
             reached[name] = layer.reach(self._ask(name))
         return reached[name]
+
+    async def book(self, number: int, is_needed: bool) -> Collection[int] | None:
+        """Have the collector name a checkpoint in the run's resume file."""
+        try:
+            named: Collection[int] | None = await self.collector.booked.remote(number, is_needed)
+        except RayError:  # the collector is gone, and the run ends
+            return None
+        return named
 
     def _ask(self, name: str) -> Ask:
         return partial(self.line(self.birth.find(name)).ask, "call")

@@ -41,11 +41,10 @@ from rayio.model.standing import Standing
 from rayio.model.wiring import Wiring
 from rayio.place import Where
 from rayio.storage.base import Served
-from rayio.trace.arrow import empty_table
+from rayio.trace.arrow import empty_table, to_ipc
 from rayio.trace.clocks import agree, boot_id, measure_drift
 from rayio.trace.otel import provider
 from rayio.trace.recorder import Recorder
-from rayio.trace.run_directory import to_ipc
 
 #: The concurrency group of calls that are answered while a role is busy.
 WATCH = "watch"
@@ -73,7 +72,7 @@ class Host(ReachesModelled):
         self.collector = birth.find("collector")
         self.recorder = Recorder(resolution_ns=birth.plan.trace.resolution_ns)
         to_ipc(empty_table())  # imports Arrow now: later that would stop a step's clock for half a second
-        threads, alone = len(birth.members), len(birth.members) == 1
+        threads, alone = len(birth.members) * birth.plan.loader.working_threads, len(birth.members) == 1
         self.kernel = WallKernel(
             agree(birth.anchor, birth.node, RemoteTimekeeper(self.collector)),
             alone=self.is_exact and alone,
@@ -98,8 +97,8 @@ class Host(ReachesModelled):
         context = ray.get_runtime_context()
         role, of = birth.name.partition("-")[0], self.wiring
         self._cpu = Stopwatch(
-            role, context.get_node_id(), of.read_cpu, of.decode_cpu, self.kernel.punctual,
-            lambda: self.kernel.burnt_seconds, lambda: [cpu for worked in self.wiring.worked for cpu in worked()],
+            role, context.get_node_id(), of.read_cpu, of.decode_cpu, self.kernel.punctual, of.aside,
+            lambda: [cpu for each in of.worked for cpu in each()],
         )  # fmt: skip
         restarted = context.was_current_actor_reconstructed
         self.collector.born.remote(birth.name, birth.node, os.getpid(), self.born, restarted)

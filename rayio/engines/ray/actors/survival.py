@@ -169,6 +169,8 @@ class Survival:
         group, attempts, detected = self.group, self.attempts, self.now()
         attempts.check(death)
         say(f"{death.name} died; all ranks start again")
+        if (beginning := attempts.beginning) is not None:
+            group.handles["collector"].began.remote(beginning)
         attempts.saved.newest = self._ask("newest_checkpoint") or attempts.saved.newest
         ranks = [spec for spec in group.specs if spec.kind == "rank"]
         delivered = {tally.rank: tally.steps for tally in self._leave(ranks)}

@@ -11,12 +11,12 @@ from typing import Any, cast
 import ray
 from ray.exceptions import ObjectLostError, RayTaskError
 
-from rayio.engines.in_process import LocalQueue
 from rayio.engines.ray.transport.lines import Line
 from rayio.errors import RunError
 from rayio.model.consumed import Consumed
 from rayio.model.env import Shard
 from rayio.model.kernel import Future, WallKernel
+from rayio.model.prefetch import LocalQueue
 from rayio.model.queue import Delivery, QueueSpec, Take
 from rayio.model.wiring import Wiring
 from rayio.place import Where
@@ -272,10 +272,10 @@ class OwnQueue(LocalQueue):
 class RemoteBarrier:
     """The end of the barrier actor shared by the ranks of an actor: simultaneous arrivals are one message.
 
-    ``group(rank, step)`` is the group that a rank meets.
+    ``group(rank, epoch, step)`` is the group that a rank meets.
     """
 
-    def __init__(self, line: Line, kernel: WallKernel, group: Callable[[int, int], int]) -> None:
+    def __init__(self, line: Line, kernel: WallKernel, group: Callable[[int, int, int], int]) -> None:
         self.line = line
         self.kernel = kernel
         self._group = group
@@ -287,7 +287,7 @@ class RemoteBarrier:
         answer = self.kernel.future("the barrier")
         if not self._due:
             self.kernel.spawn(self._send(), "barrier")
-        meeting = (at.attempt, at.epoch, at.step, self._group(at.rank, at.step))
+        meeting = (at.attempt, at.epoch, at.step, self._group(at.rank, at.epoch, at.step))
         self._due.setdefault(meeting, []).append((at, deadline, answer))
         return cast("Awaitable[int]", answer)
 

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 from urllib.parse import urljoin, urlsplit
 
 from rayio.storage.stores.opening import PART_BYTES, PARTS
+from rayio.storage.stores.s3.answers import problem_of
 
 #: Seconds between looks whether an upload has failed, and for the end of one that is given up.
 LOOK_SECONDS, ABANDON_SECONDS = 0.1, 1.0
@@ -112,6 +113,27 @@ class Appended(io.RawIOBase):
             )
         except BaseException as error:
             self._error = error
+
+
+def put_new(client: Any, key: str, content: bytes) -> bool | None:
+    """Put a small object if there is none of its name; return False if there is another one.
+
+    Returns None, and puts nothing, if the store has no conditional puts or redirects.
+    """
+    import obstore
+    from obstore.exceptions import AlreadyExistsError, NotSupportedError
+
+    try:
+        obstore.put(client, key, content, mode="create", use_multipart=False)
+    except AlreadyExistsError:  # perhaps by an earlier attempt, whose answer was lost
+        return bytes(obstore.get(client, key).bytes()) == content
+    except NotSupportedError:
+        return None
+    except Exception as error:
+        if problem_of(error).status not in (307, 308, 501):
+            raise
+        return None
+    return True
 
 
 class PutError(Exception):

@@ -23,7 +23,7 @@ from rayio.storage.stores.retrying import Budget, in_tries
 from rayio.storage.stores.s3 import answers
 from rayio.storage.stores.s3.bounds import WATCH, heard
 from rayio.storage.stores.s3.bucket import Options, Place
-from rayio.storage.stores.s3.putting import Appended, put_redirected
+from rayio.storage.stores.s3.putting import Appended, put_new, put_redirected
 
 T = TypeVar("T")
 
@@ -224,6 +224,16 @@ class S3Store:
         traffic.requests += 1 if nbytes <= PART_BYTES else 2 - (-nbytes // PART_BYTES)
         if traffic.is_itemised:
             traffic.add(WRITE, start, traffic.file(name), threading.get_native_id(), 0, nbytes)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Put a small object if there is none of its name; False if there is another one.
+
+        Stores without conditional puts, or that redirect, take it in any case.
+        """
+        is_ours = self.call(partial(put_new, self.client(), self.place.key(name), content), name, "writing")
+        if is_ours is None:
+            self.write(name, lambda file: file.write(content))
+        return is_ours is not False
 
     def _put(self, name: str, content: BinaryIO, doing: str, traffic: Traffic | None = None) -> int:
         import obstore

@@ -1,0 +1,58 @@
+"""Checks of ``checkpoint`` against the rest of a scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rayio.scenario import derive
+from rayio.scenario.address import MODELLED
+from rayio.scenario.meetings import meeting_period
+from rayio.schema.fields import show
+
+if TYPE_CHECKING:
+    from rayio.scenario.model import Scenario
+
+
+def refusals(scenario: Scenario) -> Iterator[str]:
+    """Yield a line for each checkpoint that is impossible in a scenario."""
+    saved, dataset = scenario.checkpoint, scenario.dataset
+    if saved is None:
+        return
+    if saved.path.startswith(MODELLED) and not dataset.is_modelled:
+        yield f"checkpoint.path={saved.path}: has no bytes, and dataset.path={dataset.path} has; give a folder"
+    if saved.subset_of is not None and isinstance(scenario.cluster.on_nodes, tuple):
+        yield (
+            f"not yet: checkpoint.subset_of={saved.subset_of} with cluster.ranks_per_node="
+            f"{show(scenario.cluster.ranks_per_node)}, where nodes differ; give one number"
+        )
+    else:
+        yield from saved.refusals(scenario.saving_topology, derive.world_size(scenario))
+    yield from _by_clock(scenario)
+    if saved.phases is not None and scenario.train.evaluate is not None:
+        yield "train.evaluate: checkpoint.phases is a run without training; leave one of the two out"
+
+
+def idle(scenario: Scenario) -> Iterator[str]:
+    """Yield a line for increments that are never written."""
+    if scenario.checkpoint is not None and scenario.checkpoint.incremental is not None:
+        number = derive.num_checkpoints(scenario)
+        if number < 2:
+            what = "checkpoint is" if number else "checkpoint would be"
+            yield f"checkpoint.incremental: the run has {number} checkpoints, and the first {what} full"
+
+
+def _by_clock(scenario: Scenario) -> Iterator[str]:
+    """Refuse checkpoints by the clock where ranks cannot agree on a step."""
+    saved = scenario.checkpoint
+    if saved is None or saved.phases is not None or saved.every is None or saved.every.seconds is None:
+        return
+    setting = f"checkpoint.every={saved.every.by_clock}"
+    if derive.world_size(scenario) > 1 and not meeting_period(scenario):
+        yield (
+            f"{setting}: ranks agree on a step where all of them meet, and train.sync=none never lets them; use "
+            "train.sync=barrier, or checkpoint.every={steps: n}"
+        )
+    fewest, most = derive.rank_steps(scenario)
+    if fewest < most:
+        yield f"not yet: {setting} with loader.drop_last=false, where ranks have {fewest} or {most} steps; use true"

@@ -1,0 +1,165 @@
+"""The books of a run (``resume.json``) name a checkpoint that is there, whenever the run is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_restore import wanted
+
+from rayio.engines.in_process import InProcess
+from rayio.errors import StorageError
+from rayio.model import resuming, roles
+from rayio.model.attempts import Mark
+from rayio.model.completing import Completion
+from rayio.model.kernel import WallKernel
+from rayio.model.ledger import Tally
+from rayio.model.manifest import search
+from rayio.model.planning import plan_of
+from rayio.model.resuming import Keeper
+from rayio.model.wiring import Wiring
+from rayio.place import Where, checkpoint_folder
+from rayio.session.execute import run
+from rayio.storage import open as open_store
+from rayio.trace.recorder import Recorder
+from rayio.trace.run_directory import RunDirectory
+
+
+def folders(root: Path) -> list[str]:
+    return [manifest.folder for manifest in reversed(search(open_store(root / "kept")).complete)]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+
+
+def completing(root: Path, steps: int, books: Any, keep: int | None = 1) -> None:
+    """Have the first ``steps`` checkpoints of a run completed, with books of the test's own."""
+    plan = plan_of(wanted(every={"steps": 1}, keep=keep), modelled=False)
+    saved, kernel = plan.checkpointing, WallKernel()
+    assert saved is not None
+
+    async def complete() -> None:
+        recorder = Recorder()
+        env = Wiring(plan, kernel, recorder, root, InProcess(plan, kernel, recorder, []), num_ranks=2).writer(0)
+        completion = Completion(env, saved, "run", roles.complete, books)
+        reports = []
+        for step in range(steps):
+            folder = checkpoint_folder(0, step)
+            for name, size in saved.parts.items():
+                (root / "kept" / folder).mkdir(parents=True, exist_ok=True)
+                (root / "kept" / folder / name).write_bytes(bytes(size))
+            reports.append(asyncio.create_task(completion.report({folder: [*saved.parts]}, Where(0, 0, step))))
+            await until(lambda: len(folders(root)) > 0 and folders(root)[-1] == checkpoint_folder(0, len(reports) - 1))
+        await books.look(root, reports)
+        await asyncio.gather(*reports)
+
+    asyncio.run(complete())
+
+
+class Books:
+    """Books that name nothing until they are let."""
+
+    named: Collection[int] | None = ()
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, bool]] = []
+
+    async def __call__(self, number: int, is_needed: bool) -> Collection[int] | None:
+        self.asked.append((number, is_needed))
+        return self.named
+
+    async def look(self, root: Path, reports: list[asyncio.Task[Any]]) -> None:
+        """Hold the state against what a run that is killed now could go on from."""
+
+
+def test_an_old_checkpoint_goes_only_after_the_new_manifest_and_its_books(tmp_path: Path) -> None:
+    """A run that is killed between a manifest and its books goes on from what the books name: it must be there."""
+
+    class Late(Books):
+        async def look(self, root: Path, reports: list[asyncio.Task[Any]]) -> None:
+            assert folders(root) == [checkpoint_folder(0, step) for step in range(3)]
+            self.named = (0, 1)
+            await until(lambda: len(folders(root)) < 3 or len(self.asked) > 20)
+            assert folders(root) == [checkpoint_folder(0, step) for step in range(3)], "the newest is not named"
+            assert not all(report.done() for report in reports), "the run's end waits for it"
+            self.named = (0, 1, 2)
+
+    books = Late()
+    completing(tmp_path, 3, books)
+    assert folders(tmp_path) == [checkpoint_folder(0, 2)]
+    assert all(is_needed for _, is_needed in books.asked)
+
+
+def test_of_several_that_stay_one_must_be_named(tmp_path: Path) -> None:
+    class One(Books):
+        named = (1,)
+
+    completing(tmp_path, 3, One(), keep=2)
+    assert folders(tmp_path) == [checkpoint_folder(0, 1), checkpoint_folder(0, 2)]
+
+
+def test_books_that_cannot_be_written_keep_every_checkpoint(tmp_path: Path) -> None:
+    class Full(Books):
+        named = None
+
+    completing(tmp_path, 3, Full())
+    assert folders(tmp_path) == [checkpoint_folder(0, step) for step in range(3)]
+
+
+def test_books_follow_each_manifest_without_a_limit_too(tmp_path: Path) -> None:
+    books = Books()
+    completing(tmp_path, 2, books, keep=None)
+    assert books.asked == [(0, False), (1, False)]
+
+
+def directory(root: Path) -> RunDirectory:
+    made = RunDirectory.create(root / "run")
+    made.write_scenario("name: small")
+    return made
+
+
+def named_in(root: Path) -> list[int]:
+    content = json.loads((root / "run" / "resume.json").read_text())
+    return [each["number"] for each in content["checkpoints"]]
+
+
+def test_checkpoints_without_a_manifest_never_push_out_the_one_with(tmp_path: Path) -> None:
+    keeper = Keeper(directory(tmp_path), 1)
+    for number in range(8):
+        keeper.keep(Mark(number, (Tally(0),)))
+        if number == 3:
+            assert keeper.must_write(3, is_needed=True)
+            keeper.write()
+            assert not keeper.lacks(3)
+    keeper.write()
+    assert named_in(tmp_path) == [3, 5, 6, 7]
+    assert keeper.must_write(9, is_needed=True) is False, "not every rank has passed it"
+
+
+def test_a_write_that_is_needed_does_not_wait_for_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resuming, "PAUSE_WRITES", 1 << 40)
+    keeper = Keeper(directory(tmp_path), 1)
+    for number in (0, 1):
+        keeper.keep(Mark(number, (Tally(0),)))
+        if not number:
+            keeper.write()
+    assert not keeper.must_write(1, is_needed=False)
+    assert keeper.must_write(1, is_needed=True)
+
+
+def test_a_run_directory_that_is_full_keeps_every_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The books cannot be written, so what they name stays; the run itself goes on to its end."""
+
+    def full(keeper: Keeper) -> None:
+        raise StorageError("no space left")
+
+    monkeypatch.setattr(Keeper, "write", full)
+    with pytest.raises(StorageError, match="no space left"):
+        run(wanted(every={"steps": 1}, keep=1), engine="local", root=tmp_path, out="run")
+    assert len(folders(tmp_path)) == 4
