@@ -211,7 +211,7 @@ def _capacity(run: Subject) -> Capacity:
         limit = supply(scenario, model, capacity.demand, seen.trained, seen.beside.result(), run.missed)
         capacity = without_queueing(capacity, limit, parsing)
     is_network_real = (run.directory.info.get("placement") or {}).get("is_network_modelled") is False
-    if not is_network_real and (row := network(scenario, batch_bytes, capacity.delivered)):
+    if not is_network_real and (row := network(scenario, capacity.delivered)):
         capacity = replace(capacity, stages=(*capacity.stages, row))
     if worked and (row := worked.stage(scenario, batch_bytes, capacity.delivered)):
         capacity = replace(capacity, stages=(*capacity.stages, row))

@@ -94,15 +94,15 @@ def _alone(scenario: Scenario, model: StorageParameters, requests: list[Requests
     return float(np.mean(each)) if each else 0.0
 
 
-def network(scenario: Scenario, batch_bytes: float | None, delivered: float) -> Stage | None:
+def network(scenario: Scenario, delivered: float) -> Stage | None:
     """Return the network interfaces between dedicated readers and ranks as a stage; None where no rate limits them.
 
     The side with fewer nodes is the limit: each interface passes its bytes each second each way.
     """
     cluster = scenario.cluster
-    if cluster.nic_bandwidth is None or not cluster.has_reader_tier or cluster.has_pool or not batch_bytes:
+    if cluster.nic_bandwidth is None or not cluster.has_reader_tier or cluster.has_pool:
         return None
-    number, seconds = min(cluster.nodes, cluster.reader_nodes), batch_bytes / cluster.nic_bandwidth
+    number, seconds = min(cluster.nodes, cluster.reader_nodes), derive.batch_bytes(scenario) / cluster.nic_bandwidth
     return Stage(
         stage="transfer",
         service_seconds=seconds,

@@ -239,7 +239,7 @@ def remedy(capacity: CapacityFound) -> list[str]:
         text = f"No single change is enough for {many}; the best is {single.change}, AU {effect(single)}"
         sentences.append(text + ("." if pair is None else f", and the best pair {pair.change}, AU {effect(pair)}."))
     elif capacity.is_tried:
-        sentences.append("None of the changes that were simulated adds a point of AU.")
+        sentences.append("No simulated change adds a point of AU.")
     if (wide := capacity.combination) is not None and wide.au is not None:
         setting = f"{counted(wide.workers, 'worker')} with {counted(wide.io_depth, 'request')} in flight each"
         if wide.holds:
