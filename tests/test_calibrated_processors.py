@@ -159,7 +159,11 @@ def test_work_of_other_programs_is_named_and_makes_predictions_less_sure(two_run
     for share, at_least in ((0.02, 0.82), (0.4, 0.6)):
         run = learn(large.spans, large.scenario, large.info, more=[small], full=[of_large, of_small], foreign=share)
         assert run.scenario.charges.cpu.at_least == pytest.approx(at_least)
-        told = [note for note in run.notes if "other programs used 40 % of this machine's processors" in note]
+        told = [
+            note
+            for note in Calibration.of(run).notes
+            if "other programs used 40 % of this machine's processors" in note
+        ]
         assert len(told) == (share == 0.4)
 
 
