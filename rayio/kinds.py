@@ -227,6 +227,7 @@ LAYERS: Registry[Any] = Registry(
         "listing": "rayio.storage.layers.listing:Listing",
         "network": "rayio.storage.layers.network:NetworkSpec",
         "collective": "rayio.storage.layers.collective:Collective",
+        "in_memory": "rayio.storage.layers.in_memory:InMemory",
     },
     needs=("name", "options", "of", "wrap"),
 )

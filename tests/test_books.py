@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from test_restore import wanted
 
 from rayio.engines.in_process import InProcess
+from rayio.engines.ray.actors.collector import Collector
 from rayio.errors import StorageError
 from rayio.model import resuming, roles
 from rayio.model.attempts import Mark
@@ -25,6 +27,8 @@ from rayio.model.wiring import Wiring
 from rayio.place import Where, checkpoint_folder
 from rayio.session.execute import run
 from rayio.storage import open as open_store
+from rayio.storage.stores.opening import DEFAULTS
+from rayio.trace.clocks import Anchor
 from rayio.trace.recorder import Recorder
 from rayio.trace.run_directory import RunDirectory
 
@@ -153,12 +157,34 @@ def test_a_write_that_is_needed_does_not_wait_for_its_turn(tmp_path: Path, monke
     assert keeper.must_write(1, is_needed=True)
 
 
+def test_the_collector_names_a_checkpoint_once_every_rank_has_passed_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(resuming, "PAUSE_WRITES", 1 << 40)
+    directory(tmp_path)
+    collector = Collector(str(tmp_path / "run"), DEFAULTS, Anchor.new(), world_size=2)
+    for number in (0, 1):
+        collector.saved(number, Tally(0))
+        assert number not in (collector.booked(number, True) or ())
+        collector.saved(number, Tally(1))
+        named = collector.booked(number, True)
+        assert named is not None
+        assert number in named
+        assert named_in(tmp_path)[-1] == number
+    monkeypatch.setattr(Keeper, "write", full)
+    for rank in (0, 1):
+        collector.saved(2, Tally(rank))
+    assert collector.booked(2, False) == {0, 1}, "not yet due"
+    assert collector.booked(2, True) is None, "it cannot be written"
+
+
+def full(keeper: Keeper) -> None:
+    raise StorageError("no space left")
+
+
 def test_a_run_directory_that_is_full_keeps_every_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The books cannot be written, so what they name stays; the run itself goes on to its end."""
-
-    def full(keeper: Keeper) -> None:
-        raise StorageError("no space left")
-
     monkeypatch.setattr(Keeper, "write", full)
     with pytest.raises(StorageError, match="no space left"):
         run(wanted(every={"steps": 1}, keep=1), engine="local", root=tmp_path, out="run")

@@ -31,30 +31,37 @@ def owning(**overrides: Any) -> Scenario:
     return walking("streamed", **{**base, **overrides})
 
 
-def dealt(files: int, workers: int, per_file: int, batch: int) -> list[tuple[int, int]]:
+def dealt(files: int, workers: int, per_file: int, batch: int, drop_last: bool) -> list[tuple[int, int, int]]:
     """Deal a rank's batches to its workers as PyTorch does: in turn, and a worker without batches is skipped."""
-    left = {worker: [*range(len(range(worker, files, workers)) * per_file // batch)] for worker in range(workers)}
+    left = {}
+    for worker in range(workers):
+        samples = len(range(worker, files, workers)) * per_file
+        sizes = [min(batch, samples - begin) for begin in range(0, samples, batch)]
+        left[worker] = [(worker, n, size) for n, size in enumerate(sizes) if size == batch or not drop_last]
     order = []
     while any(left.values()):
-        order += [(worker, left[worker].pop(0)) for worker in range(workers) if left[worker]]
+        order += [left[worker].pop(0) for worker in range(workers) if left[worker]]
     return order
 
 
-@given(st.integers(0, 20), st.integers(1, 6), st.integers(1, 7), st.integers(1, 5))
+@given(st.integers(0, 20), st.integers(1, 6), st.integers(1, 7), st.integers(1, 9), st.booleans())
 def test_steps_are_the_batches_of_workers_in_turn_and_empty_ones_are_skipped(
-    files: int, workers: int, per_file: int, batch: int
+    files: int, workers: int, per_file: int, batch: int, drop_last: bool
 ) -> None:
-    turns = Turns.of(files, workers, per_file, batch)
-    assert [(turns.worker(step), turns.batch(step)) for step in range(turns.steps)] == dealt(
-        files, workers, per_file, batch
-    )
+    turns = Turns.of(files, workers, per_file, batch, drop_last=drop_last)
+    wanted = dealt(files, workers, per_file, batch, drop_last)
+    assert [(turns.worker(n), turns.batch(n), turns.size(n)) for n in range(turns.steps)] == wanted
+    assert turns.short == [n for n, (_, _, size) in enumerate(wanted) if size < batch]
+    sizes = [size for _, _, size in wanted]
+    assert [turns.samples(n) for n in range(len(wanted) + 1)] == [sum(sizes[:n]) for n in range(len(wanted) + 1)]
     assert turns.idle == max(0, workers - files)
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+@pytest.mark.parametrize("drop_last", [True, False])
 @pytest.mark.parametrize(("files", "workers", "per_file", "batch"), [(5, 3, 4, 2), (2, 3, 5, 2), (7, 2, 3, 4)])
 def test_pytorch_takes_batches_of_sharded_workers_in_the_same_order(
-    files: int, workers: int, per_file: int, batch: int
+    files: int, workers: int, per_file: int, batch: int, drop_last: bool
 ) -> None:
     """An iterable dataset whose workers read every n-th file, as webdataset's do."""
     data = pytest.importorskip("torch.utils.data")
@@ -66,9 +73,10 @@ def test_pytorch_takes_batches_of_sharded_workers_in_the_same_order(
                 yield from range(file * per_file, (file + 1) * per_file)
 
     loader = data.DataLoader(
-        Sharded(), batch_size=batch, num_workers=workers, drop_last=True, multiprocessing_context="fork"
+        Sharded(), batch_size=batch, num_workers=workers, drop_last=drop_last, multiprocessing_context="fork"
     )
     wanted = owning(
+        loader__drop_last=drop_last,
         loader__num_workers=workers, loader__batch_size=batch, loader__shuffle="none", cluster__ranks_per_node=1,
         dataset=DATASET | {"format": "tfrecord", "num_files": files, "samples_per_file": per_file},
     )  # fmt: skip
@@ -86,7 +94,7 @@ def test_every_sample_is_visited_at_most_once_and_a_worker_reads_its_own_files_a
     loader = {
         "batch_size": draw(1, 4), "num_workers": draw(0, 4), "assignment": "by_file", "file_access": "streamed",
         "shuffle": data.draw(st.sampled_from(["none", "file"])), "num_parallel_reads": draw(1, 3),
-        "partition": data.draw(st.sampled_from(["contiguous", "strided"])),
+        "partition": data.draw(st.sampled_from(["contiguous", "strided"])), "drop_last": data.draw(st.booleans()),
     }  # fmt: skip
     dataset = {
         "path": "model://x", "num_files": files, "samples_per_file": per_file, "sample_bytes": 100,
@@ -107,9 +115,36 @@ def test_every_sample_is_visited_at_most_once_and_a_worker_reads_its_own_files_a
             seen.update(batch.samples.tolist())
             for file in batch.files.tolist():
                 owners[file].add((rank, turns.worker(step)))
+        assert sampler.samples(0, rank) == sum(
+            len(sampler.batch(0, rank, step).samples) for step in range(sampler.steps(0, rank))
+        )
+        cut = draw(0, sampler.steps(0, rank))
+        digests = [sampler.digest(0, rank, step) for step in range(cut, sampler.steps(0, rank))]
+        assert sampler.planned(0, rank, cut).digest == sum(digests) & ((1 << 64) - 1)
     assert set(seen.values()) == {1}
     assert all(len(owner) == 1 for owner in owners.values())
     assert derive.num_samples(wanted) - seen.total() == derive.dropped_samples(wanted) == sampler.dropped
+    assert derive.samples_read(wanted) == seen.total()
+    steps = [sampler.steps(0, rank) for rank in range(sampler.world_size)]
+    assert (min(steps), max(steps)) == derive.rank_steps(wanted)
+    assert sum(steps) * derive.epochs(wanted) == derive.total_rank_steps(wanted)
+
+
+@pytest.mark.parametrize("files", [12, 13, 4])
+@pytest.mark.parametrize("steps", [None, 5])
+def test_short_last_batches_of_workers_are_read_and_every_sample_is_delivered(
+    files: int, steps: int | None, tmp_path: Path
+) -> None:
+    """Ranks have other numbers of files, and so of steps."""
+    dataset = DATASET | {"format": "tfrecord", "num_files": files, "samples_per_file": 5}
+    wanted = owning(dataset=dataset, loader__drop_last=False, loader__batch_size=4, train__steps=steps)
+    real, model = run_locally(on_disk(wanted, tmp_path), tmp_path), simulated(wanted)
+    assert real.ledger.even
+    assert requests(real.all_rows) == requests(model.all_rows)
+    assert real.tallies == model.tallies
+    if steps is None:
+        assert sum(tally.samples for tally in real.tallies) == 2 * files * 5
+        assert derive.dropped_samples(wanted) == 0
 
 
 @pytest.mark.parametrize("parallel", [1, 3])
@@ -161,7 +196,8 @@ def test_who_ends_when_is_said() -> None:
     [
         ({"loader__shuffle": "global", "loader__file_access": "per_sample", "loader__buffer_bytes": None},
          "loader.assignment=by_file: loader.shuffle=global mixes samples of all files; use loader.shuffle=none, file"),
-        ({"loader__drop_last": False}, "not yet: loader.assignment=by_file with loader.drop_last=false; use true"),
+        ({"loader__drop_last": False, "cluster__ranks_per_node": 13}, "loader.assignment=by_file: 12 files are fewer "
+         "than 13 ranks, and a rank without a file has no step; use at most 12 ranks"),
         ({"loader__num_workers": {"min": 1, "max": 2}}, "not yet: loader.assignment=by_file with workers that come"),
         ({"loader__batch_size": 8, "loader__num_workers": 6}, "a rank has 6 files of 4 samples for 6 workers, and none "
          "has a whole batch of 8; use more files, fewer workers or ranks, or loader.assignment=static"),

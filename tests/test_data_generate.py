@@ -393,8 +393,8 @@ def test_sizes_per_sample_are_refused_where_they_cannot_be() -> None:
     plain = {"path": "d", "num_files": 8, "sample_bytes": 200, "sizes": "per_sample"}
     for keys, says in (
         (
-            {"format": "npz"},
-            "dataset.sizes=per_sample: all samples of a npz file have one size; use dataset.format=hdf5",
+            {"format": "npy"},
+            "dataset.sizes=per_sample: all samples of a npy file have one size; use dataset.format=npz or",
         ),
         ({"format": "csv"}, "dataset.sizes=per_sample: all samples of a csv file have one size"),
         ({"format": "raw", "samples_per_file": 1_000_001}, "dataset.sizes=per_sample: 1000001 samples in a file; at"),

@@ -359,9 +359,7 @@ def test_a_wrong_label_or_weight_is_told_with_its_byte_by_who_reads_its_sample(n
             FORM.read(lambda path: io.BytesIO(content), layout, batch, out)
 
 
-def test_several_datasets_have_no_chunks() -> None:
-    with pytest.raises(ScenarioError, match=r"dataset.datasets=2: only without chunks \(dataset.chunk\)"):
-        scenario(dataset__format="hdf5", dataset__chunk=4096, dataset__datasets=2)
+def test_a_file_has_at_most_five_datasets() -> None:
     with pytest.raises(ScenarioError, match=r"dataset.datasets=6: must be at most 5"):
         scenario(dataset__format="hdf5", dataset__datasets=6)
 

@@ -50,6 +50,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         overrides["checkpoint"] = {
             "every": every, "path": "ck", "model": {"bytes": 5000}, "writers": writers, "fsync": False,
             "asynchronous": draw(st.booleans()), "snapshot_bandwidth": "50 MB/s",
+            "incremental": draw(st.sampled_from(["none", {"fraction": 0.3, "full_every": 2}])),
         }  # fmt: skip
     held_out: dict[str, Any] = {"num_files": 0}
     if draw(st.booleans()):

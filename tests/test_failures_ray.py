@@ -45,6 +45,11 @@ def test_killed_actors_come_back_and_ranks_go_on_from_the_checkpoint(
     (restart,) = result.failures.attempts
     assert (restart.cause, restart.epoch, restart.step) == ("rank 1", 0, 8)
     assert restart.redone_steps >= 2  # of rank 0
+    spans = run.spans()
+    begun = spans[(spans.name == "startup") & (spans.attempt == 0) & (spans.duration_ns == 0)]
+    assert sorted(begun["rank"]) == [0, 1], (
+        "ranks that die before their first span have a begin, from which time counts"
+    )
     died = [note.split(" died and was started again")[0] for note in result.notes if "was started again" in note]
     assert sorted(died) == ["barrier", "checkpoint_writer-0", "queue-0", "reader-0-0"]
     simulation, _ = lived(wanted.model_copy(update={"failures": None}))
@@ -63,7 +68,7 @@ def test_a_run_whose_driver_and_then_collector_are_killed_delivers_every_sample_
     monkeypatch.chdir(tmp_path)
     wanted = scenario(
         dataset__path="data", train__compute="40 ms", loader__num_workers=1, loader__queue="in_rank", train__epochs=12,
-        checkpoint={"every": {"steps": 4}, "path": "ck", "model": {"bytes": "5 KB"}, "fsync": False},
+        checkpoint={"every": {"steps": 4}, "path": "ck", "model": {"bytes": "5 KB"}, "fsync": False, "keep": 1},
         failures={"policy": "from_checkpoint", "max_restarts": 9},
     )  # fmt: skip
     (tmp_path / "wanted.yaml").write_text(to_yaml(on_disk(wanted, tmp_path)))

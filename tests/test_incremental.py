@@ -15,20 +15,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayio.errors import DataError, ScenarioError
+from rayio.model import completing
 from rayio.model.attempts import Mark
-from rayio.model.manifest import NAME, chain, parse, search
+from rayio.model.manifest import NAME, Manifest, chain, parse, read, remove, search
 from rayio.model.planning import plan_of
 from rayio.place import checkpoint_folder
 from rayio.predict.shown import Shown
+from rayio.report.explain import explain
 from rayio.reporter import Reporter
 from rayio.scenario import checks
 from rayio.scenario.incremental import Incremental
 from rayio.scenario.model import Scenario
 from rayio.scenario.saved_bytes import all_checkpoints_bytes
-from rayio.session.execute import run
+from rayio.session.execute import run, simulate
 from rayio.session.result import Run
 from rayio.session.resume import _usable
 from rayio.storage import open as open_store
+from rayio.storage.stores.opening import Store
 from rayio.trace.run_directory import RunDirectory
 from scenarios import Outcome, run_locally, scenario, simulated
 
@@ -107,7 +110,9 @@ def test_the_most_space_is_what_the_kept_need(checkpoints: int, keep: int, every
 @pytest.mark.parametrize(
     "checkpoint",
     [
-        {}, {"writers": "all_ranks"}, {"writers": {"dedicated": 3}}, {"asynchronous": True},
+        {}, {"writers": "all_ranks"}, {"writers": {"dedicated": 3}}, {"writers": "per_node"}, {"asynchronous": True},
+        {"writers": "parallel", "model": {"kind": "transformer", "layers": 2, "hidden": 8, "ffn": 6, "vocabulary": 7,
+                                          "heads": 4}},
         {"model": {"files": {"graph": 3, "weights": 10_007}}}, {"every": {"steps": 2}},
     ],
     ids=str,
@@ -216,7 +221,15 @@ def test_a_named_increment_is_read_with_what_it_needs(root: Path) -> None:
 @pytest.mark.parametrize(
     ("keep", "left"), [(1, (6, 7)), (2, (6, 7)), (3, (3, 4, 5, 6, 7)), (6, (0, 1, 2, 3, 4, 5, 6, 7))]
 )
-def test_what_the_kept_ones_need_stays(keep: int, left: tuple[int, ...], tmp_path: Path) -> None:
+def test_what_the_kept_ones_need_stays(
+    keep: int, left: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def removing(store: Store, manifest: Manifest) -> None:
+        others = [read(store, name) for name in store.entries() if store.size(f"{name}/{NAME}") is not None]
+        assert manifest.folder not in {other.base for other in others}, "an increment would lose its base"
+        remove(store, manifest)
+
+    monkeypatch.setattr(completing, "remove", removing)
     ran(tmp_path, "run", keep=keep)
     assert {path.name for path in (tmp_path / "kept").iterdir()} == {folder(number) for number in left}
     store = open_store(str(tmp_path / "kept"))
@@ -294,3 +307,16 @@ def test_a_run_that_is_resumed_passes_a_broken_chain_over(broken: int, usable: i
     assert found is not None
     assert found.number == usable
     assert len(heard.said) == 7 - usable
+
+
+def test_a_replay_draws_an_increment_s_time_from_those_of_increments(tmp_path: Path) -> None:
+    model = {"first_byte": 0, "connection_bandwidth": "100 kB/s", "bandwidth": "1 GB/s"}
+    plain = saving("model://x", writers="rank_zero", every={"steps": 2})
+    wanted = plain.model_copy(update={"storage": scenario(storage__model=model).storage})
+    # 200 ms of compute hide the reads, and a full checkpoint takes 100 ms
+    wanted = wanted.model_copy(update={"train": scenario(train={"compute": "200 ms", "warmup_steps": 0}).train})
+    answer = explain(simulate(wanted, out=tmp_path / "run").path)
+    assert answer.simulated is not None
+    (unread,) = (row for row in answer.simulated.changes if row.change == "read = 0")
+    assert unread.au == pytest.approx(answer.simulated.au, rel=0.03), "four checkpoints, of which 0 and 3 are full"
+    assert unread.au < 0.95

@@ -328,7 +328,6 @@ GIVEN: dict[str, dict[str, Any]] = {
     "shuffle_block": {"shuffle_block": 3},
     "shuffle_buffer": {"shuffle_buffer": 5},
     "persistent_workers": {"persistent_workers": True},
-    "pin_memory": {"pin_memory": True},
     "multiprocessing_context": {"multiprocessing_context": "spawn"},
     "reader": {"reader": "numpy"},
     "aggregators": {"aggregators": 2},

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from rayio.engines.ray.transport.lent import LentBatches
 from rayio.machine import timers
+from rayio.model.inline_queue import InlineQueue
 from rayio.model.kernel import WallKernel
 from rayio.model.loading import MAX_BUFFER_BYTES, MAX_BUFFERS, Buffers
 from rayio.model.planning import plan_of
 from rayio.model.queue import Delivery
-from rayio.model.wiring import InlineQueue, Wiring
+from rayio.model.wiring import Wiring
 from rayio.place import Where
 from rayio.scenario.model import Scenario
 from rayio.trace.recorder import Recorder

@@ -21,13 +21,16 @@ from scenarios import scenario, simulated
 DEVICE = {"first_byte": "0 s", "connection_bandwidth": "1 GB/s", "bandwidth": "1000 GB/s"}
 
 
-def restoring(ranks: int, bandwidth: float, latency: float, algorithm: str, **checkpoint: Any) -> Scenario:
+def restoring(
+    ranks: int, bandwidth: float, latency: float, algorithm: str, period: int = 1, **checkpoint: Any
+) -> Scenario:
     section = {
         "every": {"epochs": 1}, "path": "ck", "model": {"bytes": 10_000_000}, "request_bytes": "1 GB",
         "restore": "newest", "fsync": False,
     }  # fmt: skip
     sync = {
         "kind": "allreduce", "bytes": 1000, "bandwidth": bandwidth, "latency": latency, "algorithm": algorithm,
+        "every": period,
     }  # fmt: skip
     return scenario(
         cluster={"nodes": 1, "ranks_per_node": ranks}, dataset__num_files=4 * ranks, loader__batch_size=1,
@@ -36,11 +39,14 @@ def restoring(ranks: int, bandwidth: float, latency: float, algorithm: str, **ch
     )  # fmt: skip
 
 
-@given(st.integers(1, 33), st.integers(10**6, 10**12), st.sampled_from([0.0, 1e-3]), st.sampled_from(["ring", "tree"]))
+@given(
+    st.integers(1, 33), st.integers(10**6, 10**12), st.sampled_from([0.0, 1e-3]), st.sampled_from(["ring", "tree"]),
+    st.sampled_from([1, 3]),
+)  # fmt: skip
 def test_it_takes_bytes_by_bandwidth_and_a_latency_for_each_hop(
-    ranks: int, bandwidth: int, latency: float, algorithm: str
+    ranks: int, bandwidth: int, latency: float, algorithm: str, every: int
 ) -> None:
-    done = simulated(restoring(ranks, bandwidth, latency, algorithm))
+    done = simulated(restoring(ranks, bandwidth, latency, algorithm, every))
     sent = done.rows("broadcast")
     hops = ranks - 1 if algorithm == "ring" else ceil(log2(ranks))
     assert len(sent) == (ranks if ranks > 1 else 0)

@@ -77,6 +77,7 @@ def test_a_run_in_a_bucket_leaves_no_mark_of_its_name(place: str) -> None:
     assert ".reserved" not in storage.open(done.address).entries()
 
 
+@pytest.mark.slow
 def test_commands_that_begin_together_both_run(tmp_path: Path) -> None:
     """Found by starting two: whichever is first, each has a directory with a result."""
     where = os.environ | {"PYTHONPATH": str(Path(rayio.__file__).parents[1])}

@@ -245,7 +245,7 @@ def test_full_names_every_key_there_is(here: Path) -> None:
     fixed = {
         "dataset": {"external"},
         "storage": {"page_cache", "stage", "faults", *S3Options.model_fields} - {"endpoint", "region"},
-        "loader": {"kind", "worker", "file_access", "keep_open"},
+        "loader": {"kind", "worker", "file_access", "keep_open", "pin_memory", "pin_bandwidth", "decode_threads"},
         "train": {"compute_cores", "accumulate"},
         "checkpoint": {"engine"},
     }

@@ -30,11 +30,13 @@ Call = tuple[int, str, int, int]
 NUM_FILES, PER_FILE = 3, 8
 
 
-def written(root: Path, form: str, size: int, *, least: int | None = None, **options: Any) -> Layout:
-    """Write files of 8 samples of this size; with ``least`` they differ in size."""
+def written(
+    root: Path, form: str, size: int, *, least: int | None = None, factor: float = 1.0, **options: Any
+) -> Layout:
+    """Write files of 8 samples of this size; with ``least`` they differ in size, with a factor they shrink."""
     made = FORMATS[form]
     drawn = Uniform(low=size if least is None else least, high=size)
-    layout = Layout(NUM_FILES, PER_FILE, drawn, 5, made.extension, options_of(made)(**options))
+    layout = Layout(NUM_FILES, PER_FILE, drawn, 5, made.extension, options_of(made)(**options), factor)
     if least is not None:
         layout = replace(layout, sizes="per_sample")
     for number in range(NUM_FILES):
@@ -132,7 +134,7 @@ for batch in {batches}:
 @pytest.mark.parametrize(
     ("chunk", "compression"),
     [(None, "none"), (40_000, "none"), (20_000, "none"), (5_000, "none"), (40_000, "gzip"), (20_000, "gzip"),
-     (5_000, "gzip"), (1 << 20, "gzip"), (5_000, "gzip after shuffle")],
+     (5_000, "gzip"), (1 << 20, "gzip"), (5_000, "gzip after shuffle"), (20_000, "lzf"), (5_000, "lzf after shuffle")],
 )  # fmt: skip
 def test_h5py_reads_what_is_planned_of_contiguous_chunked_and_compressed_files(
     chunk: int | None, compression: str, batches: list[list[int]], keep_open: int, tmp_path: Path
@@ -148,6 +150,45 @@ def test_h5py_reads_what_is_planned_of_contiguous_chunked_and_compressed_files(
     assert [call for call in real if call not in heads] == [call for call in ours if call[2] != 0]
     assert len(heads) == 4 * sum(call[2] == 0 for call in ours)
     assert all(call[2] + call[3] <= 4096 for call in heads)
+
+
+_SEVERAL = """
+import h5py
+from h5py import h5f, h5p
+for batch in {batches}:
+    for number in sorted({{sample // 8 for sample in batch}}):
+        access = h5p.create(h5p.FILE_ACCESS)
+        access.set_sieve_buf_size(0)
+        access.set_cache(0, 1, {chunk} or 1, 1.0)
+        with h5py.File(h5f.open(str(number).encode(), h5f.ACC_RDONLY, access)) as file:
+            datasets = [file[name] for name in ("x", "y", "z1")]
+            for sample in batch:
+                if sample // 8 == number:
+                    for dataset in datasets:
+                        dataset[sample % 8]
+"""
+
+
+@pytest.mark.parametrize("batches", [IN_ORDER, JUMPING], ids=["in order", "jumping"])
+@pytest.mark.parametrize("compression", ["none", "gzip", "lzf", "gzip after shuffle", "lzf after shuffle"])
+@pytest.mark.parametrize("chunk", [None, 40_000, 20_000, 5_000])
+def test_h5py_reads_what_is_planned_of_several_datasets_with_chunks(
+    chunk: int | None, compression: str, batches: list[list[int]], tmp_path: Path
+) -> None:
+    pytest.importorskip("h5py")
+    if chunk is None and compression != "none":
+        pytest.skip("only chunks are compressed")
+    apart = [[sample] for batch in batches for sample in batch]
+    packing: dict[str, Any] = {
+        "chunk": chunk,
+        "compression": compression.split()[0],
+        "shuffle": "shuffle" in compression,
+    }
+    factor = 4.0 if "lzf" in compression else 1.0
+    layout = written(tmp_path, "hdf5", 20_000, factor=factor, datasets=3, **(packing if chunk else {}))
+    real = seen(tmp_path, _SEVERAL.format(chunk=chunk, batches=apart))
+    ours = planned(layout, "hdf5", "per_sample", apart)
+    assert [call for call in real if call[1] == "open" or call[2] >= 983] == [call for call in ours if call[2] != 0]
 
 
 _RAGGED = """
@@ -206,6 +247,24 @@ def test_pyarrow_reads_what_is_planned_of_parquet(batches: list[list[int]], keep
     layout = written(tmp_path, "parquet", 20_000, row_group=2)
     real = seen(tmp_path, _PARQUET.format(keep_open=keep_open, batches=batches))
     assert real == planned(layout, "parquet", "per_sample", batches, keep_open=keep_open)
+
+
+_BYTE_ARRAYS = """
+import pyarrow.parquet as pq
+for batch in {batches}:
+    for number in sorted({{sample // 8 for sample in batch}}):
+        file = pq.ParquetFile(str(number), pre_buffer=True)
+        for group in sorted({{sample % 8 // 2 for sample in batch if sample // 8 == number}}):
+            file.read_row_group(group, use_threads=False)
+        file.close()
+"""
+
+
+@pytest.mark.parametrize("batches", [IN_ORDER, JUMPING], ids=["in order", "jumping"])
+def test_pyarrow_reads_what_is_planned_of_samples_of_several_sizes(batches: list[list[int]], tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow.parquet")
+    layout = written(tmp_path, "parquet", 20_000, least=300, row_group=2)
+    assert seen(tmp_path, _BYTE_ARRAYS.format(batches=batches)) == planned(layout, "parquet", "per_sample", batches)
 
 
 _TFRECORD = """

@@ -455,11 +455,10 @@ def test_what_pytorch_cannot_do_is_refused_by_name(key: str, value: Any, allowed
 
 def test_what_does_nothing_is_noted_by_name() -> None:
     said = idle(
-        with_torch(loader__pin_memory=True, loader__io_depth=4, loader__max_bytes_in_flight=10**6, train__epochs=1,
+        with_torch(loader__io_depth=4, loader__max_bytes_in_flight=10**6, train__epochs=1,
                    loader__queue="in_rank", loader__persistent_workers=True)
     )  # fmt: skip
     keys = (
-        "loader.pin_memory=true",
         "loader.io_depth=4",
         "loader.queue=in_rank",
         "loader.max_bytes_in_flight",
@@ -475,8 +474,8 @@ def test_what_does_nothing_is_noted_by_name() -> None:
 
 
 def test_its_keys_are_refused_for_our_readers() -> None:
-    with pytest.raises(ScenarioError, match=r"loader\.pin_memory"):
-        scenario(loader__pin_memory=True)
+    with pytest.raises(ScenarioError, match=r"loader\.persistent_workers"):
+        scenario(loader__persistent_workers=True)
 
 
 def test_no_reader_and_no_queue_is_an_actor() -> None:

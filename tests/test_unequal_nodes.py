@@ -17,6 +17,7 @@ from rayio.scenario import checks
 from rayio.scenario.load import build
 from rayio.scenario.topology import node_of, ranks_of
 from rayio.scenario.write import to_yaml
+from rayio.storage.layers.collective import Collective
 from scenarios import Outcome, scenario, simulated
 
 SAMPLE = 500_000
@@ -103,6 +104,13 @@ def test_a_cache_of_a_node_serves_its_ranks() -> None:
     moved = [tally.moved for tally in run.tallies if tally.moved is not None]
     asked, fetched = sum(each.requested for each in moved), sum(each.fetched or 0 for each in moved)
     assert asked / 4 == fetched / 2 > 0, "each node fetches the dataset once, whatever its ranks"
+
+
+def test_bytes_read_for_others_cross_to_other_nodes_alone() -> None:
+    keys = {"loader__partition": "replicated", "loader__file_access": "collective", "loader__aggregators": 1}
+    wanted = scenario(**unequal(3, 1, **keys, cluster__nic_bandwidth="1 MB/s", cluster__nic_latency="1 ms"))
+    (layer,) = (layer for layer in plan_of(wanted, modelled=True).layers if isinstance(layer, Collective))
+    assert [layer.seconds_to(rank, 0, 2000) for rank in range(4)] == [0, 0, 0, pytest.approx(0.003)]
 
 
 def test_a_node_dies_with_its_first_rank_and_nobody_else_s() -> None:

@@ -6,6 +6,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from datasets import on_disk
@@ -136,6 +137,10 @@ def test_all_ranks_meet_after_the_last_step_of_every_epoch() -> None:
         (epoch, step) for epoch, n in enumerate((5, 2, 3)) for step in range(n) if meetings.group(0, epoch, step) == ALL
     ]
     assert met == [(0, 3), (0, 4), (1, 1), (2, 2)]
+    places = [(epoch, step) for epoch, number in enumerate((5, 2, 3)) for step in range(number)]
+    epoch, step = np.array(places).T
+    groups = meetings.groups(np.zeros(10, np.int64), epoch, step)
+    assert [*zip(epoch[groups == ALL].tolist(), step[groups == ALL].tolist(), strict=True)] == met
     assert [meetings.parties(1, step) for step in range(3)] == [2, 2, 0]
     slow = {"ranks": [1], "factor": 2.0}
     run = simulated(**varying(5, 2, 3, train__sync={"kind": "barrier", "every": 4}, train__stragglers=slow))
@@ -175,6 +180,7 @@ def test_metrics_and_dlio_s_formulas_count_each_epoch_by_its_steps() -> None:
     )
     found = measure(RunArrays.of_spans(simulated(wanted).spans), RunShape.of(wanted))
     assert found.window_steps == sum(caps)
+    assert RunShape.of(wanted).planned(np.zeros(1, np.int64)).tolist() == [sum(caps)]
     assert not [remark for remark in found.notes if "did not" in remark]
     # without any wait: (n - 2) steps of 2 samples in the time of n - 1 steps; an epoch of 2 steps does not count
     rates = [(n - 2) / (n - 1) * 2 / 0.010 for n in caps if n > 2]

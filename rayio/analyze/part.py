@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 #: Spans of a worker that are a stage of their batch by the same name.
-WORK = ("open", "read", "retry", "decode", "put")
+WORK = ("open", "read", "retry", "decode", "put", "pin")
 
 #: Kinds on a worker's timeline: its work, time lost with a killed process, and ``put`` as far as it is derived.
 KINDS = (*WORK, "unrecorded", "put")
@@ -96,7 +96,7 @@ class WorkDone:
         """Return the work in some spans. A stage lasts until the next of its batch begins, so that no time is between.
 
         Without a ``put`` span, ``put`` lasts from the end of the work to when the batch was ready, or was sent to
-        another node, or to when the worker began something else.
+        another node, or was copied into page-locked memory, or to when the worker began something else.
         """
         chosen = np.flatnonzero(is_text(spans, "role", "reader", "rank"))
         role, lane = texts(spans, "role", ("reader", "rank"), chosen), integers(spans, "lane", chosen)
@@ -128,7 +128,7 @@ class WorkDone:
         kind = np.where(kind[named] >= len(WORK), _UNRECORDED, kind[named])
 
         at = ready.find(place)
-        away, set_out = sent(spans, "reader", "rank"), pick(ready_at, at, end)
+        away, set_out = np.append(sent(spans, "reader", "rank"), pinned(spans)), pick(ready_at, at, end)
         if len(away):
             sent_at = integers(spans, "start_ns", away)
             set_out = np.minimum(set_out, pick(sent_at, Lookup(places.of(away), -sent_at).find(place), set_out))
@@ -203,3 +203,8 @@ def sent(spans: pa.Table, *by: str) -> Ints:
     moves = np.flatnonzero(is_text(spans, "name", "transfer"))
     chosen: Ints = moves[texts(spans, "role", by, moves) >= 0]
     return chosen
+
+
+def pinned(spans: pa.Table) -> Ints:
+    """Return the positions of the spans of batches on their way to page-locked memory at their queue."""
+    return np.flatnonzero(is_text(spans, "name", "pin") & is_text(spans, "role", "queue"))

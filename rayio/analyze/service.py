@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rayio.analyze.delays import columns_of, delays
-from rayio.analyze.part import COLUMNS, KINDS, Part
+from rayio.analyze.intervals import Occupied
+from rayio.analyze.part import COLUMNS, KINDS, Part, groups, pinned
 from rayio.analyze.rounds import PREPARING
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import Lives, StepsInSlices, integers, is_text, texts
@@ -46,17 +47,19 @@ class Capacities:
         self.workers = readers or shape.world_size
         self.window = (window or find_window(lives, steps, shape))[0] or _everything(steps)
         self._service, self._busy, self._number = Counter[str](), Counter[str](), 0
-        self._writers = _Writers()
+        self._writers, self._pins = _Writers(), _Pins()
 
-    def of(self, part: Part) -> tuple[Counter[str], Counter[str], int, _Writers]:
+    def of(self, part: Part) -> tuple[Counter[str], Counter[str], int, _Writers, _Pins]:
         """Return the work of a slice."""
-        service, busy, writers = Counter[str](), Counter[str](), _Writers()
+        service, busy, writers, pins = Counter[str](), Counter[str](), _Writers(), _Pins()
         writers.count(part.spans, self.window)
-        return service, busy, _count(part, self.window, service, busy), writers
+        pins.count(part, self.window)
+        return service, busy, _count(part, self.window, service, busy), writers, pins
 
-    def add(self, sums: tuple[Counter[str], Counter[str], int, _Writers]) -> None:
+    def add(self, sums: tuple[Counter[str], Counter[str], int, _Writers, _Pins]) -> None:
         """Add the work of a slice."""
-        service, busy, number, writers = sums
+        service, busy, number, writers, pins = sums
+        self._pins.add(pins)
         self._service.update(service)
         self._busy.update(busy)
         self._number += number
@@ -78,8 +81,7 @@ class Capacities:
             for stage in (*_ROWS[:-1], *delaying, "worker")
             if self._service[stage]
         ]  # fmt: skip
-        if row := self._writers.row(window):
-            rows.append(row)
+        rows += [row for row in (self._pins.row(window), self._writers.row(window)) if row is not None]
         delivered = arrived / window.seconds
         return Capacity(demand=demand, delivered=delivered, has_readers=self.readers > 0, stages=(*rows,))
 
@@ -156,6 +158,35 @@ class _Writers:
         if not self.files or not self.busy:
             return None
         return _stage("writer", self.busy / self.files, self.busy, len(self.who), window)
+
+
+class _Pins:
+    """The threads that copy batches into page-locked memory: one for each queue, busy while a batch waits for it."""
+
+    def __init__(self) -> None:
+        self.batches = self.busy = 0
+        self.who: set[int] = set()
+
+    def count(self, part: Part, window: Window) -> None:
+        chosen = pinned(part.spans)
+        if not len(chosen):
+            return
+        queue = groups(part.spans, np.zeros(len(chosen), np.int32), chosen)
+        ends = part.over[chosen]
+        self.batches += int(window.holds(ends).sum())
+        self.who.update(np.unique(queue).tolist())
+        busy = Occupied.union(queue, part.begin[chosen], ends)
+        self.busy += int(np.maximum(np.minimum(busy.end, window.end) - np.maximum(busy.start, window.begin), 0).sum())
+
+    def add(self, others: _Pins) -> None:
+        self.batches += others.batches
+        self.busy += others.busy
+        self.who |= others.who
+
+    def row(self, window: Window) -> Stage | None:
+        if not self.batches or not self.busy:
+            return None
+        return _stage("pin", self.busy / self.batches, self.busy, len(self.who), window)
 
 
 def without_queueing(capacity: Capacity, limit: StorageLimit, parsing: float = 0.0) -> Capacity:

@@ -8,7 +8,7 @@ import numpy as np
 
 from rayio.analyze.delays import delays
 from rayio.analyze.intervals import BEFORE, Lookup, Occupied, pick, split_exactly
-from rayio.analyze.part import KINDS, PUT, Part, WorkDone, groups, sent
+from rayio.analyze.part import KINDS, PUT, Part, WorkDone, groups, pinned, sent
 from rayio.analyze.timeline import Ints, Lives, integers, is_text, texts
 from rayio.trace.span import RETRY_LANE
 
@@ -25,6 +25,7 @@ STAGES: dict[str, str] = {
     "decode": "preprocessing",
     "put": "loader's cost: worker → queue",
     "transfer": "loader's cost: between nodes",
+    "pin": "copied to page-locked memory",
     "reorder": "ready, waiting for an earlier batch",
     "handoff": "loader's cost: queue → rank",
     "unrecorded": "waiting for a batch, no span says why",
@@ -123,9 +124,14 @@ def cut(part: Part, *, payload: bool) -> dict[str, Ints]:
     fetch = Lookup(places.of(fetches), over[fetches]).find(wanted)
     left, landed = pick(begin[fetches], fetch, arrived), pick(over[fetches], fetch, arrived)
     moved = np.minimum(moved + _within(left, landed, done, at_queue), at_queue - done)
+    copies = pinned(spans)
+    copy = Lookup(places.of(copies), over[copies]).find(wanted)
+    copied = _within(pick(begin[copies], copy, at_queue), pick(over[copies], copy, at_queue), done, at_queue)
+    copied = np.minimum(copied, at_queue - done - moved)
     spent["transfer"] += moved
-    spent["put"] += np.where(is_put, 0, at_queue - done - moved)
-    spent["handoff"] += np.where(is_put, at_queue - done - moved, 0)
+    spent["pin"] += copied
+    spent["put"] += np.where(is_put, 0, at_queue - done - moved - copied)
+    spent["handoff"] += np.where(is_put, at_queue - done - moved - copied, 0)
     earlier = np.roll(pick(ready_at, ready.find(wanted), begins), 1)
     earlier[np.flatnonzero(np.diff(steps.life, prepend=-1))] = BEFORE
     freed = np.clip(earlier, at_queue, arrived)

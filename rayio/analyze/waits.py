@@ -31,6 +31,7 @@ MOST_ROWS = 1 << 16
 _NAMES = (
     "startup", "restore", "gap", "data_wait", "device_copy", "bubble", "compute", "sync", "checkpoint", "evaluate",
     "life", "lease", "transfer", "memory_bound", "open", "read", "retry", "decode", "put", "overshoot", "lost", "delay",
+    "pin",
 )  # fmt: skip
 
 

@@ -90,8 +90,9 @@ class Sampler:
 
     With ``drop_last`` every rank has the same number of steps: samples that do not fill a batch on every rank are
     dropped from the end of each rank's share (with ``shuffle="global"`` other samples every epoch). Without it every
-    rank has all of its share: its last batch may be smaller, and ranks may differ by a step. ``block_samples`` and
-    ``max_blocks`` bound a cache of computed steps, which is no part of the plan; see :meth:`cached_for`.
+    rank has all of its share: its last batch (of workers that own files, that of each) may be smaller, and ranks may
+    differ in steps. ``block_samples`` and ``max_blocks`` bound a cache of computed steps, which is no part of the plan;
+    see :meth:`cached_for`.
 
     Raises:
         DataError: a size is not positive, or the dataset is smaller than one batch a rank (one sample without
@@ -136,7 +137,7 @@ class Sampler:
         #: The streams of workers that own files; None if batches are dealt out.
         self.streams = None if not workers else Streams(
             layout.num_files, layout.samples_per_file, batch_size, self.num_shares, partition, shuffle, self.sizes,
-            seed, workers, interleave,
+            seed, workers, interleave, drop_last,
         )  # fmt: skip
         self.seed = seed
         self.max_steps = max_steps
@@ -149,7 +150,7 @@ class Sampler:
         #: Samples of an epoch over all ranks; replicated samples count once per rank.
         self.shared_out = sum(shares) * alike
         #: Full batches that every rank has in an epoch.
-        self.whole_steps = smallest // batch_size if self.streams is None else self.streams.steps()
+        self.whole_steps = smallest // batch_size if self.streams is None else self.streams.steps()[0]
         if smallest < (batch_size if drop_last else 1):
             each = f"batch_size {batch_size}" if drop_last else "one"
             raise DataError(
@@ -157,7 +158,8 @@ class Sampler:
                 f"lower loader.batch_size or the number of ranks, or raise dataset.num_files"
             )
         #: The largest number of steps of a rank in an epoch: without ``max_steps``, and at most that.
-        self._uncapped = self.whole_steps if drop_last else -(-max(shares) // batch_size)
+        most = -(-max(shares) // batch_size) if self.streams is None else self.streams.steps()[1]
+        self._uncapped = self.whole_steps if drop_last else most
         self.num_steps = self._uncapped
         if max_steps is not None:
             self.num_steps = min(self._uncapped, max_steps if isinstance(max_steps, int) else max(max_steps))
@@ -234,12 +236,34 @@ class Sampler:
 
     def steps(self, epoch: int, rank: int) -> int:
         """Return a rank's steps in an epoch, at most ``max_steps``; with ``drop_last`` equal for all ranks."""
-        return self._capped(self._uncapped if self.drop_last else -(-self._share(rank) // self.batch_size), epoch)
+        if self.drop_last:
+            return self.most_steps(epoch)
+        turns = self.turns(rank)
+        return self._capped(-(-self._share(rank) // self.batch_size) if turns is None else turns.steps, epoch)
 
     def samples(self, epoch: int, rank: int) -> int:
         """Return the number of a rank's samples in an epoch."""
-        most = self.most_steps(epoch) * self.batch_size
-        return most if self.drop_last else min(most, self._share(rank))
+        return self._samples_of(rank, self.steps(epoch, rank))
+
+    def _samples_of(self, rank: int, steps: int) -> int:
+        """Return the number of samples in a rank's first steps, of which the last ones may be smaller."""
+        most = steps * self.batch_size
+        if self.drop_last:
+            return most
+        return min(most, self._share(rank)) if self.streams is None else self._turns(rank).samples(steps)
+
+    def _turns(self, rank: int) -> Turns:
+        assert self.streams is not None
+        return self.streams.turns(rank // self.alike)
+
+    def _short(self, epoch: int, rank: int) -> list[int]:
+        """Return the steps of a rank that are smaller than others."""
+        steps = self.steps(epoch, rank)
+        if self.drop_last:
+            return []
+        if self.streams is not None:
+            return [step for step in self._turns(rank).short if step < steps]
+        return [steps - 1] if self.samples(epoch, rank) < steps * self.batch_size else []
 
     @property
     def dropped(self) -> int:
@@ -287,14 +311,16 @@ class Sampler:
     def left(self, epoch: int, rank: int, step: int) -> tuple[int, int]:
         """Return the number of steps and of samples from a step to the end of a rank's epoch."""
         num_steps, num_samples = self.steps(epoch, rank), self.samples(epoch, rank)
-        return max(0, num_steps - step), max(0, num_samples - step * self.batch_size)
+        return max(0, num_steps - step), max(0, num_samples - self._samples_of(rank, min(step, num_steps)))
 
     def planned(self, epoch: int, rank: int, step: int = 0) -> Planned:
         """Return counts and digest of a rank's epoch from a step on; computed in blocks, without the cache."""
         digest, many = 0, max(1, (1 << 16) // self.batch_size)
-        num_steps, whole = self.steps(epoch, rank), self.samples(epoch, rank) // self.batch_size
-        edges = [*range(step, whole, many), *range(max(step, whole), num_steps + 1)]  # the last may be smaller
-        for first, last in pairwise(edges):
+        num_steps, edges = self.steps(epoch, rank), {step}
+        for short in self._short(epoch, rank):
+            edges |= {short, short + 1}
+        edges |= {*range(step, num_steps, many), num_steps}
+        for first, last in pairwise(sorted(edge for edge in edges if step <= edge <= num_steps)):
             steps = np.arange(first, last, dtype=np.int64)
             samples = self._samples(epoch, rank, first, len(steps))
             digest += int(np.sum(_digests(epoch, rank, steps, samples), dtype=np.uint64))
@@ -325,7 +351,7 @@ class Sampler:
                     f"no step {step} for rank {rank} in epoch {epoch}: {self.world_size} ranks, {self.num_steps} steps"
                 )
             first, many = step - row, self._whole_steps(epoch, rank, number)
-            if row >= many:  # smaller than the others, so a separate block
+            if row >= many:  # smaller than the others or behind one that is, so a separate block
                 return self._last(epoch, rank, step), 0
             ranks = self._side_by_side(epoch, rank, number, many)
             if self.streams is not None:
@@ -342,10 +368,11 @@ class Sampler:
 
     def _whole_steps(self, epoch: int, rank: int, number: int) -> int:
         first = number * self.block_steps
-        return min(self.block_steps, self.samples(epoch, rank) // self.batch_size - first)
+        end = min([self.steps(epoch, rank), *(step for step in self._short(epoch, rank) if step >= first)])
+        return min(self.block_steps, end - first)
 
     def _last(self, epoch: int, rank: int, step: int) -> Block:
-        address = (epoch, rank, -1)
+        address = (epoch, rank, -1 - step)
         if (block := self._blocks.get(address)) is None:
             block = Block(self._samples(epoch, rank, step, 1), self.layout)
             self._keep(address, block)

@@ -33,27 +33,31 @@ class Streams:
     seed: int
     workers: int
     interleave: int = 1
+    drop_last: bool = True
 
     def turns(self, rank: int) -> Turns:
         """Return whose batch each step of a rank is."""
-        files = PARTITIONS[self.partition].share(self.num_files, self.world_size, rank)
-        return Turns.of(files, self.workers, self.samples_per_file, self.batch_size)
+        return self._turns_of(PARTITIONS[self.partition].share(self.num_files, self.world_size, rank))
 
-    def steps(self) -> int:
-        """Return the steps that every rank has."""
-        fewest = PARTITIONS[self.partition].share(self.num_files, self.world_size, 0)
-        last = PARTITIONS[self.partition].share(self.num_files, self.world_size, self.world_size - 1)
-        return Turns.of(min(fewest, last), self.workers, self.samples_per_file, self.batch_size).steps
+    def _turns_of(self, files: int) -> Turns:
+        return Turns.of(files, self.workers, self.samples_per_file, self.batch_size, drop_last=self.drop_last)
+
+    def steps(self) -> tuple[int, int]:
+        """Return the fewest and most steps of a rank."""
+        steps = [self.turns(rank).steps for rank in (0, self.world_size - 1)]
+        return min(steps), max(steps)
 
     def samples(self, epoch: int, rank: int, first: int, number: int) -> NDArray[np.int64]:
-        """Return the samples of consecutive steps of a rank, a row each."""
-        turns, rows = self.turns(rank), np.empty((number, self.batch_size), np.int64)
+        """Return the samples of consecutive steps of a rank, a row each; one that is smaller comes alone."""
+        turns = self.turns(rank)
+        size = turns.size(first) if number == 1 else self.batch_size
+        rows = np.empty((number, size), np.int64)
         steps = range(first, first + number)
         worker = np.array([turns.worker(step) for step in steps])
         begins = np.array([turns.batch(step) for step in steps]) * self.batch_size
         for each in np.unique(worker).tolist():
             mine = worker == each
-            places = begins[mine, np.newaxis] + np.arange(self.batch_size, dtype=np.int64)
+            places = begins[mine, np.newaxis] + np.arange(size, dtype=np.int64)
             rows[mine] = self.stream(epoch, rank, each, self._shuffled(epoch, rank, each, places))
         return rows
 

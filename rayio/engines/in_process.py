@@ -328,6 +328,7 @@ class InProcess:
     def _is_foreseen(self, spec: QueueSpec) -> bool:
         """Return True if the ends of a queue's reads are known as they begin, and nobody observes them meanwhile."""
         is_plain = not self.plan.trace.is_itemised and all(layer.is_foreseen for layer in self.plan.layers)
+        is_plain = is_plain and self.plan.loader.pin_bandwidth is None
         return is_plain and spec.is_in_turn and spec.in_order
 
     def _staff(self, spec: QueueSpec, scaling: Autoscaled, workers: Workers) -> InProcessStaff:

@@ -22,6 +22,7 @@ _HOLDS: dict[str, tuple[str, ...]] = {
     "loading": ("read", "decode"),
     "leases": ("lease",),
     "transfers": ("transfer",),
+    "copies": ("pin",),
     "samples": ("sample",),
     "requests": REQUESTS,
     "retries": ("retry",),

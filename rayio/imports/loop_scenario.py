@@ -69,7 +69,7 @@ def scenario_of(
     workers = int(facts.get("num_workers") or 0)
     loader: dict[str, Any] = {"batch_size": batch, "num_workers": workers, "shuffle": "none"}
     if facts.get("is_dataloader"):
-        loader |= {"kind": "torch", **{name: facts[name] for name in ("pin_memory", "in_order") if name in facts}}
+        loader |= {"kind": "torch", **{name: facts[name] for name in ("in_order",) if name in facts}}
         if workers:
             loader["persistent_workers"] = bool(facts.get("persistent_workers"))
     if workers:

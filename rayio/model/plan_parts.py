@@ -73,6 +73,8 @@ class LoaderSpec:
     file_access_options: Section
     #: An actor for each rank's prefetch queue, or its rank's process.
     queue: Literal["actor", "in_rank"]
+    #: Bytes per second of copies into page-locked memory; None without.
+    pin_bandwidth: float | None
     #: Decode times of samples, or real work.
     decode: Draws | Work
     #: Threads of a reader that decode a batch.

@@ -67,7 +67,7 @@ def plan_of(
         ),
         dataset_bytes=derive.dataset_bytes(scenario),
         meetings=meetings_of(scenario),
-        preparing=Preparing(train.device_copy, train.parallelism.bubble),
+        preparing=_preparing(scenario),
         evaluation=_evaluation(scenario),
         checkpointing=_checkpointing(scenario, modelled=modelled),
         storage=storage,
@@ -83,6 +83,13 @@ def plan_of(
         failures=scenario.failures,
         workflow=Workflow(placed(scenario), scenario.seed, scenario.cluster.nodes),
     )
+
+
+def _preparing(scenario: Scenario) -> Preparing:
+    train, copy = scenario.train, scenario.train.device_copy
+    if copy is not None:
+        copy = copy.model_copy(update={"bandwidth": copy.rate(pinned=scenario.loader.pin_memory)})
+    return Preparing(copy, train.parallelism.bubble)
 
 
 def _loader(scenario: Scenario, modelled: bool, times: Times) -> LoaderSpec:
@@ -101,6 +108,7 @@ def _loader(scenario: Scenario, modelled: bool, times: Times) -> LoaderSpec:
         file_access=loader.file_access,
         file_access_options=loader.file_access_options,
         queue=loader.queue,
+        pin_bandwidth=loader.pin_bandwidth if loader.pin_memory else None,
         decode=times.decode or loader.decode,
         decode_threads=loader.decode_threads,
         payload=not modelled if loader.payload == "auto" else loader.payload == "real",

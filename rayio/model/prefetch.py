@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from rayio.model.consumed import Consumed
 from rayio.model.env import Env
 from rayio.model.kernel import Future
+from rayio.model.pinning import PinThread
 from rayio.model.processors import Process
 from rayio.model.queue import Delivery, Lease, QueueState, Take
 from rayio.model.scaler import Scaler
@@ -20,8 +21,10 @@ Submit = Callable[[Lease], Awaitable[Sequence[Delivery]]]
 class PrefetchQueue:
     """The queue of one rank: it submits reads to workers, owns the batches, and answers the rank's takes."""
 
-    def __init__(self, env: Env, state: QueueState, submit: Submit) -> None:
+    def __init__(self, env: Env, state: QueueState, submit: Submit, pinning: PinThread | None = None) -> None:
         self.env = env
+        #: Copies batches before they are ready; None without ``loader.pin_memory``.
+        self.pinning = pinning
         self.state = state
         self.submit = submit
         #: Scales the readers; None for a constant number.
@@ -110,7 +113,16 @@ class PrefetchQueue:
     async def _carry_out(self, lease: Lease, granted: int) -> None:
         env = self.env
         try:
-            for delivery in await self.submit(lease):
+            batches = await self.submit(lease)
+            if self.pinning is not None:
+                landed = env.kernel.now()
+                for delivery in batches:
+                    self.state.worker_done(delivery)
+                if self.state.spec.assignment == "dynamic":
+                    self.grant()
+            for delivery in batches:
+                if self.pinning is not None:
+                    await self.pinning.pin(delivery, landed)
                 if self.scaler is not None:
                     self.scaler.count()
                     self.scaler.read_by(delivery.worker)

@@ -143,6 +143,8 @@ class QueueState:
         self.next_step = 0
         #: Steps leased and not yet read, by worker.
         self.leased: dict[int, int] = {}
+        #: Leased steps whose workers are done, because the batch is only copied.
+        self.copied: set[int] = set()
         #: Batches read and not yet consumed; never more than the window with ``leased``.
         self.ready: dict[int, Delivery] = {}
         self.bytes_in_flight = 0
@@ -198,6 +200,7 @@ class QueueState:
         self.consumed = self.next_step = take.consumed
         self.extra = set(take.extra)
         self.leased.clear()
+        self.copied.clear()
         self.ready.clear()
         self._sizes.clear()
         self.bytes_in_flight = 0
@@ -208,13 +211,14 @@ class QueueState:
 
         With static assignment each batch goes to the worker with the fewest: in turn, except for new workers.
         """
-        busy = set(self.leased.values())
+        busy = self._busy()
         self._free = {worker for worker in range(workers) if worker not in busy}
         self.workers = workers
 
     def _forget(self, step: int) -> None:
         self.ready.pop(step, None)
         self.leased.pop(step, None)
+        self.copied.discard(step)
         if self._sizes:
             self.bytes_in_flight -= self._sizes.pop(step, 0)
 
@@ -279,15 +283,28 @@ class QueueState:
         self.bytes_in_flight += size
         return True
 
+    def worker_done(self, delivery: Delivery) -> None:
+        """Event: a worker has read a batch that is not ready before it is copied."""
+        if (delivery.attempt, delivery.epoch) == (self.attempt, self.epoch) and delivery.step in self.leased:
+            self.copied.add(delivery.step)
+            self._free_worker(delivery.worker)
+
     def batch_read(self, delivery: Delivery) -> None:
         """Event: a worker has read a batch. A late one (consumed, older attempt) is dropped."""
         if delivery.attempt != self.attempt or delivery.epoch != self.epoch:
             return
         if self.leased.pop(delivery.step, None) is not None:
             self.ready[delivery.step] = delivery
-        worker = delivery.worker
-        if self.spec.assignment == "dynamic" and worker < self.workers and worker not in self.leased.values():
+        self.copied.discard(delivery.step)
+        self._free_worker(delivery.worker)
+
+    def _free_worker(self, worker: int) -> None:
+        if self.spec.assignment == "dynamic" and worker < self.workers and worker not in self._busy():
             self._free.add(worker)
+
+    def _busy(self) -> set[int]:
+        """Return the workers that read."""
+        return {worker for step, worker in self.leased.items() if step not in self.copied}
 
     def deliverable(self, take: Take) -> list[Delivery]:
         """Return up to ``want`` batches that the rank neither consumed nor holds, in step order or order of arrival.
@@ -322,6 +339,8 @@ class QueueState:
     def _broken(self) -> Iterator[str]:
         spec, leased, ready = self.spec, self.leased, self.ready
         granted = leased.keys() | ready.keys()
+        if not self.copied <= leased.keys():
+            yield "steps are copied that are not leased"
         if not self.consumed <= self.next_step <= self.num_steps:
             yield "not consumed <= next_step <= num_steps"
         if both := leased.keys() & ready.keys():
@@ -341,7 +360,7 @@ class QueueState:
             if any(worker != spec.turns.worker(step) for step, worker in leased.items()):
                 yield "a step is leased to another worker than the one that owns its files"
         elif (
-            len(busy := {*leased.values()}) != len(leased)
+            len(busy := self._busy()) != len(leased) - len(self.copied)
             or self._free & busy
             or not busy <= {*range(spec.num_workers)}
         ):

@@ -89,6 +89,13 @@ class Checkpointing:
         chain = range(number, number + 1) if self.incremental is None else self.incremental.chain(number)
         return Restored(epoch, step, self.request_bytes, self.run, tuple(map(self.link, chain)))
 
+    def increments(self) -> Iterator[Shard]:
+        """Return the files of all increments of the run."""
+        numbers = range(self.schedule.number) if self.incremental is not None else ()
+        for link in (link for link in map(self.link, numbers) if link.fraction < 1):
+            for writer in range(len(self.sizes)):
+                yield from self._shards_in(link, writer)
+
     def may_write(self, epoch: int, step: int) -> bool:
         """Return True if a checkpoint after this step is due in the run."""
         return epoch < self.epochs and bool(self.schedule.due(epoch, step, self.schedule.steps.of(epoch)))

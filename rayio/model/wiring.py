@@ -21,6 +21,7 @@ from rayio.model.env_checkpoints import WriterPort
 from rayio.model.kernel import Coro, Kernel, WallKernel
 from rayio.model.ledger import Tally
 from rayio.model.loading import Loading
+from rayio.model.pinning import pin_thread
 from rayio.model.plan import Plan
 from rayio.model.plan_parts import Doom
 from rayio.model.prefetch import PrefetchQueue, Submit
@@ -123,18 +124,6 @@ def files_of(plan: Plan) -> Callable[[Where], Sequence[str]]:
     return lambda at: () if plan.modelled else plan.loading().of(at).samples().files
 
 
-class InlineQueue:
-    """No queue: with ``num_workers: 0`` the rank reads its batches itself, during its wait for them."""
-
-    def __init__(self, env: Env, loading: Loading) -> None:
-        self.env = env
-        self.loading = loading
-
-    async def get(self, at: Where) -> Delivery:
-        """Read and return the batch now."""
-        return await roles.load_batch(self.env, self.loading, at, worker=0, lane=1)
-
-
 class DoomedQueue:
     """A rank's end of its queue, for a rank that dies at a step of this attempt."""
 
@@ -226,7 +215,9 @@ class Wiring:
         def step_bytes(epoch: int, step: int) -> int:
             return samplers.of(epoch).step_bytes(epoch, rank, step)
 
-        queue = PrefetchQueue(self.queue_env(rank, evaluating=evaluating), QueueState(spec, step_bytes), submit)
+        env = self.queue_env(rank, evaluating=evaluating)
+        pinning = pin_thread(env, rank, self.plan.loader.pin_bandwidth)
+        queue = PrefetchQueue(env, QueueState(spec, step_bytes), submit, pinning)
         if spec.scaling is not None:
             assert staff is not None
             queue.scaler = Scaler(queue, spec.scaling, staff)

@@ -16,7 +16,7 @@ from rayio.analyze.verdict import Judged, judge
 from rayio.analyze.window import find_window
 from rayio.model.planning import plan_of
 from rayio.predict.processors import Worked
-from rayio.predict.replay import Measured, Replay
+from rayio.predict.replay import Measured, RecordedTimes, Replay
 from rayio.records.doubts import Doubt
 from rayio.scenario.model import Costs, Scenario, StorageParameters
 
@@ -88,6 +88,8 @@ class Base:
         from rayio.engines.virtual import simulation  # an explanation without replays needs no engine
 
         plan = plan_of(replay.scenario, True, self.bytes_in_flight, replay.times)
+        if isinstance(plan.first_byte, RecordedTimes):
+            plan = replace(plan, first_byte=plan.first_byte.of_plan(plan))
         plan = replace(plan, workflow=replace(plan.workflow, is_background=True))
         spans, shape = simulation.spans_of(plan), RunShape.of(replay.scenario)
         charged = attribute(spans, meetings=shape.meetings)

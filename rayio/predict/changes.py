@@ -18,14 +18,13 @@ from rayio.analyze.stragglers import typical_of
 from rayio.data import request_changes
 from rayio.model.planning import storage_of
 from rayio.predict.base import Base
-from rayio.predict.replay import UNLIMITED, UNLIMITED_STORAGE, RecordedTimes, Replay, addressed, of_steps
+from rayio.predict.replay import UNLIMITED, UNLIMITED_STORAGE, Replay, addressed, of_steps
 from rayio.scenario import derive, section_changes
 from rayio.scenario.change import Change, Command, Run, with_keys
 from rayio.scenario.costs import CpuCosts
 from rayio.scenario.layers import layers_of, without_layers
 from rayio.scenario.model import Costs, Scenario
 from rayio.schema.distribution import NO_TIME
-from rayio.storage.model import REQUESTS_PER_STEP_BITS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +72,7 @@ def _writes(replay: Replay, base: Base) -> Replay:
 
 def _reading(replay: Replay, base: Base, read: NDArray[np.float64]) -> Replay:
     times = addressed(replay.scenario.seed, "first_byte", read)
-    first_byte = RecordedTimes(times, 1 << REQUESTS_PER_STEP_BITS, base.measured.write)
-    return replace(replay, times=replace(replay.times, first_byte=first_byte))
+    return replace(replay, times=replace(replay.times, first_byte=base.measured.first_byte(times)))
 
 
 def _of_layers(run: Run, *, of_nodes: bool = False) -> Iterator[Change]:
@@ -174,6 +172,7 @@ OFFERS: tuple[Callable[[Run], Iterator[Change]], ...] = (
     _stragglers,
     section_changes.of_sync,
     section_changes.of_device_copy,
+    section_changes.of_pinning,
     section_changes.of_stages,
     section_changes.of_pipeline,
     section_changes.of_checkpoint,

@@ -188,6 +188,9 @@ def batches(spans: pa.Table, read: Reads, window: int, *, network: bool = False)
         came = integers(spans, "start_ns", sent) + integers(spans, "duration_ns", sent)
         at = Lookup(integers(spans, "batch", sent), came).find(read.batch)
         done = np.maximum(done, pick(came, at, done))
+    copies = np.flatnonzero(texts(spans, "name", ("pin",)) == 0)  # the way of its message is not part of that
+    at = Lookup(integers(spans, "batch", copies), integers(spans, "start_ns", copies)).find(read.batch)
+    done = done + pick(integers(spans, "duration_ns", copies), at, np.zeros_like(done))
     return Batches(
         granted=granted[is_read],
         freed=freed[place],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,8 @@ from rayio.trace.slices import Slices
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from rayio.model.plan import Plan
+
 Floats = NDArray[np.float64]
 
 #: Most rank-steps of one simulation; of longer runs the beginning is simulated.
@@ -61,23 +64,37 @@ class RecordedTimes:
 
     A step has ``places`` indices, and its whole time is at the first of them; ``own_places`` has that number by
     address: batches of evaluations have another size. At an address that is no step's (a file that is written) the draw
-    is from ``otherwise``.
+    is from ``otherwise``, and from ``increments`` for a file of an increment (see :meth:`of_plan`).
     """
 
     def __init__(
-        self, rows: Mapping[int, Floats], places: int, otherwise: Floats, own_places: Mapping[int, int] | None = None
-    ) -> None:
+        self, rows: Mapping[int, Floats], places: int, otherwise: Floats,
+        own_places: Mapping[int, int] | None = None, increments: Floats | None = None,
+    ) -> None:  # fmt: skip
         self.rows = rows
         self.places = places
         self.own_places = own_places or {}
         measured = [row[~np.isnan(row)] for row in rows.values()]
         self.pool = np.concatenate(measured) if measured else np.empty(0)
         self.otherwise = otherwise if len(otherwise) else np.zeros(1)
+        self.increments = self.otherwise if increments is None or not len(increments) else increments
+        self._of_increments: frozenset[int] = frozenset()
+
+    def of_plan(self, plan: Plan) -> RecordedTimes:
+        """Return these times, with the addresses of the increments that a plan writes."""
+        saved, times = plan.checkpointing, copy(self)
+        if saved is not None and saved.incremental is not None:
+            paths = (shard.path for shard in saved.increments())
+            times._of_increments = frozenset(seeds.key(plan.seed, f"first_byte/{path}") for path in paths)
+        return times
 
     def draw(self, address_key: int, index: Ints) -> Floats:
         """Return the time of each index below an address, in seconds."""
         row = self.rows.get(address_key)
-        pool = self.otherwise if row is None else self.pool if len(self.pool) else np.zeros(1)
+        if row is None:
+            pool = self.increments if address_key in self._of_increments else self.otherwise
+        else:
+            pool = self.pool if len(self.pool) else np.zeros(1)
         drawn = pool[(seeds.uniform(address_key, index) * len(pool)).astype(np.int64)]
         places = self.own_places.get(address_key, self.places)
         if row is not None and len(row):
@@ -106,8 +123,9 @@ class Measured:
     compute: Floats
     read: Floats
     decode: Floats
-    #: Of one checkpoint file, with its fsync and what its engine took.
+    #: Of one checkpoint file, with its fsync and what its engine took; and of one of an increment.
     write: Floats
+    increments: Floats
     costs: Costs
     has_work: bool
     #: Delays of reads by layers, by cause; they are part of ``read``.
@@ -143,7 +161,11 @@ class Measured:
         if costs is None:
             costs = _costs(slices, charged, scenario, saves)
         work = decoding if isinstance(decoding, Work) and cores is not None else None
-        return cls(compute, read, decode, _writes(saves), costs, has_work, held_up, work)
+        return cls(compute, read, decode, *_writes(saves, scenario), costs, has_work, held_up, work)
+
+    def first_byte(self, reads: Mapping[int, Floats]) -> RecordedTimes:
+        """Return the time of each read by its address, and of files that are written."""
+        return RecordedTimes(reads, 1 << REQUESTS_PER_STEP_BITS, self.write, increments=self.increments)
 
     def replayed(self, scenario: Scenario, *, modelled: StorageParameters | None, most: int | None = None) -> Replay:
         """Return the scenario, cut to the size of one simulation (``most`` rank-steps), with these times.
@@ -158,7 +180,7 @@ class Measured:
         if (phase := evaluation.phase_of(scenario)) is not None:
             for rank, number in itertools.product(range(derive.world_size(scenario)), range(phase.train.epochs)):
                 own_places[seeds.key(seed, "decode", rank, epochs + number)] = phase.loader.batch_size
-        first_byte = RecordedTimes(keys("first_byte", self.read), 1 << REQUESTS_PER_STEP_BITS, self.write)
+        first_byte = self.first_byte(keys("first_byte", self.read))
         times = Times(
             compute=of_steps(seed, self.compute),
             decode=None
@@ -241,12 +263,20 @@ def addressed(
     }
 
 
-def _writes(saves: pa.Table) -> Floats:
+def _writes(saves: pa.Table, scenario: Scenario) -> tuple[Floats, Floats]:
+    """Return the seconds of each file of full checkpoints, and of increments."""
     name, length = texts(saves, "name", SAVING), integers(saves, "duration_ns")
     is_writer = (texts(saves, "role", ("checkpoint_writer",)) == 0) & (integers(saves, "lane") == 0)
     writes, others = length[is_writer & (name == 0)] / 1e9, length[is_writer & (name >= 1)] / 1e9
     each: Floats = writes + (others.sum() / len(writes) if len(writes) else 0.0)
-    return each
+    saved = scenario.checkpoint
+    if saved is None or saved.incremental is None or saved.every is None:
+        return each, np.empty(0)
+    schedule, rows = derive.schedule(scenario, saved.every), np.flatnonzero(is_writer & (name == 0))
+    places = zip(*(integers(saves, column)[rows].tolist() for column in ("epoch", "step")), strict=True)
+    due = [schedule.due(epoch, step, schedule.steps.of(epoch)) for epoch, step in places]
+    is_full = np.array([bool(numbers) and saved.incremental.is_full(numbers[-1]) for numbers in due], bool)
+    return each[is_full], each[~is_full]
 
 
 def _costs(slices: Slices, charged: Attribution, scenario: Scenario, saves: pa.Table) -> Costs:

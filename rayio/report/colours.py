@@ -30,7 +30,7 @@ COLOURS: dict[str, Colour] = {
     "decode": Colour("#d3bf1e", "#e9dc66", "preprocessing", ("decode",)),
     "put": Colour(
         "#8a5a3c", "#b3805c", "the loader: messages, copies, order",
-        ("unleased", "put", "transfer", "handoff", "reorder", "memory_bound"),
+        ("unleased", "put", "transfer", "handoff", "reorder", "memory_bound", "pin"),
     ),
     "checkpoint": Colour(
         "#cc79a7", "#d992b8", "checkpoints",

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from rayio.scenario.costs import Costs
     from rayio.scenario.model import Scenario, StorageParameters
 
-#: What sort of thing is changed: a cause taken away as no key can; a limit of modelled storage lifted; a key of the
-#: scenario set; another number of readers (of which ``explain`` looks for enough by doubling); more hardware.
+#: What sort of thing is changed: a cause taken away, which only a layer has a key for; a limit of modelled storage
+#: lifted; a key of the scenario set; another number of readers (of which ``explain`` looks for enough by doubling);
+#: more hardware.
 Kind = Literal["removal", "limit", "setting", "workers", "machine"]
 
 Command = Literal["explain", "capacity"]

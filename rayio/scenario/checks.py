@@ -147,7 +147,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         )
     elif samples > derive.MAX_SAMPLES:
         yield f"{files}: {samples} samples; at most {derive.MAX_SAMPLES} are possible"
-    elif share < 1:
+    elif share < 1 and not shards.are_whole(scenario):
         yield f"{who}: {ranks} ranks for the {samples} samples of {files}; use at most {samples} ranks"
     elif loader.drop_last and loader.batch_size > share:
         yield (
@@ -164,8 +164,8 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         yield f"train.steps={show(train.steps)}: {steps} steps per epoch; at most {MAX_STEPS} are possible"
     yield from train.parallelism.refusals(derive.saving_ranks(scenario))
     yield from derive.pace(scenario).contradictions(cluster.nodes, ranks, who)
-    if train.device_copy is not None and train.device_copy.overlap:
-        yield from _not_copied_ahead(scenario)
+    if train.device_copy is not None:
+        yield from train.device_copy.refusals(loader)
     if train.parallelism.bubble and train.parallelism.microbatches > loader.batch_size:
         yield (
             f"train.parallelism.microbatches={train.parallelism.microbatches}: loader.batch_size={loader.batch_size} "
@@ -245,17 +245,6 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
             yield f"{name} is {value}: a size, a rate or a time is too large or too small for a number"
 
 
-def _not_copied_ahead(scenario: Scenario) -> Iterator[str]:
-    loader = scenario.loader
-    if loader.num_workers == 0:
-        yield (
-            "train.device_copy.overlap=true: with loader.num_workers=0 the rank reads the next batch itself, after its "
-            "compute; use overlap: false, or workers"
-        )
-    elif not getattr(LOADERS[loader.kind], "has_roles", False):
-        yield f"not yet: train.device_copy.overlap=true with loader.kind={loader.kind}; use overlap: false"
-
-
 def _not_scaled(scenario: Scenario, scaling: Autoscaled) -> Iterator[str]:
     loader = scenario.loader
     setting = f"loader.num_workers={show({'min': scaling.min, 'max': scaling.max})}"
@@ -292,7 +281,9 @@ def idle(scenario: Scenario) -> list[str]:
     if train.cap is not None and train.cap > (most := derive.uncapped_steps(scenario)[1]):
         what = f"{train.cap} caps" if isinstance(train.steps, tuple) else "caps"
         notes.append(f"train.steps={show(train.steps)}: {what} nothing, an epoch has {most} steps")
-    if not loader.drop_last and not any(share % loader.batch_size for share in derive.samples_per_rank(scenario)):
+    if shards.are_whole(scenario):
+        pass  # a worker's last batch counts, not a rank's
+    elif not loader.drop_last and not any(share % loader.batch_size for share in derive.samples_per_rank(scenario)):
         notes.append("loader.drop_last=false: changes nothing, every rank's samples fill whole batches")
     if scenario.cluster.nic_bandwidth is not None and scenario.cluster.is_crossed and loader.payload == "none":
         notes.append("cluster.nic_bandwidth: no bytes cross it with loader.payload=none")
@@ -313,6 +304,7 @@ def idle(scenario: Scenario) -> list[str]:
         notes.append(f"train.accumulate={train.accumulate}: an epoch has {most} steps, and ranks meet only at its end")
     notes += of_kinds(scenario, lambda kind: kind.idle(scenario))
     works = scenario.charges.cpu.is_work or isinstance(loader.decode, Work) or scenario.train.compute_cores
+    works = works or loader.pin_memory
     if scenario.cluster.cores is not None and not works:
         notes.append(
             f"cluster.cores={show(scenario.cluster.cores)}: costs.cpu is empty, so nothing takes processor time; "

@@ -68,9 +68,11 @@ def num_samples(scenario: Scenario) -> int:
 
 
 def samples_per_rank(scenario: Scenario) -> tuple[int, int]:
-    """Return the smallest and largest share of a rank in one epoch, in samples; they differ by at most one."""
+    """Return the smallest and largest share of a rank in one epoch, in samples; they differ by one, or by a file."""
     if is_replicated(scenario):
         return num_samples(scenario), num_samples(scenario)
+    if shards.are_whole(scenario):
+        return shards.samples_of(scenario, num_files(scenario), num_shares(scenario))
     share, left = divmod(num_samples(scenario), num_shares(scenario))
     return share, share + (left > 0)
 
@@ -81,8 +83,9 @@ def samples_per_epoch(scenario: Scenario) -> int:
 
 
 def larger_shares(scenario: Scenario) -> int:
-    """Return the number of ranks whose share of an epoch is one sample larger than the smallest."""
-    return 0 if is_replicated(scenario) else num_samples(scenario) % num_shares(scenario) * scenario.topology.parts
+    """Return the number of ranks whose share of an epoch is larger than the smallest, by a sample or a file."""
+    shared = num_files(scenario) if shards.are_whole(scenario) else num_samples(scenario)
+    return 0 if is_replicated(scenario) else shared % num_shares(scenario) * scenario.topology.parts
 
 
 def whole_steps_per_epoch(scenario: Scenario) -> int:
@@ -91,8 +94,7 @@ def whole_steps_per_epoch(scenario: Scenario) -> int:
     If workers own files, each worker's batches are rounded down.
     """
     if shards.is_by_file(scenario):
-        fewest, _ = shards.fewest_and_most_files(scenario, num_files(scenario), num_shares(scenario))
-        return shards.turns_of(scenario, fewest).steps
+        return shards.steps_of(scenario, num_files(scenario), num_shares(scenario))[0]
     return samples_per_rank(scenario)[0] // scenario.loader.batch_size
 
 
@@ -104,6 +106,8 @@ def uncapped_steps(scenario: Scenario) -> tuple[int, int]:
     """
     if scenario.loader.drop_last:
         return whole_steps_per_epoch(scenario), whole_steps_per_epoch(scenario)
+    if shards.are_whole(scenario):
+        return shards.steps_of(scenario, num_files(scenario), num_shares(scenario))
     fewest, most = (-(-share // scenario.loader.batch_size) for share in samples_per_rank(scenario))
     return fewest, most
 
@@ -170,6 +174,8 @@ def samples_read(scenario: Scenario) -> int:
     larger, shares, read = larger_shares(scenario), samples_per_rank(scenario), list[int]()
     for _, steps in rank_steps_by_epoch(scenario):
         smallest, largest = (min(share, steps * scenario.loader.batch_size) for share in shares)
+        if shards.are_whole(scenario):
+            smallest, largest = shards.samples_of(scenario, num_files(scenario), num_shares(scenario), steps)
         read.append((world_size(scenario) - larger) * smallest + larger * largest)
     return round(sum(read) / len(read))
 
@@ -234,7 +240,7 @@ def own_seconds(scenario: Scenario) -> float:
     train, seconds = scenario.train, compute_seconds(scenario) * (1 + scenario.train.parallelism.bubble)
     if (copy := train.device_copy) is None:
         return seconds
-    copied = batch_bytes(scenario) / copy.bandwidth
+    copied = batch_bytes(scenario) / copy.rate(pinned=scenario.loader.pin_memory)
     return max(seconds, copied) if copy.overlap else seconds + copied
 
 

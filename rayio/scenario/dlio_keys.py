@@ -121,7 +121,7 @@ KEYS = {
     "reader.preprocess_time": Key("loader.decode", "per sample, in the worker"),
     "reader.preprocess_time_stdev": Key("loader.decode", "its stdev"),
     "reader.odirect": Key("storage.page_cache", "direct"),
-    "reader.pin_memory": _idle("without a GPU there is nothing to copy to; loader.kind=torch has loader.pin_memory"),
+    "reader.pin_memory": _idle("without a GPU DLIO's PyTorch copies nothing; loader.pin_memory=true counts that copy"),
     "reader.multiprocessing_context": _idle("workers are actors; loader.kind=torch has the key of this name"),
     "reader.transformed_record_dims": _idle(_NOT_READ),
     "reader.transformed_record_element_type": _idle(_NOT_READ),

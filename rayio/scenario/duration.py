@@ -31,7 +31,10 @@ def of_keys(scenario: Scenario) -> Iterator[tuple[str, float]]:
     steps = derive.total_steps(scenario)
     yield "train.compute", steps * derive.compute_seconds(scenario) * derive.pace(scenario).most
     if train.device_copy is not None:
-        yield "train.device_copy.bandwidth", steps * derive.batch_bytes(scenario) / train.device_copy.bandwidth
+        rate = train.device_copy.rate(pinned=loader.pin_memory)
+        yield "train.device_copy.bandwidth", steps * derive.batch_bytes(scenario) / rate
+    if loader.pin_memory:
+        yield "loader.pin_bandwidth", steps * derive.batch_bytes(scenario) / loader.pin_bandwidth
     yield "train.parallelism.microbatches", steps * derive.compute_seconds(scenario) * train.parallelism.bubble
     yield "train.sync", steps * allreduce_seconds(scenario)
     if (phase := evaluation.phase_of(scenario)) is not None:

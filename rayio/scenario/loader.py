@@ -14,14 +14,16 @@ from rayio.scenario.turns import SHUFFLES as SHUFFLES_BY_FILE
 from rayio.scenario.workers import NumWorkers, most
 from rayio.schema.choice import NO_OPTIONS, Choice, Choosing, OptionsOf, named
 from rayio.schema.distribution import NO_TIME
-from rayio.schema.fields import Flag, Section, choice, quantity, whole
-from rayio.units import BYTES
+from rayio.schema.fields import Flag, Rate, Section, choice, quantity, whole
+from rayio.units import BYTES, RATE
 
 #: The most samples of a rank's step: each has at least one request with a drawn latency (``storage/model.py``).
 MAX_BATCH = 1 << 20
 MAX_WINDOW = 1 << 16
 #: The most requests in flight of a worker: each is a thread.
 MAX_DEPTH = 1024
+#: Bytes per second of a copy in memory by one thread, of batches that no cache holds (docs/loaders.md).
+PIN_BANDWIDTH = 7e9
 
 
 class Loader(Choosing):
@@ -80,6 +82,14 @@ class Loader(Choosing):
         "per_sample", description="How a worker walks files, and what it keeps of them from batch to batch."
     )
     file_access_options: Annotated[Section, OptionsOf("file_access", ACCESSES)] = NO_OPTIONS
+    pin_memory: Flag = Field(
+        False,
+        description="If true, a thread of each rank's loader copies every batch into page-locked memory, one after "
+        "another, as PyTorch does for GPUs.",
+    )
+    pin_bandwidth: Rate = Field(
+        PIN_BANDWIDTH, description="Bytes per second of that copy, where no GPU is found and PyTorch copies nothing."
+    )
     decode: Decode = Field(
         NO_TIME, description="Time per sample, slept by the worker; or work that is really done on its bytes."
     )
@@ -122,8 +132,6 @@ class Loader(Choosing):
                 f"{setting}: loader.shuffle={self.shuffle} mixes samples of all files; use loader.shuffle="
                 f"{', '.join(SHUFFLES_BY_FILE[:-1])} or {SHUFFLES_BY_FILE[-1]}"
             )
-        if not self.drop_last:
-            yield f"not yet: {setting} with loader.drop_last=false; use true"
         if not isinstance(self.num_workers, int):
             yield f"not yet: {setting} with workers that come and go; give loader.num_workers as a number"
 
@@ -137,6 +145,9 @@ class Loader(Choosing):
             yield "loader.queue=in_rank: there is no queue with loader.num_workers=0"
         if self.worker == "thread" and self.max_workers < 2:
             yield f"loader.worker=thread: changes nothing with loader.num_workers={self.num_workers}"
+        if not self.pin_memory and self.pin_bandwidth != PIN_BANDWIDTH:
+            rate = RATE.exact(self.pin_bandwidth)
+            yield f"loader.pin_bandwidth={rate}: nothing is copied with loader.pin_memory=false"
         for options in self.unused_options:
             for key, value in options:
                 if value is not None:

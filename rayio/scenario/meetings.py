@@ -34,9 +34,10 @@ class Meetings:
 
     ranks: int
     epochs: int
-    #: Steps of every rank in an epoch, and the number of ranks with one more.
+    #: Steps of every rank in an epoch, the number of ranks with more, and how many more these have.
     steps: PerEpoch
     larger: PerEpoch = 0
+    more: PerEpoch = 1
     #: Steps from one meeting of all ranks to the next; 0: they never meet.
     every: int = 1
     parts: int = 1
@@ -78,7 +79,7 @@ class Meetings:
             return self.parts
         if step < (steps := in_epoch(self.steps, epoch)):
             return self.ranks
-        return in_epoch(self.larger, epoch) if step == steps else 0
+        return in_epoch(self.larger, epoch) if step < steps + in_epoch(self.more, epoch) else 0
 
     def seconds_after(self, epoch: int, step: int) -> float | None:
         """Return how long a step's meeting lasts beyond its last arrival, in seconds; None without a meeting."""
@@ -111,11 +112,13 @@ def meetings_of(scenario: Scenario) -> Meetings:
         return Meetings(ranks=derive.world_size(scenario), epochs=1, steps=alone.writes + alone.reads, every=every)
     by_epoch = derive.rank_steps_by_epoch(scenario)
     larger = tuple(derive.larger_shares(scenario) if most > fewest else 0 for fewest, most in by_epoch)
+    more = tuple(max(1, most - fewest) for fewest, most in by_epoch)
     return Meetings(
         ranks=derive.world_size(scenario),
         epochs=scenario.train.epochs,
         steps=tuple(fewest for fewest, _ in by_epoch) if len(by_epoch) > 1 else by_epoch[0][0],
         larger=larger if len(larger) > 1 else larger[0],
+        more=more if len(more) > 1 else more[0],
         every=meeting_period(scenario),
         parts=scenario.topology.parts,
         seconds=allreduce_seconds(scenario),

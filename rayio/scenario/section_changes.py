@@ -11,6 +11,7 @@ from rayio.scenario.model import NoSync
 from rayio.scenario.workers import MAX_WORKERS, Autoscaled
 from rayio.scenario.writers import Dedicated, RankZero, Sharded
 from rayio.schema.every import Every
+from rayio.units import RATE
 
 
 def of_cores(run: Run) -> Iterator[Change]:
@@ -95,9 +96,34 @@ def of_device_copy(run: Run) -> Iterator[Change]:
         helps=("device-copy",),
     )  # fmt: skip
     if not copy.overlap and run.workers:
+        overlapping = with_keys("train", device_copy=copy.model_copy(update={"overlap": True}))
+        pinning, key = with_keys("loader", pin_memory=True), "train.device_copy.overlap=true"
+        if copy.pageable_bandwidth is None or run.scenario.loader.pin_memory:
+            yield Change("copies overlapped", kind="setting", helps=("device-copy",), key=key, to=overlapping)
+        else:  # from pinned memory alone
+            yield Change(
+                "copies overlapped", kind="setting", helps=("device-copy",), key=f"loader.pin_memory=true {key}",
+                to=lambda scenario: overlapping(pinning(scenario)),
+            )  # fmt: skip
+
+
+def of_pinning(run: Run) -> Iterator[Change]:
+    """``loader.pin_memory``: copies into page-locked memory that take no time, or none; or such copies."""
+    loader, copy = run.scenario.loader, run.scenario.train.device_copy
+    if loader.pin_memory:
         yield Change(
-            "copies overlapped", kind="setting", helps=("device-copy",), key="train.device_copy.overlap=true",
-            to=with_keys("train", device_copy=copy.model_copy(update={"overlap": True})),
+            "pin = 0", kind="removal", to=with_keys("loader", pin_bandwidth=RATE.most), removes=("pin",),
+            helps=("input",),
+        )  # fmt: skip
+        if copy is None or not copy.overlap:
+            yield Change(
+                "no pinned memory", kind="setting", to=with_keys("loader", pin_memory=False), helps=("input",),
+                key="loader.pin_memory=false",
+            )  # fmt: skip
+    elif copy is not None and copy.pageable_bandwidth is not None:
+        yield Change(
+            "pinned memory", kind="setting", to=with_keys("loader", pin_memory=True), helps=("device-copy",),
+            key="loader.pin_memory=true",
         )  # fmt: skip
 
 

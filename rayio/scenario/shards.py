@@ -27,14 +27,38 @@ def fewest_and_most_files(scenario: Scenario, num_files: int, world_size: int) -
 def turns_of(scenario: Scenario, num_files: int) -> Turns:
     """Return the turns of a rank with so many files."""
     loader = scenario.loader
-    return Turns.of(num_files, max(1, loader.max_workers), scenario.dataset.samples_per_file, loader.batch_size)
+    per_file, workers = scenario.dataset.samples_per_file, max(1, loader.max_workers)
+    return Turns.of(num_files, workers, per_file, loader.batch_size, drop_last=loader.drop_last)
+
+
+def are_whole(scenario: Scenario) -> bool:
+    """Return True if workers own files and read all of them: the last batch of each may be smaller."""
+    return is_by_file(scenario) and not scenario.loader.drop_last
+
+
+def steps_of(scenario: Scenario, num_files: int, world_size: int) -> tuple[int, int]:
+    """Return the fewest and most steps of a rank."""
+    fewest, most = fewest_and_most_files(scenario, num_files, world_size)
+    return turns_of(scenario, fewest).steps, turns_of(scenario, most).steps
+
+
+def samples_of(scenario: Scenario, num_files: int, world_size: int, steps: int | None = None) -> tuple[int, int]:
+    """Return the fewest and most samples of a rank, of at most so many steps."""
+    fewest, most = (turns_of(scenario, number) for number in fewest_and_most_files(scenario, num_files, world_size))
+    cap = most.steps if steps is None else steps
+    return fewest.samples(min(fewest.steps, cap)), most.samples(min(most.steps, cap))
 
 
 def refusals(scenario: Scenario, num_files: int, world_size: int) -> Iterator[str]:
     """Yield a line if a rank's workers have no whole batch."""
     fewest, _ = fewest_and_most_files(scenario, num_files, world_size)
     turns, loader = turns_of(scenario, fewest), scenario.loader
-    if is_by_file(scenario) and not turns.steps:
+    if is_by_file(scenario) and not turns.steps and not loader.drop_last:
+        yield (
+            f"loader.assignment={BY_FILE}: {num_files} files are fewer than {world_size} ranks, and a rank without a "
+            f"file has no step; use at most {num_files} ranks, or loader.assignment=static"
+        )
+    elif is_by_file(scenario) and not turns.steps:
         whole = scenario.dataset.samples_per_file
         yield (
             f"loader.assignment={BY_FILE}: a rank has {fewest} files of {whole} samples for {turns.workers} workers, "

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from secrets import token_hex
 
 from rayio import storage
+from rayio.errors import StorageError
 from rayio.scenario.model import Scenario
 from rayio.storage.address import join
 from rayio.storage.stores.opening import Store
@@ -31,7 +32,11 @@ def named(scenario: Scenario, base: str, out: str | Path | None) -> Iterator[str
     try:
         yield store.address
     except BaseException:
-        store.remove_all()
+        with suppress(OSError, StorageError):
+            if store.is_local:
+                store.local("").rmdir()
+            else:
+                store.remove(RESERVED)
         raise
 
 

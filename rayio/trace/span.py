@@ -86,6 +86,11 @@ SPANS: dict[str, SpanName] = {
         {"reader": 1, "rank": 2},
         "one batch on its way between nodes: sent by its reader where the network is a model, fetched by its rank else",
     ),
+    "pin": SpanName(
+        {"queue": 4, "rank": 1},
+        "with loader.pin_memory: from when a batch was at its queue until it was copied into page-locked memory, after "
+        "those before it",
+    ),
     "lease": SpanName({"queue": 1}, "from the grant of one batch to a worker until it was ready at its queue"),
     "scale": SpanName(
         {"queue": 2},

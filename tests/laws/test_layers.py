@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,57 +16,39 @@ from registered import every
 import rayio
 from rayio.analyze.stalls import attribute
 from rayio.engines import local
+from rayio.engines.in_process import InProcess
+from rayio.engines.virtual import simulation
+from rayio.errors import StorageError
 from rayio.kinds import LAYERS
 from rayio.model.ledger import Tally, close
 from rayio.model.plan import Plan
 from rayio.model.planning import plan_of, storage_of
 from rayio.scenario.layers import layers_of
-from rayio.scenario.load import build
+from rayio.scenario.load import build, load
 from rayio.schema.choice import options_of
+from rayio.storage.base import Requests
+from rayio.storage.model import ModelStorage
 from rayio.trace.recorder import Recorder
 from rayio.trace.slices import Slices
 
-#: What a scenario writes to have each layer, below its sections. A new layer that is not here fails with what to add.
-GIVEN: dict[str, dict[str, Any]] = {
-    "throttle": {"storage": {"throttle": {"reads_per_second": 100}, "max_attempts": 50}},
-    "stripes": {
-        "storage": {
-            "model": {
-                "first_byte": "10 us",
-                "connection_bandwidth": "1 GB/s",
-                "bandwidth": "1 GB/s",
-                "servers": {"number": 2, "bandwidth": "1 MB/s", "random": "1 ms"},
-            }
-        }
-    },
-    "faults": {"storage": {"faults": {"stalls": [{"rate": 0.1, "seconds": "20 ms"}]}}},
-    "cache": {"storage": {"cache": [{"tier": "ram", "bytes": "40 kB"}]}},
-    "network": {"cluster": {"nodes": 2, "placement": "spread", "nic_bandwidth": "10 MB/s"}},
-    "collective": {
-        "loader": {"file_access": "collective", "partition": "replicated", "aggregators": 1},
-        "cluster": {"ranks_per_node": 2},
-    },
-    "listing": {"storage": {"listing": 2000}},
-    "toll": {"storage": {"toll": "1 ms"}},
-}
+
+def given(name: str, **more: Any) -> dict[str, Any]:
+    """Return the keys of a small scenario that has the layer of this name."""
+    example = LAYERS[name].example
+    return {
+        "name": "law",
+        "dataset": {"path": "model://law", "num_files": 12, "samples_per_file": 8, "sample_bytes": "1 kB"},
+        "loader": {"batch_size": 4, "num_workers": 2, **example.get("loader", {})},
+        "train": {"epochs": 2, "compute": "1 ms"},
+        "storage": {"model": "memory", **example.get("storage", {})},
+        "cluster": {"ranks_per_node": 1, **example.get("cluster", {})},
+        **more,
+    }
 
 
 def scenario(name: str, **more: Any) -> Any:
     """Make a small scenario that has the layer of this name."""
-    assert name in GIVEN, f"add what a scenario writes for layer {name!r} to GIVEN in tests/laws/test_layers.py"
-    given = GIVEN[name]
-    return build(
-        {
-            "name": "law",
-            "dataset": {"path": "model://law", "num_files": 12, "samples_per_file": 8, "sample_bytes": "1 kB"},
-            "loader": {"batch_size": 4, "num_workers": 2, **given.get("loader", {})},
-            "train": {"epochs": 2, "compute": "1 ms"},
-            "storage": {"model": "memory", **given.get("storage", {})},
-            "cluster": {"ranks_per_node": 1, **given.get("cluster", {})},
-            **more,
-        },
-        "law.yaml",
-    )
+    return build(given(name, **more), "law.yaml")
 
 
 @every(LAYERS)
@@ -140,9 +124,97 @@ def test_a_run_in_real_time_delivers_and_requests_what_it_does_without(
             assert found == expected or (kind == "read" and layer.keeps and found <= expected), (kind, of)
 
 
+SHARD = 20_000
+SAVED = {"path": "saved", "every": {"steps": 2}, "model": {"bytes": SHARD}, "request_bytes": "4 kB"}
+
+
+class Underneath:
+    """The calls that reach modelled storage: when each began and ended (ns), by its address or path."""
+
+    def __init__(self, patched: pytest.MonkeyPatch, error: StorageError | None = None) -> None:
+        self.reads: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+        self.writes: dict[tuple[str, int, int, bool], list[tuple[int, int]]] = {}
+        read, write = ModelStorage.read, ModelStorage.write
+
+        async def reading(storage: ModelStorage, requests: Requests, load: Any) -> Any:
+            if error is not None and requests.address[2] > 0:
+                raise error
+            begun = storage.clock.now()
+            served = await read(storage, requests, load)
+            self.reads.setdefault(requests.address, []).append((begun, storage.clock.now()))
+            return served
+
+        async def writing(storage: ModelStorage, path: str, nbytes: int, each: int, *, fsync: bool) -> Any:
+            begun = storage.clock.now()
+            served = await write(storage, path, nbytes, each, fsync=fsync)
+            self.writes.setdefault((path, nbytes, each, fsync), []).append((begun, storage.clock.now()))
+            return served
+
+        patched.setattr(ModelStorage, "read", reading)
+        patched.setattr(ModelStorage, "write", writing)
+        patched.setattr(InProcess, "_is_foreseen", lambda *_: False)
+
+
+def spans_of(plan: Plan) -> list[dict[str, Any]]:
+    """Simulate a plan; return its spans."""
+    recorder = Recorder()
+    simulation.simulate(plan, recorder, plan.tallies())
+    table = recorder.drain()
+    assert table is not None
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
 @every(LAYERS)
-def test_its_changes_can_be_simulated_and_have_names_of_their_own(name: str) -> None:
-    wanted = scenario(name)
+def test_a_layer_calls_what_is_under_it_once_and_says_what_it_adds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of(scenario(name, checkpoint=SAVED), modelled=True)
+    (layer,) = plan.layers
+    with monkeypatch.context() as patched:
+        bare = Underneath(patched)
+        without = spans_of(replace(plan, layers=()))
+    with monkeypatch.context() as patched:
+        under = Underneath(patched)
+        spans = spans_of(plan)
+    assert spans != without, "it does nothing"
+    assert under.reads.keys() <= bare.reads.keys()
+    assert layer.keeps or all(len(calls) == 1 for calls in under.reads.values())
+    if not under.reads:
+        assert not under.writes, "the model's own requests are made elsewhere, or all are"
+        return
+    assert {of: len(calls) for of, calls in under.writes.items()} == dict.fromkeys(bare.writes, 1)
+    added: Counter[tuple[Any, ...]] = Counter()
+    for row in spans:
+        if row["name"] == "delay":
+            assert row["duration_ns"] > 0
+            added[row["role"], row["index"], row["rank"], row["epoch"], row["step"]] += row["duration_ns"]
+    assert bool(added) == bool(layer.causes), "its delays have a cause"
+    for row in spans if layer.causes else ():
+        took = row["duration_ns"] - added[row["role"], row["index"], row["rank"], row["epoch"], row["step"]]
+        if row["name"] == "read":
+            ((begun, ended),) = under.reads[row["rank"], row["epoch"], row["step"]]
+            assert took == ended - begun
+    longer = sum(row["duration_ns"] for row in spans if row["name"] == "write")
+    shards = (calls for (_, nbytes, *_), calls in under.writes.items() if nbytes == SHARD)  # manifests have other spans
+    below = sum(ended - begun for calls in shards for begun, ended in calls)
+    assert longer == below + sum(ns for (role, *_), ns in added.items() if role == "checkpoint_writer")
+
+
+@every(LAYERS)
+def test_an_error_from_below_passes_through(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of(scenario(name), modelled=True)
+    under = Underneath(monkeypatch, StorageError("planted"))
+    try:
+        spans_of(plan)
+    except StorageError as error:
+        assert "planted" in str(error)  # noqa: PT017
+    else:
+        assert not under.reads, "an error was swallowed"
+
+
+@every(LAYERS)
+def test_its_changes_can_be_made_and_their_keys_make_them(name: str, tmp_path: Path) -> None:
+    (tmp_path / "law.yaml").write_text(json.dumps(given(name)))
+    wanted = load(tmp_path / "law.yaml")
 
     class Run:
         scenario, modelled, costs = wanted, storage_of(wanted), wanted.charges
@@ -153,7 +225,10 @@ def test_its_changes_can_be_simulated_and_have_names_of_their_own(name: str) -> 
     assert len({change.name for change in changes}) == len(changes)
     for change in changes:
         changed = change.to(wanted)
-        kept = changed.storage == wanted.storage and changed.cluster == wanted.cluster
-        assert not kept or layers_of(changed, modelled=True) != (layer,), f"{change.name} changes nothing"
+        assert changed != wanted, f"{change.name} changes nothing"
+        if change.kind == "removal" and layer.causes:
+            assert layers_of(changed, modelled=True) == (), f"{change.name} leaves the layer there"
+        if change.key:
+            assert load(tmp_path / "law.yaml", [change.key]) == changed, f"{change.key} is not {change.name}"
     if layer.causes:
         assert any({*layer.causes} <= {*change.removes} for change in changes), "a cause can be taken away"

@@ -49,6 +49,10 @@ class Access(Kind):
         """Return about how many bytes a reader keeps of the files."""
         return 0.0
 
+    def holder(self, files: Files) -> str:
+        """Return who keeps that: "worker", or once for the workers of a "rank" or of a "node"."""
+        return "worker"
+
     def setting(self, files: Files) -> str:
         """Return the key and value that decide about this memory, for messages."""
         name = next((name for name in ACCESSES if ACCESSES[name] is self), type(self).__name__)
@@ -61,8 +65,8 @@ class Access(Kind):
         layout = layout_of(scenario)
         form = form_of(scenario.dataset.format, layout)
         files = Files(form, layout, loader.file_access_options, buffer or 0)
-        each, setting = self.memory(files), self.setting(files)
-        yield from too_much(setting, each, scenario.cluster, loader.max_workers, memory, "cluster.memory")
+        each, setting, holder = self.memory(files), self.setting(files), self.holder(files)
+        yield from too_much(setting, each, scenario.cluster, loader.max_workers, memory, "cluster.memory", holder)
 
     def requests(self, files: Files, batch: Batch, kept: Any) -> tuple[Requests, Any]:
         """Return the opens and reads that :meth:`read` issues for a batch, and the state after it.

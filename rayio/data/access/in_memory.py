@@ -1,15 +1,17 @@
 """``loader.file_access: in_memory``: all files are read into memory at the start, and then there is no I/O.
 
-CANDLE reads its CSV like this (``pd.read_csv``), and BERT its examples: every rank the same bytes.
+CANDLE reads its CSV like this (``pd.read_csv``), and BERT its examples: every rank the same bytes. A rank that reads
+before it forks its workers shares them (``held_by: rank``), and so do the ranks of a node with memory that is shared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from rayio.data.access.contract import Access, Files
 from rayio.data.access.memory import all_bytes
@@ -17,6 +19,8 @@ from rayio.data.access.parts import Asking, by_file, read_part
 from rayio.data.access.whole_file import Content, WholeFileOptions, ask_whole, load, refused
 from rayio.data.formats import Format, form_of, layout_of, not_in_one_file
 from rayio.data.layout import Batch, Layout
+from rayio.kinds import LOADERS
+from rayio.schema.fields import choice
 from rayio.storage.base import Opener, Requests
 
 if TYPE_CHECKING:
@@ -29,10 +33,22 @@ MAX_REQUESTS = 1 << 22
 Contents = Mapping[int, Content]
 
 
-class InMemory(Access):
-    """Each worker (with ``num_workers: 0`` each rank) reads all files with its first batch, and keeps them."""
+class InMemoryOptions(WholeFileOptions):
+    """Options of files in memory."""
 
-    options = WholeFileOptions
+    held_by: Annotated[str, choice("worker", "rank", "node")] = Field(
+        "worker",
+        description="Who has the files in memory once: each worker, the workers of a rank, or those of a node.",
+    )
+
+
+class InMemory(Access):
+    """Each worker (with ``num_workers: 0`` each rank) reads all files with its first batch, and keeps them.
+
+    Of those that share them (``held_by``) the first one does (``rayio.storage.layers.in_memory``).
+    """
+
+    options = InMemoryOptions
 
     def cannot(self, form: Format, layout: Layout) -> str:
         """Return why files of a format are not read one by one; empty if they are."""
@@ -42,10 +58,21 @@ class InMemory(Access):
         """Return the bytes of all files."""
         return all_bytes(files.form, files.layout)
 
+    def holder(self, files: Files) -> str:
+        """Return who has the files in memory once."""
+        return getattr(files.options, "held_by", "worker")
+
     def contradictions(self, scenario: Scenario) -> Iterator[str]:
         """Refuse more requests at the start than can be planned."""
         yield from super().contradictions(scenario)
         yield from refused(self, "in_memory", scenario)
+        loader = scenario.loader
+        held_by = getattr(loader.file_access_options, "held_by", "worker")
+        if held_by != "worker" and not LOADERS[loader.kind].has_roles:
+            yield (
+                f"loader.held_by={held_by}: workers of loader.kind={loader.kind} cannot pass bytes on; use "
+                "loader.kind=actors, or loader.held_by=worker"
+            )
         layout = layout_of(scenario)
         form = form_of(scenario.dataset.format, layout)
         files = Files(form, layout, scenario.loader.file_access_options)

@@ -27,18 +27,26 @@ def all_bytes(form: Format, layout: Layout) -> float:
 
 
 def too_much(
-    setting: str, each: float, cluster: Cluster, workers: int, memory: float | None, whose: str
+    setting: str, each: float, cluster: Cluster, workers: int, memory: float | None, whose: str, holder: str = "worker"
 ) -> Iterator[str]:
     """Yield a line if the workers of a node keep more of files than its ``memory``; None is no bound.
 
     ``each`` is what one keeps, and ``setting`` the key that decides it. ``workers`` are those of a rank; with 0 the
-    rank reads.
+    rank reads. A ``holder`` other than "worker" has it once.
     """
     if memory is None or not each:
         return
+    workers = 0 if holder == "rank" else workers
     readers = max(1, workers) * cluster.most_ranks
     if cluster.placement != "colocated":
         readers = -(-cluster.world_size * max(1, workers) // len(cluster.reading_nodes))
+    if holder == "node":
+        if each > memory:
+            yield (
+                f"{setting}: the workers of a node keep {format_bytes(each)} of the files; a node has "
+                f"{format_bytes(memory)} ({whose}); use loader.file_access=per_sample"
+            )
+        return
     if each * readers > memory:
         what = "worker" if workers else "rank"
         yield (

@@ -108,6 +108,8 @@ def ask_whole(asking: Asking, files: Files, numbers: NDArray[np.int64]) -> None:
 def load(files: Files, opener: Opener, file: int) -> Content:
     """Read a file into memory."""
     with opener(files.layout.path(file)) as handle:
+        if (known := getattr(handle, "content", None)) is not None:  # another worker has read it
+            return Content(file, known, handle)
         size = handle.seek(0, 2)
         content = memoryview(bytearray(size))
         for offset, nbytes in pieces(0, size, request_bytes(files)):
@@ -115,4 +117,6 @@ def load(files: Files, opener: Opener, file: int) -> Content:
             if got < nbytes:
                 content = content[: offset + got]
                 break
+        if (share := getattr(handle, "share", None)) is not None:
+            share(content)
     return Content(file, content, handle)

@@ -24,7 +24,9 @@ class Hdf5Options(Section):
         None, description="Largest size of a chunk: whole samples, or an equal part of one; none is contiguous."
     )
 
-    compression: Annotated[str, choice("none", "gzip")] = Field("none", description="Compression of chunks, as h5py's.")
+    compression: Annotated[str, choice("none", "gzip", "lzf")] = Field(
+        "none", description="Compression of chunks, as h5py's."
+    )
     compression_level: Annotated[int, whole(1, 9)] = Field(4, description="Level of gzip.")
     shuffle: Flag = Field(False, description="HDF5's shuffle before compression; values of one byte stay as they are.")
     datasets: Annotated[int, whole(1, 5)] = Field(
@@ -35,8 +37,8 @@ class Hdf5Options(Section):
     def _is_within_hdf5s_limit(self) -> Self:
         if self.chunk is not None and self.chunk >= MAX_CHUNK_BYTES:
             raise refusal(RefusedError("must be less than 4 GiB, which is HDF5's limit", "chunk", self.chunk))
-        if self.chunk is not None and self.datasets > 1:
-            raise refusal(RefusedError("only without chunks (dataset.chunk)", "datasets", self.datasets))
+        if self.compression == "lzf" and "compression_level" in self.model_fields_set:
+            raise refusal(RefusedError("lzf has no levels; remove it", "compression_level", self.compression_level))
         if self.shuffle and self.compression == "none":
             raise refusal(RefusedError("only before compression; give dataset.compression", "shuffle", self.shuffle))
         if self.chunk is None and self.compression != "none":

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 from rayio.data.formats import hdf5_ragged as ragged
 from rayio.data.formats.chunks import Hdf5Options, Reads, chunk_of, chunk_shape
 from rayio.data.formats.hdf5_description import description
-from rayio.data.formats.hdf5_filtered import Filtered
+from rayio.data.formats.hdf5_filtered import ChunkReads, Filtered
+from rayio.data.formats.hdf5_filtered import reads as chunk_reads
 from rayio.data.formats.hdf5_several import Several, datasets_of
 from rayio.data.formats.hdf5_stream import METADATA_READS, Stream, opened_by_hdf5
-from rayio.data.formats.places import edges_of
+from rayio.data.formats.places import check_offsets, edges_of
 from rayio.data.formats.reads import HEAD, NOT_KEPT, by_file, check_length, opened, place_of
 from rayio.data.formats.sample import Place, check, fill, wrong_label
 from rayio.data.layout import Batch, Layout, Paths
@@ -89,10 +90,9 @@ class Hdf5(Kind):
         if ragged.is_ragged(layout):
             return ragged.file_bytes(self, layout, files)
         nbytes = layout.sample_bytes_of(files)
-        if (several := Several.of(layout)) is not None:
-            return several.file_bytes(layout, nbytes)
-        if (filtered := Filtered.of(layout)) is not None:
-            return filtered.file_bytes(layout, nbytes)
+        for packing in (Filtered.of(layout), Several.of(layout)):
+            if packing is not None:
+                return packing.file_bytes(layout, nbytes)
         rows, columns = chunk_shape(layout, nbytes)
         x = -(-layout.samples_per_file // rows) * rows * -(-nbytes // columns) * columns
         sizes: NDArray[np.int64] = METADATA_BYTES + x + layout.samples_per_file * 8
@@ -106,12 +106,10 @@ class Hdf5(Kind):
             return
         num_rows, row_bytes = shape = len(whole.samples), int(whole.nbytes[0])
         rows, columns = chunk = tuple(int(edge[0]) for edge in chunk_shape(layout, whole.nbytes[:1]))
-        if (several := Several.of(layout)) is not None:
-            several.write(file, layout, whole)
-            return
-        if (filtered := Filtered.of(layout)) is not None:
-            filtered.write(file, layout, whole)
-            return
+        for packing in (Filtered.of(layout), Several.of(layout)):
+            if packing is not None:
+                packing.write(file, layout, whole)
+                return
         head, middle = description(shape, None if chunk_of(layout) is None else chunk)
         file.write(head)
         # Chunks hold whole samples or consecutive parts of one: x is one sample after the other.
@@ -133,16 +131,23 @@ class Hdf5(Kind):
         address = (batch.rank, batch.epoch, batch.step)
         if not batch.nbytes.size:
             return Requests(address, 0, batch.nbytes)
+        if (of_chunks := self._chunk_reads(layout, batch)) is not None:
+            nbytes = np.array(of_chunks.nbytes, np.int64)
+            return Requests(address, of_chunks.num_files, nbytes, partial(of_chunks.places, layout))
         if (several := Several.of(layout)) is not None or ragged.is_ragged(layout):
             of_runs = (ragged if several is None or ragged.is_ragged(layout) else several).reads(self, layout, batch)
             return Requests(address, int(of_runs.is_first.sum()), of_runs.nbytes, partial(of_runs.places, layout))
-        if (filtered := Filtered.of(layout)) is not None:
-            made = filtered.reads(self, layout, batch)
-            return Requests(address, made.num_files, np.array(made.nbytes, np.int64), partial(made.places, layout))
         reads = Reads.of(layout, batch)
         heads = np.minimum(self.file_bytes(layout, reads.files), WINDOW_BYTES)
         nbytes = reads.repeated(heads, reads.nbytes)
         return Requests(address, int(reads.is_first.sum()), nbytes, partial(self._places, layout, batch))
+
+    def _chunk_reads(self, layout: Layout, batch: Batch) -> ChunkReads | None:
+        """Return the reads of chunks that are compressed or next to other datasets; None of other files."""
+        if chunk_of(layout) is None or ragged.is_ragged(layout):
+            return None
+        is_plain = Filtered.of(layout) is None and Several.of(layout) is None
+        return None if is_plain else chunk_reads(self, layout, batch)
 
     def _places(self, layout: Layout, batch: Batch) -> tuple[Paths, NDArray[np.int64], NDArray[np.int64]]:
         """Return the files of the requests, in order, and the offset of each request in its file."""
@@ -159,10 +164,10 @@ class Hdf5(Kind):
         """Return that the description is kept, and the chunk in HDF5's cache: its offset."""
         if ragged.is_ragged(layout):
             return np.where(ragged.reads(self, layout, batch).offsets == 0, HEAD, NOT_KEPT)
+        if (of_chunks := self._chunk_reads(layout, batch)) is not None:
+            return np.array(of_chunks.units, np.int64)
         if (several := Several.of(layout)) is not None:
             return np.where(several.reads(self, layout, batch).offsets == 0, HEAD, NOT_KEPT)
-        if (filtered := Filtered.of(layout)) is not None:
-            return np.array(filtered.reads(self, layout, batch).units, np.int64)
         reads, offsets = Reads.of(layout, batch), self._places(layout, batch)[2]
         is_head = reads.repeated(np.ones_like(reads.starts), np.zeros_like(reads.starts)) > 0
         return np.where(is_head, HEAD, NOT_KEPT if chunk_of(layout) is None else offsets)
@@ -229,7 +234,7 @@ class Hdf5(Kind):
                     stream.allowed, row, first = allowed, int(batch.index[start]), place_of(layout, batch, start)
                     begins = np.empty(stop - start + 1, "<i8")
                     _read_part(offsets, row, begins, stream, first)
-                    ragged.check_offsets(begins, edges[row : row + len(begins)], first, ragged.HEAD_BYTES + row * 8)
+                    check_offsets(begins, edges[row : row + len(begins)], first, ragged.HEAD_BYTES + row * 8)
                     part = out[edges_out[start] : edges_out[stop]]
                     _read_part(x, int(edges[row]), part, stream, first)
                     for number in range(start, stop):
@@ -288,14 +293,14 @@ def _find(h5: Any, layout: Layout, place: Place, shape: tuple[int, int], stream:
         return x
     access = None
     packed: tuple[int, ...] = ()
-    filtered = Filtered.of(layout)
+    filters: list[int] = []
     if chunk_of(layout) is not None:
         access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
         rows, columns = (int(edge[0]) for edge in chunk_shape(layout, np.array([shape[1]])))
         access.set_chunk_cache(1, rows * columns, 1.0)
-        packed = (rows, columns) if filtered is not None else ()
-    is_shuffled = filtered is not None and filtered.is_shuffled
-    return _described(h5, b"x", np.dtype(np.uint8), place, shape, stream, access, packed, is_shuffled)
+        if (filtered := Filtered.of(layout)) is not None:
+            packed, filters = (rows, columns), filtered.pipeline(0, 0).filters
+    return _described(h5, b"x", np.dtype(np.uint8), place, shape, stream, access, packed, filters)
 
 
 def _is_described(stream: Stream, layout: Layout, shape: tuple[int, int]) -> bool:
@@ -318,11 +323,11 @@ def _described(
     stream: Stream,
     access: Any = None,
     packed: tuple[int, ...] = (),
-    is_shuffled: bool = False,
+    filters: Sequence[int] = (),
 ) -> Any:
     """Return a dataset, opened and checked for type, shape, filters and place in this file.
 
-    ``packed`` is the shape of chunks compressed with gzip, perhaps after a shuffle; empty without compression.
+    ``packed`` is the shape of chunks that have the ``filters``; empty without compression.
     """
     import h5py
 
@@ -333,11 +338,10 @@ def _described(
     if x.shape != shape or x.dtype != dtype:
         raise place.error(f"expected {label} of shape {shape} and {dtype}, found {x.shape} and {x.dtype}")
     plan = x.get_create_plist()
-    filters = [plan.get_filter(number)[0] for number in range(plan.get_nfilters())]
-    shuffled = [h5py.h5z.FILTER_SHUFFLE] if is_shuffled else []
-    if filters != ([*shuffled, h5py.h5z.FILTER_DEFLATE] if packed else []):
-        wanted = "compressed with gzip alone" if packed else "stored plainly"
-        present = "compressed or filtered" if filters else "stored plainly"
+    stored = [plan.get_filter(number)[0] for number in range(plan.get_nfilters())]
+    if stored != [*filters]:
+        wanted = f"with HDF5's filters {filters}" if filters else "stored plainly"
+        present = "compressed or filtered" if stored else "stored plainly"
         raise place.error(f"expected {label} {wanted}, found it {present}")
     kind = plan.get_layout()
     if kind not in (h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED) or plan.get_external_count():

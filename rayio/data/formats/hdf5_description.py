@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class Written:
@@ -126,7 +126,6 @@ def description_of_several(shape: tuple[int, int], others: tuple[bytes, ...]) ->
 
 def _described_first(datasets: Sequence[tuple[bytes, tuple[int, ...]]]) -> bytes:
     """Return HDF5's bytes before the data of a file of these datasets: ``x`` of bytes, the others of numbers."""
-    import numpy as np
     from h5py import h5d, h5s, h5t
 
     stream = Written()
@@ -136,21 +135,49 @@ def _described_first(datasets: Sequence[tuple[bytes, tuple[int, ...]]]) -> bytes
             h5d.create(h5, name, types.get(name, h5t.STD_I64LE), h5s.create_simple(shape), plan)
             for name, shape in datasets
         ]
-        for dataset in made:
-            first, space = (1,) * len(dataset.shape), dataset.get_space()
-            space.select_hyperslab((0,) * len(first), first)
-            dataset.write(h5s.create_simple(first), space, np.zeros(first, dataset.dtype))
-        data_at = made[0].get_offset()
+        data_at = _placed(made)
     return stream.between(0, data_at)
+
+
+class Pipeline(NamedTuple):
+    """A compression of chunks: "gzip" or "lzf", its level, and perhaps a shuffle before it.
+
+    ``mask`` has a bit for each filter that chunks skip, because they do not shrink.
+    """
+
+    compression: str
+    level: int
+    is_shuffled: bool = False
+    mask: int = 0
+
+    @property
+    def filters(self) -> list[int]:
+        """Return HDF5's numbers of the filters, in order."""
+        from h5py import h5z
+
+        last = h5z.FILTER_LZF if self.compression == "lzf" else h5z.FILTER_DEFLATE
+        return [*([h5z.FILTER_SHUFFLE] if self.is_shuffled else []), last]
+
+    def add_to(self, plan: Any) -> None:
+        """Add the filters to the properties of a dataset, as h5py does."""
+        from h5py import h5z
+
+        if self.is_shuffled:
+            plan.set_shuffle()
+        if self.compression == "lzf":
+            plan.set_filter(h5z.FILTER_LZF, h5z.FLAG_OPTIONAL)
+        else:
+            plan.set_deflate(self.level)
 
 
 @lru_cache(maxsize=64)
 def description_of_filtered(
-    shape: tuple[int, int], chunk: tuple[int, int], slot: int, level: int, is_shuffled: bool = False
+    shape: tuple[int, int], chunk: tuple[int, int], slot: int, pipeline: Pipeline, others: tuple[bytes, ...] = ()
 ) -> tuple[bytes, bytes, bytes]:
     """Return HDF5's bytes of a file with compressed chunks of ``slot`` bytes: before them, after the first, after all.
 
-    Between the first chunk and the second is their index.
+    Between the first chunk and the second is their index. The labels are described after the chunks, or with ``others``
+    these datasets are described before them; their data follow the chunks.
     """
     from h5py import h5d, h5s, h5t
 
@@ -158,18 +185,53 @@ def description_of_filtered(
     stream = Written(left_out=stand_in)
     with _created(stream, "INCR") as (h5, plan):
         of_labels = plan.copy()
-        of_labels.set_alloc_time(h5d.ALLOC_TIME_EARLY)
+        of_labels.set_alloc_time(h5d.ALLOC_TIME_LATE if others else h5d.ALLOC_TIME_EARLY)
         plan.set_chunk(chunk)
-        if is_shuffled:
-            plan.set_shuffle()
-        plan.set_deflate(level)
+        pipeline.add_to(plan)
         x = h5d.create(h5, b"x", h5t.STD_U8LE, h5s.create_simple(shape), plan)
+        made = [_numbers(h5, name, shape[0], of_labels) for name in others]
         for row in range(0, shape[0], chunk[0]):
             for column in range(0, shape[1], chunk[1]):
-                x.write_direct_chunk((row, column), stand_in)
+                x.write_direct_chunk((row, column), stand_in, pipeline.mask)
         number = x.get_num_chunks()
         first, second, last = (x.get_chunk_info(place).byte_offset for place in (0, min(1, number - 1), number - 1))
-        labels = h5d.create(h5, b"y", h5t.STD_I64LE, h5s.create_simple(shape[:1]), of_labels)
-        labels_at = labels.get_offset()
+        made = made or [_numbers(h5, b"y", shape[0], of_labels)]
+        labels_at = _placed(made)
     index = stream.between(first + slot, second) if number > 1 else b""
     return stream.between(0, first), index, stream.between(last + slot, labels_at)
+
+
+@lru_cache(maxsize=64)
+def description_of_chunks(shape: tuple[int, int], chunk: tuple[int, int], others: tuple[bytes, ...]) -> bytes:
+    """Return HDF5's bytes of a file with ``others`` and ``x`` in chunks, which lie before all data."""
+    from h5py import h5d, h5s, h5t
+
+    stream = Written()
+    with _created(stream, "LATE") as (h5, plan):
+        of_x = plan.copy()
+        of_x.set_alloc_time(h5d.ALLOC_TIME_EARLY)  # then chunks follow each other without an index
+        of_x.set_chunk(chunk)
+        made = [_numbers(h5, name, shape[0], plan) for name in others]
+        x = h5d.create(h5, b"x", h5t.STD_U8LE, h5s.create_simple(shape), of_x)
+        x_at = int(x.get_chunk_info(0).byte_offset)
+        _placed(made)
+    return stream.between(0, x_at)
+
+
+def _numbers(h5: Any, name: bytes, rows: int, plan: Any) -> Any:
+    """Return a new dataset of a number for each row."""
+    from h5py import h5d, h5s, h5t
+
+    return h5d.create(h5, name, h5t.STD_I64LE, h5s.create_simple((rows,)), plan)
+
+
+def _placed(datasets: Sequence[Any]) -> int:
+    """Give datasets their places in the file, one after the other; return that of the first."""
+    import numpy as np
+    from h5py import h5s
+
+    for dataset in datasets:
+        first, space = (1,) * len(dataset.shape), dataset.get_space()
+        space.select_hyperslab((0,) * len(first), first)
+        dataset.write(h5s.create_simple(first), space, np.zeros(first, dataset.dtype))
+    return int(datasets[0].get_offset())

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from rayio.data.formats.hdf5_description import description_of_ragged
 from rayio.data.formats.hdf5_several import DATASET_BYTES, FILE_BYTES, RunReads
-from rayio.data.formats.places import edges_of, starts_of
+from rayio.data.formats.places import OFFSET, edges_of, starts_of
 from rayio.data.formats.reads import Runs
-from rayio.data.formats.sample import LABEL, Place, fill
+from rayio.data.formats.sample import LABEL, fill
 from rayio.data.layout import Batch, Layout
 from rayio.storage.stores.counted import WINDOW_BYTES
 
-#: Bytes of the descriptions of offsets, labels and samples; and of an offset.
-HEAD_BYTES, OFFSET = FILE_BYTES + 3 * DATASET_BYTES, 8
+#: Bytes of the descriptions of offsets, labels and samples.
+HEAD_BYTES = FILE_BYTES + 3 * DATASET_BYTES
 
 
 def is_ragged(layout: Layout) -> bool:
@@ -64,17 +64,3 @@ def reads(form: Any, layout: Layout, batch: Batch) -> RunReads:
     offsets[:, 2] = samples_at(layout) + starts_of(form, layout, files, index)
     made = nbytes > 0
     return RunReads(np.repeat(files, made.sum(axis=1)), offsets[made], nbytes[made], runs.is_first)
-
-
-def check_offsets(offsets: NDArray[np.int64], expected: NDArray[np.int64], first: Place, begins: int) -> None:
-    """Compare the offsets of a run of samples, which begin at byte ``begins`` of the file.
-
-    Raises:
-        DataError: names the first sample whose offset is another.
-    """
-    if wrong := np.flatnonzero(offsets != expected).tolist():
-        row = max(0, wrong[0] - (wrong[0] == len(expected) - 1))
-        raise Place(first.path, first.sample + row, first.row + row).error(
-            f"expected offset {expected[wrong[0]]} at byte {begins + wrong[0] * OFFSET}, found {offsets[wrong[0]]}: "
-            "the file is corrupted or of another dataset; delete it and generate it again"
-        )

@@ -9,12 +9,14 @@ from __future__ import annotations
 import io
 import struct
 import zipfile
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.data.formats import npz_ragged as ragged
 from rayio.data.formats.at_once import Group, Whereabouts, groups_of
 from rayio.data.formats.npy_header import HEADER_BYTES as NPY
 from rayio.data.formats.npy_header import find_array, header
@@ -58,14 +60,25 @@ class Npz:
     """The format of unet3d in DLIO and MLPerf Storage, with ``samples_per_file`` rows of one size."""
 
     extension = ".npz"
+    sizes_vary = True
 
     def file_bytes(self, layout: Layout, files: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sizes of samples, labels and the zip's records."""
+        if ragged.is_ragged(layout):
+            place = ragged.members(self, layout, files)
+            return zip_bytes((ragged.OFFSETS, SAMPLES, LABELS), [*place])
         return file_bytes(layout.samples_per_file, layout.sample_bytes_of(files))
+
+    def record_sizes(self, layout: Layout, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bytes of ``samples`` in a file."""
+        return layout.sizes_of(samples)
 
     def write(self, file: BinaryIO, layout: Layout, number: int) -> None:
         """Write samples and labels; a label is the sample's id."""
         whole = layout.whole_file(number)
+        if ragged.is_ragged(layout):
+            ragged.write(self, file, layout, whole, _member)
+            return
         rows, row_bytes = len(whole.samples), int(whole.nbytes[0])
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
             # zip64 is forced so that any size fits and rows start at a fixed offset.
@@ -81,6 +94,8 @@ class Npz:
 
     def requests(self, layout: Layout, batch: Batch) -> Requests:
         """Return, per file, reads of its end (the zip's directory), its start (the headers), then each run of rows."""
+        if ragged.is_ragged(layout):
+            return ragged.requests(self, layout, batch)
         address = (batch.rank, batch.epoch, batch.step)
         if _is_one_each(layout, batch.files, batch.nbytes):
             nbytes = np.full((batch.nbytes.size, 3), WINDOW_BYTES, np.int64)
@@ -116,6 +131,8 @@ class Npz:
 
     def units(self, layout: Layout, batch: Batch) -> NDArray[np.int64]:
         """Return that the directory and the headers are kept, and no rows."""
+        if ragged.is_ragged(layout):
+            return ragged.units(self, layout, batch)
         made = self._sizes(layout, Runs.of(batch), batch) > 0
         return np.broadcast_to([HEAD, HEAD, NOT_KEPT], made.shape)[made]
 
@@ -123,7 +140,7 @@ class Npz:
         self, layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64]
     ) -> RequestTable | None:
         """Return the requests of many steps."""
-        if not nbytes.size:
+        if not nbytes.size or ragged.is_ragged(layout):
             return None
         steps, size = nbytes.shape
         if _is_one_each(layout, files, nbytes):
@@ -138,6 +155,8 @@ class Npz:
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Find the rows with zipfile and numpy, read the wanted ones into ``out`` and verify each."""
+        if ragged.is_ragged(layout):
+            return ragged.read(self, opener, layout, batch, out, _find_rows)
         here = Whereabouts(opener, layout, batch, out)
         if not (left := _at_once(here, batch)):
             return batch.samples
@@ -178,14 +197,18 @@ class Npz:
 
 def file_bytes(rows: int, nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the sizes of files of ``rows`` samples of ``nbytes``; they depend on zip64's limit."""
-    limit = zipfile.ZIP64_LIMIT
-    x = NPY + rows * nbytes
-    y = NPY + rows * 8
-    labels_at = LOCAL + len(SAMPLES) + ZIP64_SIZES + x
-    directory_at = labels_at + LOCAL + len(LABELS) + ZIP64_SIZES + y
-    of_x, of_y = 2 * (x > limit), 2 * (y > limit) + (labels_at > limit)
-    directory = ENTRY + len(SAMPLES) + _zip64_field(of_x) + ENTRY + len(LABELS) + _zip64_field(of_y)
-    sizes: NDArray[np.int64] = directory_at + directory + (directory_at > limit) * ZIP64_END + END
+    labels_at = LOCAL + len(SAMPLES) + ZIP64_SIZES + NPY + rows * nbytes
+    end = labels_at + LOCAL + len(LABELS) + ZIP64_SIZES + NPY + rows * LABEL
+    return zip_bytes((SAMPLES, LABELS), [np.zeros_like(nbytes), labels_at, end])
+
+
+def zip_bytes(names: Sequence[str], edges: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return the sizes of zips of these members; ``edges`` are their beginnings, by file, and the end of the last."""
+    limit, size = zipfile.ZIP64_LIMIT, edges[-1]
+    for name, begin, end in zip(names, edges[:-1], edges[1:], strict=True):
+        content = end - begin - LOCAL - len(name) - ZIP64_SIZES
+        size = size + ENTRY + len(name) + _zip64_field(2 * (content > limit) + (begin > limit))
+    sizes: NDArray[np.int64] = size + (edges[-1] > limit) * ZIP64_END + END
     return sizes
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.data.formats import parquet_file as described
+from rayio.data.formats import parquet_ragged as ragged
 from rayio.data.formats.at_once import Whereabouts
 from rayio.data.formats.parquet_at_once import read_at_once
 from rayio.data.formats.parquet_file import (
@@ -41,6 +42,7 @@ from rayio.data.formats.sample import HEADER, Place
 from rayio.data.layout import Batch, Layout, Paths
 from rayio.errors import RayioError
 from rayio.scenario.kind import Kind
+from rayio.schema.fields import show
 from rayio.storage.base import Opener, Requests
 from rayio.units import format_bytes
 
@@ -56,10 +58,18 @@ class Parquet(Kind):
 
     extension = ".parquet"
     options = ParquetOptions
+    sizes_vary = True
 
     def contradictions(self, scenario: Scenario) -> Iterator[str]:
         """Yield messages about more column chunks than pyarrow reads, or larger values than Parquet supports."""
         dataset, options = scenario.dataset, chosen(scenario.dataset.options)
+        keys = options.model_dump(exclude_defaults=True, exclude={"row_group"})
+        if dataset.sizes == "per_sample" and keys:
+            key = next(iter(keys))
+            yield (
+                f"dataset.{key}={show(keys[key])}: not for samples that differ in size (dataset.sizes=per_sample); "
+                "remove it"
+            )
         if (size := dataset.sample_bytes.expected) > options.columns * MAX_PAGE_BYTES:
             yield (
                 f"dataset.columns={options.columns}: samples of {format_bytes(size)} have values of 2 GiB or more, "
@@ -90,14 +100,25 @@ class Parquet(Kind):
 
     def file_bytes(self, layout: Layout, files: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sum of pages, their headers and the description."""
+        if ragged.is_ragged(layout):
+            return ragged.file_bytes(self, layout, files)
         return shape_of(layout).file_bytes(layout.sample_bytes_of(files))
 
     def write(self, file: BinaryIO, layout: Layout, number: int) -> None:
         """Write the file, see :mod:`rayio.data.formats.parquet_file`."""
+        if ragged.is_ragged(layout):
+            ragged.write(self, file, layout, number)
+            return
         described.write(file, layout, shape_of(layout), number)
+
+    def record_sizes(self, layout: Layout, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bytes of ``samples`` in a file."""
+        return layout.sizes_of(samples)
 
     def requests(self, layout: Layout, batch: Batch) -> Requests:
         """Return, per file, reads of its end and its description, then of the chunks of each row group."""
+        if ragged.is_ragged(layout):
+            return ragged.requests(self, layout, batch)
         address = (batch.rank, batch.epoch, batch.step)
         if not batch.nbytes.size:
             return Requests(address, 0, batch.nbytes)
@@ -115,12 +136,16 @@ class Parquet(Kind):
 
     def units(self, layout: Layout, batch: Batch) -> NDArray[np.int64]:
         """Return that the description is kept, and the row group."""
+        if ragged.is_ragged(layout):
+            return ragged.units(self, layout, batch)
         reads = _Reads.of(layout, batch)
         heads, ranges = np.full_like(reads.files, HEAD), zip(reads.ranges, reads.groups, strict=True)
         return reads.each(heads, heads, [np.full_like(begins, group) for (begins, _), group in ranges])
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Read the row groups with pyarrow, verify each chunk, and copy the wanted rows into ``out``."""
+        if ragged.is_ragged(layout):
+            return ragged.read(self, opener, layout, batch, out)
         here = Whereabouts(opener, layout, batch, out)
         done = read_at_once(here, batch, shape_of(layout), columns_of(layout))
         if len(done) == len(here.samples):

@@ -28,6 +28,22 @@ from numpy.typing import NDArray
 
 from rayio import seeds
 from rayio.data.formats.sample import HEADER, checksum, fill
+from rayio.data.formats.thrift import (
+    BINARY,
+    END,
+    FALSE,
+    I32,
+    I64,
+    LIST,
+    STRUCT,
+    TRUE,
+    field,
+    i32,
+    i64,
+    listed,
+    text,
+    varint,
+)
 from rayio.data.layout import Layout
 from rayio.errors import DataError
 
@@ -44,8 +60,7 @@ CODECS = {"none": 0, "snappy": 1, "gzip": 2, "lz4": 7, "zstd": 6}
 #: Length of the checksum of a chunk's values: 16 digits.
 DIGEST_BYTES = 16
 KEY = "rayio"
-#: Thrift's types in its compact protocol.
-TRUE, FALSE, I32, I64, BINARY, LIST, STRUCT = 1, 2, 5, 6, 8, 9, 12
+#: Parquet's number of byte arrays of one length.
 FIXED_LEN_BYTE_ARRAY = 7
 
 
@@ -236,57 +251,23 @@ def compressed(page: NDArray[np.uint8], codec: str) -> bytes:
     return shrunk
 
 
-def _varint(value: int, length: int) -> bytes:
-    """Return a number in zigzag encoding, in exactly ``length`` bytes."""
-    value = value << 1 ^ value >> 63
-    return bytes([*((value >> 7 * place & 0x7F) | 0x80 for place in range(length - 1)), value >> 7 * (length - 1)])
-
-
-def _size(value: int) -> bytes:
-    return bytes([*((value >> 7 * place & 0x7F) | 0x80 for place in range(4)), value >> 28])
-
-
-def _i32(value: int) -> bytes:
-    return _varint(value, 5)
-
-
-def _i64(value: int) -> bytes:
-    return _varint(value, 8)
-
-
-def _text(value: bytes) -> bytes:
-    return _size(len(value)) + value
-
-
-def _list(kind: int, number: int) -> bytes:
-    return bytes([0xF0 | kind]) + _size(number)
-
-
-def _field(step: int, kind: int, value: bytes = b"") -> bytes:
-    """Return a field whose number is ``step`` above the one before it."""
-    return bytes([step << 4 | kind]) + value
-
-
-END = b"\0"
-
-
 def page_header(plain: int, stored: int, crc: int, num_rows: int, is_compressed: bool) -> bytes:
     """Return a page header of fixed length (``PageHeader`` with ``DataPageHeaderV2`` of ``parquet.thrift``)."""
     signed = crc - (crc >> 31 << 32)
     data = b"".join(
         [
-            _field(1, I32, _i32(num_rows)),
-            _field(1, I32, _i32(0)),  # nulls
-            _field(1, I32, _i32(num_rows)),
-            _field(1, I32, _varint(0, 1)),  # PLAIN
-            _field(1, I32, _varint(0, 1)),  # no definition levels
-            _field(1, I32, _varint(0, 1)),  # no repetition levels
-            _field(1, TRUE if is_compressed else FALSE),
+            field(1, I32, i32(num_rows)),
+            field(1, I32, i32(0)),  # nulls
+            field(1, I32, i32(num_rows)),
+            field(1, I32, varint(0, 1)),  # PLAIN
+            field(1, I32, varint(0, 1)),  # no definition levels
+            field(1, I32, varint(0, 1)),  # no repetition levels
+            field(1, TRUE if is_compressed else FALSE),
             END,
         ]
     )
-    head = _field(1, I32, _varint(3, 1)) + _field(1, I32, _i32(plain)) + _field(1, I32, _i32(stored))
-    return head + _field(1, I32, _i32(signed)) + _field(4, STRUCT, data) + END
+    head = field(1, I32, varint(3, 1)) + field(1, I32, i32(plain)) + field(1, I32, i32(stored))
+    return head + field(1, I32, i32(signed)) + field(4, STRUCT, data) + END
 
 
 PAGE_HEADER_BYTES = len(page_header(0, 0, 0, 0, False))
@@ -310,33 +291,33 @@ def is_header_of(header: bytes, plain: int, num_rows: int) -> bool:
 
 
 def _schema(names: list[str], widths: list[int]) -> bytes:
-    parts = [_field(4, BINARY, _text(b"schema")) + _field(1, I32, _i32(len(names))) + END]
+    parts = [field(4, BINARY, text(b"schema")) + field(1, I32, i32(len(names))) + END]
     for name, width in zip(names, widths, strict=True):
         parts.append(
-            _field(1, I32, _varint(FIXED_LEN_BYTE_ARRAY, 1))
-            + _field(1, I32, _i32(width))
-            + _field(1, I32, _varint(0, 1))  # REQUIRED
-            + _field(1, BINARY, _text(name.encode()))
+            field(1, I32, varint(FIXED_LEN_BYTE_ARRAY, 1))
+            + field(1, I32, i32(width))
+            + field(1, I32, varint(0, 1))  # REQUIRED
+            + field(1, BINARY, text(name.encode()))
             + END
         )
-    return _list(STRUCT, len(parts)) + b"".join(parts)
+    return listed(STRUCT, len(parts)) + b"".join(parts)
 
 
 def _column(name: str, codec: int, num_rows: int, plain: int, stored: int, offset: int) -> bytes:
     described = b"".join(
         [
-            _field(1, I32, _varint(FIXED_LEN_BYTE_ARRAY, 1)),
-            _field(1, LIST, bytes([1 << 4 | I32]) + _varint(0, 1)),  # PLAIN
-            _field(1, LIST, bytes([1 << 4 | BINARY]) + _text(name.encode())),
-            _field(1, I32, _varint(codec, 1)),
-            _field(1, I64, _i64(num_rows)),
-            _field(1, I64, _i64(plain)),
-            _field(1, I64, _i64(stored)),
-            _field(2, I64, _i64(offset)),
+            field(1, I32, varint(FIXED_LEN_BYTE_ARRAY, 1)),
+            field(1, LIST, bytes([1 << 4 | I32]) + varint(0, 1)),  # PLAIN
+            field(1, LIST, bytes([1 << 4 | BINARY]) + text(name.encode())),
+            field(1, I32, varint(codec, 1)),
+            field(1, I64, i64(num_rows)),
+            field(1, I64, i64(plain)),
+            field(1, I64, i64(stored)),
+            field(2, I64, i64(offset)),
             END,
         ]
     )
-    return _field(2, I64, _i64(offset)) + _field(1, STRUCT, described) + END
+    return field(2, I64, i64(offset)) + field(1, STRUCT, described) + END
 
 
 def _footer(shape: Shape, widths: list[int], digests: bytes) -> bytes:
@@ -356,20 +337,20 @@ def _footer(shape: Shape, widths: list[int], digests: bytes) -> bytes:
             offset += stored
             plain_bytes += plain
         groups.append(
-            _field(1, LIST, _list(STRUCT, len(parts)) + b"".join(parts))
-            + _field(1, I64, _i64(plain_bytes))
-            + _field(1, I64, _i64(num_rows))
+            field(1, LIST, listed(STRUCT, len(parts)) + b"".join(parts))
+            + field(1, I64, i64(plain_bytes))
+            + field(1, I64, i64(num_rows))
             + END
         )
-    pair = _field(1, BINARY, _text(KEY.encode())) + _field(1, BINARY, _text(digests)) + END
+    pair = field(1, BINARY, text(KEY.encode())) + field(1, BINARY, text(digests)) + END
     return b"".join(
         [
-            _field(1, I32, _varint(2, 1)),
-            _field(1, LIST, _schema(names, [width for _, width, _ in columns])),
-            _field(1, I64, _i64(shape.num_rows)),
-            _field(1, LIST, _list(STRUCT, len(groups)) + b"".join(groups)),
-            _field(1, LIST, _list(STRUCT, 1) + pair),
-            _field(1, BINARY, _text(b"rayio")),
+            field(1, I32, varint(2, 1)),
+            field(1, LIST, _schema(names, [width for _, width, _ in columns])),
+            field(1, I64, i64(shape.num_rows)),
+            field(1, LIST, listed(STRUCT, len(groups)) + b"".join(groups)),
+            field(1, LIST, listed(STRUCT, 1) + pair),
+            field(1, BINARY, text(b"rayio")),
             END,
         ]
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, NamedTuple
 
@@ -35,6 +35,13 @@ class Chunk(NamedTuple):
     width: int
     num_rows: int
 
+    def pages(self) -> Iterator[tuple[int, int]]:
+        """Yield rows and bytes of each page."""
+        many = max(1, PAGE_BYTES // self.width)
+        for top in range(0, self.num_rows, many):
+            rows = min(many, self.num_rows - top)
+            yield rows, rows * self.width
+
 
 class Stream:
     """A file for pyarrow that issues the planned requests and no others.
@@ -52,7 +59,7 @@ class Stream:
         #: Offsets of planned requests, with their lengths.
         self._planned = {tail_at: num_bytes - tail_at} | ({footer_at: footer_bytes} if footer_at < tail_at else {})
         self._size = num_bytes
-        self._chunks: list[tuple[int, Chunk]] = []
+        self._chunks: list[tuple[int, Any]] = []
         self._position = 0
         #: The bytes of the last read, and their offset.
         self._window, self._window_at = memoryview(b""), 0
@@ -137,16 +144,14 @@ def chunks_at(offset: int, chunks: list[Chunk], shape: Shape) -> list[tuple[int,
     return places
 
 
-def wrong_page(window: memoryview, start: int, chunk: Chunk) -> tuple[int, int] | None:
+def wrong_page(window: memoryview, start: int, chunk: Any) -> tuple[int, int] | None:
     """Return rows and place of the first page of impossible size of a chunk from ``start`` on, if there is one.
 
     It is called before memory is allocated for them.
     """
-    many = max(1, PAGE_BYTES // chunk.width)
-    for top in range(0, chunk.num_rows, many):
-        rows = min(many, chunk.num_rows - top)
+    for rows, plain in chunk.pages():
         header = bytes(window[start : start + PAGE_HEADER_BYTES])
-        stored, plain = stored_bytes(header), rows * chunk.width
+        stored = stored_bytes(header)
         if not is_header_of(header, plain, rows) or not 0 < stored <= plain:
             return rows, start
         start += PAGE_HEADER_BYTES + stored
@@ -154,7 +159,9 @@ def wrong_page(window: memoryview, start: int, chunk: Chunk) -> tuple[int, int] 
 
 
 @contextmanager
-def parquet_in(file: BinaryIO, place: Place, num_bytes: int, footer_bytes: int) -> Iterator[tuple[Stream, Any]]:
+def parquet_in(
+    file: BinaryIO, place: Place, num_bytes: int, footer_bytes: int, kind: Callable[..., Any] = Stream
+) -> Iterator[tuple[Any, Any]]:
     """Open a file with pyarrow; close it on every exit.
 
     Raises:
@@ -165,7 +172,7 @@ def parquet_in(file: BinaryIO, place: Place, num_bytes: int, footer_bytes: int) 
     size = file.seek(0, io.SEEK_END)
     if size != num_bytes:
         raise place.error(f"expected a parquet file of {num_bytes} bytes, found one of {size}: {AGAIN}")
-    stream = Stream(file, place, num_bytes, footer_bytes)
+    stream = kind(file, place, num_bytes, footer_bytes)
     try:
         parquet = ParquetFile(stream, pre_buffer=False)
         try:

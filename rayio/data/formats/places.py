@@ -8,10 +8,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.data.formats.sample import Place
 from rayio.data.layout import Layout
 
 #: Files whose places are kept.
 KEPT_FILES = 32
+#: Bytes of an offset in a file.
+OFFSET = 8
 
 
 class Sized(Protocol):
@@ -41,3 +44,17 @@ def starts_of(form: Sized, layout: Layout, files: NDArray[np.int64], index: NDAr
         chosen = file == place
         starts[chosen] = edges_of(form, layout, number)[index[chosen]]
     return starts
+
+
+def check_offsets(offsets: NDArray[np.int64], expected: NDArray[np.int64], first: Place, begins: int) -> None:
+    """Compare the offsets of a run of samples, which begin at byte ``begins`` of the file.
+
+    Raises:
+        DataError: names the first sample whose offset is another.
+    """
+    if wrong := np.flatnonzero(offsets != expected).tolist():
+        row = max(0, wrong[0] - (wrong[0] == len(expected) - 1))
+        raise Place(first.path, first.sample + row, first.row + row).error(
+            f"expected offset {expected[wrong[0]]} at byte {begins + wrong[0] * OFFSET}, found {offsets[wrong[0]]}: "
+            "the file is corrupted or of another dataset; delete it and generate it again"
+        )

@@ -24,13 +24,14 @@ class ActorLoader(Kind):
 
     def batches(self, wiring: Wiring, env: Env, rank: int, ports: RankPorts) -> QueuePort:
         """Return a rank's source of batches: its own reads, or a queue, or two if it evaluates."""
+        from rayio.model.inline_queue import InlineQueue
         from rayio.model.phases import PhasedQueue
-        from rayio.model.wiring import InlineQueue
+        from rayio.model.pinning import pin_thread
 
         plan = wiring.plan
         if plan.loader.num_workers == 0:
             wiring.connect(env, plan.node_of_rank(rank))
-            return InlineQueue(env, wiring.loading)
+            return InlineQueue(env, wiring.loading, pin_thread(env, rank, plan.loader.pin_bandwidth))
         training = ports.queue(plan.queue(rank), evaluating=False)
         if plan.evaluation is None:
             return training

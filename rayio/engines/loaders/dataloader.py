@@ -36,6 +36,7 @@ from rayio.errors import RayioError, RunError
 from rayio.machine.oom import oom_kills
 from rayio.model.cpu_account import ProcessCpu, Starts
 from rayio.model.env import Env
+from rayio.model.pinning import PinThread
 from rayio.model.queue import Delivery
 from rayio.model.standing import Standing
 from rayio.model.threads import Threads
@@ -154,12 +155,13 @@ class DataLoaderQueue:
     PyTorch installs no signal handler that would raise within a role. Only a rank that is ``alone`` in its process
     takes a batch in place, if it is ready: two changes of thread cost half a millisecond a step, which a loop without
     rayio does not pay. ``queue`` is the environment of a prefetch queue, for its spans; None if the rank reads itself.
+    ``pinning`` stands for PyTorch's thread that pins batches, which runs only where there is a GPU.
     ``starts`` counts the CPU time of starting an epoch's workers.
     """
 
     def __init__(
         self, reading: Reading, steps: tuple[int, ...], settings: Settings, recorder: Recorder, name: str,
-        queue: Env | None, *, alone: bool, starts: Starts | None = None,
+        queue: Env | None, *, alone: bool, starts: Starts | None = None, pinning: PinThread | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.alone = alone
@@ -168,6 +170,7 @@ class DataLoaderQueue:
         self.settings = settings
         self.recorder = recorder
         self.queue = queue
+        self.pinning = pinning
         self.starts = starts or Starts()
         #: The CPU time of each worker, by its process.
         self.worked: dict[int, ProcessCpu] = {}
@@ -188,7 +191,7 @@ class DataLoaderQueue:
 
     def _make(self) -> Any:
         settings = self.settings
-        options: dict[str, Any] = {"pin_memory": settings.pin_memory and torch.accelerator.is_available()}
+        options: dict[str, Any] = {"pin_memory": settings.pin_memory}
         if settings.num_workers:
             context = multiprocessing.get_context(settings.multiprocessing_context)
             if settings.multiprocessing_context == "forkserver":
@@ -228,10 +231,11 @@ class DataLoaderQueue:
                 f"{parcel.payload.nbytes} bytes arrived of {delivery.nbytes}"
             )
         delivery.payload = parcel.payload
+        ready = parcel.done if self.pinning is None else await self.pinning.pin(delivery, parcel.done)
         if self.queue is not None:
             granted = self._addresses.handed_out.pop(delivery.step) + self.reading.anchor
             place = at._replace(step=delivery.step)
-            self.queue.span("lease", granted, parcel.done, place, lane=1, nbytes=delivery.nbytes)
+            self.queue.span("lease", granted, ready, place, lane=1, nbytes=delivery.nbytes)
         return delivery
 
     def _is_ready(self, at: Where) -> bool:

@@ -30,9 +30,6 @@ class TorchOptions(Section):
     persistent_workers: Flag = Field(
         False, description="Whether worker processes stay from epoch to epoch, or are started anew for each."
     )
-    pin_memory: Flag = Field(
-        False, description="Whether batches are copied to pinned memory; PyTorch does it only where it finds a GPU."
-    )
     multiprocessing_context: Annotated[
         Literal["forkserver", "spawn", "fork"], choice("forkserver", "spawn", "fork")
     ] = Field("forkserver", description="How worker processes are started.")
@@ -86,8 +83,6 @@ class TorchLoader(Kind):
             yield f"loader.io_depth={loader.io_depth}: a PyTorch worker makes one request at a time"
         if loader.queue != "actor":
             yield f"loader.queue={loader.queue}: PyTorch's queue lives in its rank's process anyway"
-        if options.pin_memory:
-            yield "loader.pin_memory=true: PyTorch pins memory only where it finds a GPU; without one it does nothing"
         if loader.max_workers == 0:
             for key in ("persistent_workers", "multiprocessing_context"):
                 if (value := getattr(options, key)) != getattr(DEFAULTS, key):
@@ -114,8 +109,11 @@ class TorchLoader(Kind):
         from rayio.engines.loaders.reading import Reading
         from rayio.model.kernel import WallKernel
         from rayio.model.phases import PhasedQueue
+        from rayio.model.pinning import pin_thread
 
         try:
+            from torch.accelerator import is_available as has_accelerator
+
             from rayio.engines.loaders.dataloader import DataLoaderQueue, Settings
         except ModuleNotFoundError:  # on a node of the cluster; the driver's PyTorch was checked
             raise ScenarioError(MISSING) from None
@@ -123,8 +121,9 @@ class TorchLoader(Kind):
         assert isinstance(kernel, WallKernel)
         loader, options = plan.loader, _options(plan.loader)
         reading = Reading(plan, rank, wiring.root, kernel.anchor, is_inline=loader.num_workers == 0)
+        pins = loader.pin_bandwidth is not None and has_accelerator()
         settings = Settings(
-            loader.num_workers, loader.prefetch_factor, options.persistent_workers, options.pin_memory,
+            loader.num_workers, loader.prefetch_factor, options.persistent_workers, pins,
             loader.in_order, options.multiprocessing_context, options.reader,
         )  # fmt: skip
 
@@ -132,8 +131,9 @@ class TorchLoader(Kind):
             queue = None if reading.is_inline else wiring.queue_env(rank, evaluating=evaluating)
             name = f"{rank}-eval" if evaluating else str(rank)
             queue_end = DataLoaderQueue(
-                reading, steps, settings, wiring.recorder, name, queue, alone=kernel.alone, starts=wiring.starts
-            )
+                reading, steps, settings, wiring.recorder, name, queue, alone=kernel.alone,
+                starts=wiring.starts, pinning=None if pins else pin_thread(queue or env, rank, loader.pin_bandwidth),
+            )  # fmt: skip
             wiring.closing.append(queue_end.close)
             wiring.watched.append(queue_end.standing)
             wiring.worked.append(queue_end.worked.values)

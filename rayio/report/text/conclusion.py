@@ -243,6 +243,8 @@ def _supply(verdict: Verdict, capacity: Capacity, *, is_refused: bool) -> str:
         return f"Ranks read for themselves (loader.num_workers=0): {each} per batch, in which they do not compute."
     if (limit := short_storage(verdict, capacity)) is not None:
         return f"{limited(limit)}{_at_beginnings(verdict, limit)}"
+    if verdict.cause == "pin" and (copies := _pinned(capacity)):
+        return copies
     number, can, need = worker.parallelism, worker.capacity, capacity.demand
     who, are = ("The worker", "is") if number == 1 else (f"The {number} workers", "are")
     if can <= need:
@@ -262,6 +264,19 @@ def _supply(verdict: Verdict, capacity: Capacity, *, is_refused: bool) -> str:
         first = _percent(verdict.first_step_share)
         return f"{first} of the wait is at the first step of an epoch, where prefetching starts anew. {enough}."
     return f"{enough}, but single batches come late."
+
+
+def _pinned(capacity: Capacity) -> str:
+    """Return how fast batches are copied into page-locked memory, if that is less than ranks need; else nothing."""
+    row = next((row for row in capacity.stages if row.stage == "pin"), None)
+    if row is None or capacity.demand is None or row.capacity > capacity.demand:
+        return ""
+    each, gives = format_seconds(row.service_seconds), rate(row.capacity)
+    who = counted(row.parallelism, "thread")
+    return (
+        f"A copy into page-locked memory (loader.pin_memory) takes {each}: {who} give{'s' * (row.parallelism == 1)} "
+        f"{gives} batches/s at most, ranks need {rate(capacity.demand)}."
+    )
 
 
 def _held_up(capacity: Capacity, worker: Stage) -> str:

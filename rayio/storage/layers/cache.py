@@ -88,6 +88,7 @@ class NodeCaches(Layer):
     capacity: int
 
     name: ClassVar[str] = "cache"
+    example: ClassVar[Any] = {"storage": {"cache": [{"tier": "ram", "bytes": "40 kB"}]}}
     role: ClassVar[str] = "cache"
     options: ClassVar[type[Section]] = CacheOptions
     sharing: ClassVar[Literal["", "node", "all"]] = "node"

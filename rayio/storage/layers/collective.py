@@ -54,6 +54,10 @@ class Collective(Layer):
     latency: float = 0.0
 
     name: ClassVar[str] = "collective"
+    example: ClassVar[Any] = {
+        "loader": {"file_access": "collective", "partition": "replicated", "aggregators": 1},
+        "cluster": {"ranks_per_node": 2},
+    }
     sharing: ClassVar[Literal["", "node", "all"]] = "all"
 
     @classmethod

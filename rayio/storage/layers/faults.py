@@ -60,7 +60,6 @@ def _factor(value: Any) -> float:
 
 
 _SHARE = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
-_Share = Annotated[float, Reads(_share, _SHARE)]
 _Rate = Annotated[float | None, Reads(lambda value: None if value is None else _share(value), _SHARE)]
 _At = Annotated[float | None, quantity(SECONDS, or_none=True)]
 _Lasts = Annotated[float, quantity(SECONDS, positive=True, maximum=86400.0)]
@@ -87,7 +86,7 @@ class Failure(Section):
 class SlowFiles(Section):
     """Files that are read more slowly than the others, throughout the run."""
 
-    share: _Share = Field(description="Share of files that are slow.")
+    share: Annotated[float, Reads(_share, _SHARE)] = Field(description="Share of files that are slow.")
     factor: Annotated[float, Reads(_factor, {"type": "number", "exclusiveMinimum": 1, "maximum": 1e6})] = Field(
         description="How many times as long their samples take to read."
     )
@@ -174,6 +173,7 @@ class Faults(Layer):
     seed: int
 
     name: ClassVar[str] = "faults"
+    example: ClassVar[Any] = {"storage": {"faults": {"stalls": [{"rate": 0.1, "seconds": "20 ms"}]}}}
     options: ClassVar[type[Section]] = FaultOptions
     causes: ClassVar[Mapping[str, str]] = {"fault": "stalls, errors and slow files (storage.faults)"}
     fails: ClassVar[str] = "storage.faults"

@@ -85,6 +85,8 @@ class Layer(Kind):
 
     #: Its name in ``LAYERS``. Its keys are its ``options``, flat in the section ``storage``.
     name: ClassVar[str]
+    #: Keys of a small scenario that has the layer and feels it, by section; its laws are tested with them.
+    example: ClassVar[Mapping[str, Mapping[str, Any]]]
     #: The causes of its delays (``Served.delays``), with their meaning.
     causes: ClassVar[Mapping[str, str]] = {}
     #: The role of the actors with its shared state, in the trace.

@@ -59,6 +59,7 @@ class Listing(Layer):
     files: tuple[tuple[str, int], ...]
 
     name: ClassVar[str] = "listing"
+    example: ClassVar[Any] = {"storage": {"listing": 2000}}
     options: ClassVar[type[Section]] = ListingOptions
     causes: ClassVar[Mapping[str, str]] = {"listing": "listing the dataset's files"}
     sharing: ClassVar[Literal["", "node", "all"]] = "all"

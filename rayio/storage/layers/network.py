@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from rayio.scenario.change import Change, with_keys
 from rayio.schema.fields import Section
@@ -32,6 +32,7 @@ class NetworkSpec(Layer):
     latency: float = 0.0
 
     name: ClassVar[str] = "network"
+    example: ClassVar[Any] = {"cluster": {"nodes": 2, "placement": "spread", "nic_bandwidth": "10 MB/s"}}
     role: ClassVar[str] = "network"
     sharing: ClassVar[Literal["", "node", "all"]] = "all"
     is_foreseen: ClassVar[bool] = True

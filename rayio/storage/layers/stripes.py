@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,16 @@ class Stripes(Layer):
     seed: int
 
     name: ClassVar[str] = "stripes"
+    example: ClassVar[Any] = {
+        "storage": {
+            "model": {
+                "first_byte": "10 us",
+                "connection_bandwidth": "1 GB/s",
+                "bandwidth": "1 GB/s",
+                "servers": {"number": 2, "bandwidth": "1 MB/s", "random": "1 ms"},
+            }
+        }
+    }
     causes: ClassVar[Mapping[str, str]] = {
         "server": "busy servers of the file system",
         "random access": "requests that continue no other",

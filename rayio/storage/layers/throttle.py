@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,6 +87,7 @@ class Throttle(Layer):
     seed: int = 0
 
     name: ClassVar[str] = "throttle"
+    example: ClassVar[Any] = {"storage": {"throttle": {"reads_per_second": 100}, "max_attempts": 50}}
     options: ClassVar[type[Section]] = ThrottleOptions
     sharing: ClassVar[Literal["", "node", "all"]] = "all"
     needs_places: ClassVar[bool] = True

@@ -48,6 +48,7 @@ class Toll(Layer):
     seconds_each: float
 
     name: ClassVar[str] = "toll"
+    example: ClassVar[Any] = {"storage": {"toll": "1 ms"}}
     options: ClassVar[type[Section]] = TollOptions
     causes: ClassVar[Mapping[str, str]] = {"toll": "held up at the gate"}
     sharing: ClassVar[Literal["", "node", "all"]] = "all"
