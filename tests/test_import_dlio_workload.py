@@ -625,6 +625,13 @@ def test_compressed_records_are_read_whole(tmp_path: Path) -> None:
     assert load(source).loader.file_access == "streamed"
 
 
+def test_lzf_of_hdf5_is_passed_on_as_dlio_passes_it_to_h5py(tmp_path: Path) -> None:
+    chunked = ["enable_chunking=True", "chunk_size=4096", "compression=lzf", "format=hdf5"]
+    source = written(tmp_path, VOLUMES)
+    scenario = load(source, [f"++workload.dataset.{key}" for key in chunked])
+    assert scenario.dataset.options.model_dump(exclude_defaults=True) == {"chunk": 4096, "compression": "lzf"}
+
+
 def test_the_keys_are_no_json_and_a_workload_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     main_exits(0, "import", "dlio", "--keys")
     assert capsys.readouterr().out == f"{table()}\n"
