@@ -652,6 +652,7 @@ def test_a_run_without_a_scenario_or_with_a_strange_one_is_refused_by_name(tmp_p
 # --- on Ray ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # by default the runs with a killed actor are explained
 @pytest.mark.ray
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.filterwarnings("default")
