@@ -18,6 +18,9 @@ from rayio.scenario.write import to_yaml
 from rayio.session import simulate
 from rayio.study.sizing.capacity import capacity
 from rayio.study.sizing.prices import price_of
+from rayio.study.sweeps import choices
+from rayio.study.sweeps.sweeping import sweep
+from rayio.study.sweeps.swept import Sweep
 from rayio.trace.run_directory import RunDirectory
 
 #: One request in 1 ms, 1 GB/s a connection, 4 GB/s in all.
@@ -203,3 +206,30 @@ def test_the_page_of_a_long_run_says_that_nothing_was_simulated(tmp_path: Path) 
     run = simulate(planted(loader__decode="30 ms"), root=tmp_path).path
     content = Content.of(RunDirectory.open(run), simulate=False)
     assert "without simulations, by the share of step time; rayio explain simulates" in head(content)
+
+
+def swept(root: Path, *keys: str) -> Sweep:
+    path = root / "wanted.yaml"
+    path.write_text(to_yaml(megabytes(dataset__num_files=1600)))
+    return sweep(path, keys, out=root / "sweep", processes=1)
+
+
+def test_more_reader_nodes_for_the_same_au_are_not_on_the_front(tmp_path: Path) -> None:
+    # Two nodes of readers pass what ranks need; four pass no more, and cost two nodes more.
+    tier = ("cluster.nodes=2", "cluster.ranks_per_node=2", "cluster.placement=dedicated_readers")
+    found = swept(tmp_path, *tier, "cluster.nic_bandwidth=1 GB/s", "cluster.reader_nodes=1,2,4")
+    assert {1, 2} <= {point.values[0] for point in found.front}
+    assert found.knee is not None
+    assert found.knee.values == (2,)
+
+
+def test_points_with_other_numbers_of_accelerators_do_not_displace_each_other(tmp_path: Path) -> None:
+    # Eight ranks do more work at less AU than two: neither is the better trade-off.
+    found = swept(tmp_path, "cluster.ranks_per_node=2,8", "loader.num_workers=1,2")
+    assert {point.values[0] for point in found.front} == {2, 8}
+
+
+def test_a_rise_of_less_than_a_point_has_no_knee() -> None:
+    assert choices.knee([1, 2, 4], [0.654, 0.662, 0.662]) is not None
+    assert not choices.is_rise([0.654, 0.662, 0.662])
+    assert choices.is_rise([0.654, 0.762, 0.762])

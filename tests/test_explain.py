@@ -171,7 +171,7 @@ def test_jitter_is_lost_at_the_barrier_and_no_single_rank_is_to_blame(tmp_path: 
     assert share(found, "straggler") == pytest.approx(1 - 10 / (5 + 10 * 8 / 9), abs=POINTS)
     assert changed(found, "no stragglers")["causal_share"] < 0.2
     assert changed(found, "no barrier")["causal_share"] == pytest.approx(1, abs=POINTS)
-    assert found["prediction"]["change"] == "With no barrier"
+    assert found["prediction"]["change"] == "With no barrier (train.sync=none)"
     assert "that compute longer than others, a different rank each time. With no barrier" in found["sentence"]
 
 

@@ -82,7 +82,7 @@ def of_sync(run: Run) -> Iterator[Change]:
     if derive.world_size(run.scenario) > 1 and run.scenario.train.sync.meets:
         yield Change(
             "no barrier", kind="removal", to=with_keys("train", sync=NoSync()), removes=("straggler", "allreduce"),
-            helps=("straggler", "all-reduce"),
+            words="no barrier (train.sync=none)", helps=("straggler", "all-reduce"),
         )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rayio.analyze.worth import LEAST_AU
 from rayio.study.sweeps.points import number_of
 from rayio.study.sweeps.sweep_rows import Point
 
@@ -36,6 +37,15 @@ def knee(x: Sequence[float], y: Sequence[float]) -> Knee | None:
     return Knee(index, bends[index]) if bends[index] >= LEAST_BEND else None
 
 
+def is_rise(shares: Sequence[float]) -> bool:
+    """Return True if AU rises enough to advise it (see ``rayio/analyze/worth.py``).
+
+    >>> is_rise([0.65, 0.66 - 1e-3]), is_rise([0.65, 0.7])
+    (False, True)
+    """
+    return max(shares) - shares[0] >= LEAST_AU
+
+
 def knee_of(points: Sequence[Point], metric: str = "au") -> Knee | None:
     """Return the knee of a sweep over one key, with its index in ``points``; None if its values are not numbers."""
     if not points or len(points[0].values) != 1:
@@ -46,6 +56,8 @@ def knee_of(points: Sequence[Point], metric: str = "au") -> Knee | None:
         if (x := number_of(point.values[0])) is not None and (y := point.mean(metric)) is not None
     ]
     if any(number_of(point.values[0]) is None for point in points):
+        return None
+    if metric == "au" and known and not is_rise([y for _, _, y in known]):
         return None
     among_known = knee([x for _, x, _ in known], [y for _, _, y in known])
     return None if among_known is None else Knee(known[among_known.index][0], among_known.bend)
@@ -68,6 +80,12 @@ def front(points: Sequence[Point], *costs: Callable[[Point], float | None], metr
         if not any(all(a <= b for a, b in zip(other[2], entry[2], strict=True)) for other in kept):
             kept.append(entry)
     return {index for index, _, _ in kept}
+
+
+def accelerators(point: Point) -> int | None:
+    """Return a point's ranks; None without a result."""
+    result = point.first.result
+    return None if result is None else result.world_size
 
 
 def readers(point: Point) -> float | None:

@@ -37,11 +37,13 @@ _DEFINITIONS = {
         "knee",
         "where diminishing returns begin: the point of AU over one numeric key that is highest above the diagonal, "
         "with both axes scaled to 0 to 1 (linear, from the first value to the last and to the highest AU; Kneedle, "
-        f"Satopää and others 2011); none if that height is below {100 * choices.LEAST_BEND:.0f} % of the rise",
+        f"Satopää and others 2011); none if that height is below {100 * choices.LEAST_BEND:.0f} % of the rise, or "
+        "AU rises by less than a point",
     ),
     "front": (
         "front",
-        "the Pareto front: no other point has at least the same AU with no more readers and no more memory",
+        "the Pareto front: no other point with as many accelerators has at least the same AU with no more readers, "
+        "memory and reader nodes",
     ),
     "readers": ("readers", "workers of all ranks: ranks × loader.num_workers"),
     "memory": (

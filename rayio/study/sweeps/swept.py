@@ -16,6 +16,7 @@ from rayio.report.text.notebook import html
 from rayio.report.text.sweep import text
 from rayio.signals import INTERRUPTED
 from rayio.study.sweeps import choices
+from rayio.study.sweeps.points import number_of
 from rayio.study.sweeps.sweep_rows import Point, Row, columns, points_of
 from rayio.study.sweeps.sweep_table import table_of
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from rayio.report.figures_page import Figures
+
+
+#: A key whose values are a cost.
+READER_NODES = "cluster.reader_nodes"
 
 
 def _sustained(row: Row) -> Row:
@@ -70,9 +75,21 @@ class Sweep:
 
     @cached_property
     def front(self) -> list[Point]:
-        """The Pareto front: the best trade-offs of AU (after failures goodput) against readers and memory."""
-        best = choices.front(self.points, choices.readers, choices.memory, metric=self.metric)
-        return [self.points[index] for index in sorted(best)]
+        """The Pareto front: the best trade-offs of AU (after failures goodput) against its costs.
+
+        Costs are readers, memory and reader nodes. Points with different numbers of accelerators do different work, and
+        are not compared.
+        """
+        costs = [choices.readers, choices.memory]
+        if READER_NODES in self.keys:
+            place = self.keys.index(READER_NODES)
+            costs.append(lambda point: number_of(point.values[place]))
+        best: list[Point] = []
+        for ranks in dict.fromkeys(map(choices.accelerators, self.points)):
+            alike = [point for point in self.points if choices.accelerators(point) == ranks]
+            best += [alike[index] for index in choices.front(alike, *costs, metric=self.metric)]
+        chosen = {id(point) for point in best}
+        return [point for point in self.points if id(point) in chosen]
 
     @cached_property
     def table(self) -> SweepTable:
