@@ -15,6 +15,7 @@ from test_restore import wanted
 from rayio.engines.in_process import InProcess
 from rayio.engines.ray.actors.collector import Collector
 from rayio.errors import StorageError
+from rayio.model import completing as completing_module
 from rayio.model import resuming, roles
 from rayio.model.attempts import Mark
 from rayio.model.completing import Completion
@@ -30,7 +31,7 @@ from rayio.storage import open as open_store
 from rayio.storage.stores.opening import DEFAULTS
 from rayio.trace.clocks import Anchor
 from rayio.trace.recorder import Recorder
-from rayio.trace.run_directory import RunDirectory
+from rayio.trace.run_directory import RESUME, RunDirectory
 
 
 def folders(root: Path) -> list[str]:
@@ -97,14 +98,17 @@ def test_an_old_checkpoint_goes_only_after_the_new_manifest_and_its_books(tmp_pa
     books = Late()
     completing(tmp_path, 3, books)
     assert folders(tmp_path) == [checkpoint_folder(0, 2)]
-    assert all(is_needed for _, is_needed in books.asked)
+    assert not any(is_needed for _, is_needed in books.asked), "small ones wait for the next write"
 
 
-def test_of_several_that_stay_one_must_be_named(tmp_path: Path) -> None:
+def test_of_several_that_stay_one_must_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class One(Books):
         named = (1,)
 
-    completing(tmp_path, 3, One(), keep=2)
+    books = One()
+    monkeypatch.setattr(completing_module, "MUCH_BYTES", 10_000)
+    completing(tmp_path, 3, books, keep=2)
+    assert books.asked == [(2, True)]
     assert folders(tmp_path) == [checkpoint_folder(0, 1), checkpoint_folder(0, 2)]
 
 
@@ -172,20 +176,25 @@ def test_the_collector_names_a_checkpoint_once_every_rank_has_passed_it(
         assert named is not None
         assert number in named
         assert named_in(tmp_path)[-1] == number
-    monkeypatch.setattr(Keeper, "write", full)
+    monkeypatch.setattr(RunDirectory, "write", full)
     for rank in (0, 1):
         collector.saved(2, Tally(rank))
     assert collector.booked(2, False) == {0, 1}, "not yet due"
     assert collector.booked(2, True) is None, "it cannot be written"
 
 
-def full(keeper: Keeper) -> None:
+def full(*_: object) -> None:
     raise StorageError("no space left")
 
 
 def test_a_run_directory_that_is_full_keeps_every_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The books cannot be written, so what they name stays; the run itself goes on to its end."""
-    monkeypatch.setattr(Keeper, "write", full)
+    write = RunDirectory.write
+
+    def refused(self: RunDirectory, name: str, content: bytes) -> None:
+        (full if name == RESUME else write)(self, name, content)
+
+    monkeypatch.setattr(RunDirectory, "write", refused)
     with pytest.raises(StorageError, match="no space left"):
         run(wanted(every={"steps": 1}, keep=1), engine="local", root=tmp_path, out="run")
     assert len(folders(tmp_path)) == 4

@@ -167,8 +167,8 @@ def test_checkpoints_are_named_when_they_are_complete(tmp_path: Path, monkeypatc
     named: list[int] = []
     write = Keeper.write
 
-    def noted(keeper: Keeper) -> None:
-        write(keeper)
+    def noted(keeper: Keeper, *spans: Any) -> None:
+        write(keeper, *spans)
         checkpoints = json.loads((tmp_path / "run" / "resume.json").read_text())["checkpoints"]
         named.append(checkpoints[-1]["number"])
 

@@ -36,7 +36,7 @@ class Recording:
         """Have the resume file name a checkpoint; see ``rayio.model.attempts.Book``."""
         if self.keeper.must_write(number, is_needed=is_needed):
             self.look(is_due=True)
-        return None if is_needed and self.keeper.lacks(number) else self.keeper.named
+        return None if self.keeper.is_failing else self.keeper.named
 
     def look(self, *, is_due: bool = False) -> Mapping[str, Any]:
         """Store new spans, and with ``is_due`` the resume file too; return the sums so far."""
@@ -46,9 +46,8 @@ class Recording:
                 if table is not None:
                     self.progress.add(table)
                     self.parts.keep(table)
-                if is_due:  # spans first: a checkpoint that is named there has all spans before it
-                    self.parts.write()
-                    self.keeper.write()
+                if is_due:
+                    self.keeper.write(self.parts.write)
         return self.progress.snapshot()
 
     def close(self) -> None:

@@ -15,6 +15,8 @@ from rayio.storage.stores.opening import Store
 
 #: Time between two looks at the run's resume file (ns).
 PAUSE_NS = 20_000_000
+#: Bytes of old checkpoints for which the file is written at once; fewer wait for its next write, within 2 s.
+MUCH_BYTES = 64 << 20
 
 
 class Complete(Protocol):
@@ -101,7 +103,8 @@ class Completion:
         try:
             while older := await self._surplus(store, saved.keep):
                 stays = [manifest for manifest in self._kept or () if manifest not in older]
-                named = await self._booked(saved.number_of(stays[-1].epoch, stays[-1].step), True)
+                is_much = sum(sum(manifest.files.values()) for manifest in older) >= MUCH_BYTES
+                named = await self._booked(saved.number_of(stays[-1].epoch, stays[-1].step), is_much)
                 if named is None:  # they cannot be written: everything stays
                     return
                 ours = [known for known in stays if known.run == saved.run]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any
@@ -40,6 +40,8 @@ class Keeper:
         #: Numbers of the checkpoints that the file names.
         self.named = frozenset(mark.number for mark in marks)
         self._complete = marks[0].number if marks else -1
+        #: True if the last write failed.
+        self.is_failing = False
         self._is_new = False
         self._written_at, self._pause = -PAUSE_SECONDS, PAUSE_SECONDS
 
@@ -76,13 +78,14 @@ class Keeper:
         """True if there is a new checkpoint, and the last write is not recent."""
         return self._is_new and time.monotonic() - self._written_at >= self._pause
 
-    def write(self) -> None:
-        """Write the file; the spans must be stored.
+    def write(self, store_spans: Callable[[], object] = lambda: None) -> None:
+        """Write the file, after the spans: a checkpoint that is named there has all spans before it.
 
         Raises:
             StorageError: no space, no permission.
         """
-        began = time.monotonic()
+        began, self.is_failing = time.monotonic(), True
+        store_spans()
         marks = [
             {"number": mark.number, "tallies": [{name: getattr(t, name) for name in _NUMBERS} for t in mark.tallies]}
             for mark in self._marks
@@ -90,7 +93,7 @@ class Keeper:
         content = {"version": VERSION, "checkpoints": marks, "restarts": [asdict(each) for each in self._restarts]}
         content["digest"] = _digest(content, self._scenario)
         self.directory.write(RESUME, json.dumps(content).encode())
-        self._is_new, self._written_at = False, time.monotonic()
+        self._is_new, self._written_at, self.is_failing = False, time.monotonic(), False
         self.named = frozenset(mark.number for mark in self._marks)
         self._pause = min(PAUSE_SECONDS, PAUSE_WRITES * (self._written_at - began))
 

@@ -132,7 +132,7 @@ class Collector:
         """Have the resume file name a checkpoint; see ``rayio.model.attempts.Book``."""
         if self._keeper.must_write(number, is_needed=is_needed):
             self._write_books()
-        return None if is_needed and self._keeper.lacks(number) else self._keeper.named
+        return None if self._keeper.is_failing else self._keeper.named
 
     def began(self, beginning: Beginning) -> None:
         """Record the begin of an attempt that a failure ended."""
@@ -214,8 +214,7 @@ class Collector:
     def _write_books(self) -> None:
         """Write the spans, then the resume file: a checkpoint that is named there has all spans before it."""
         with suppress(StorageError):
-            self._parts.write()
-            self._keeper.write()
+            self._keeper.write(self._parts.write)
 
     def finish(self) -> dict[str, Any]:
         """Write the remaining spans; all received spans are on disk on return.
