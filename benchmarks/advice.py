@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,10 @@ TOGETHER = "together"
 
 @dataclass(frozen=True)
 class Advised:
-    """A workload, what keeps its simulation short, and the advice of its source as changes of keys."""
+    """A workload, all of whose steps are simulated, and the advice of its source as changes of keys."""
 
     workload: str
     advice: Mapping[str, Keys]
-    short: Keys = field(default_factory=dict)
     #: The changes that are made together in the last row, by their names.
     together: Sequence[str] = ()
 
@@ -50,7 +49,7 @@ ADVISED = (
             "8 files in place of 473": {"dataset.num_files": 8, "dataset.samples_per_file": 59125},
             "stage to local SSDs": STAGED,
         },
-        {"train.steps": 20, "train.warmup_steps": 1}, ("8 workers", "stage to local SSDs"),
+        ("8 workers", "stage to local SSDs"),
     ),
     Advised(
         "cosmic_tagger",
@@ -60,7 +59,7 @@ ADVISED = (
             "the file in memory": {"loader.file_access": "in_memory"},
             "one rank reads and broadcasts": {"loader.file_access": "collective", "loader.aggregators": 1},
         },
-        {"train.steps": 30, "dataset.samples_per_file": 2000}, ("requests of 1 MB", "4 workers"),
+        ("requests of 1 MB", "4 workers"),
     ),
     Advised(
         "ffn",
@@ -71,7 +70,7 @@ ADVISED = (
             "stage to local SSDs": STAGED,
             "the file in memory": {"loader.file_access": "in_memory"},
         },
-        {"train.steps": 100}, ("4 workers", "stage to local SSDs"),
+        ("4 workers", "stage to local SSDs"),
     ),
     Advised(
         "cosmoflow",
@@ -80,7 +79,7 @@ ADVISED = (
             "4 parallel workers": {"loader.num_workers": 4, "loader.assignment": "by_file"},
             "a buffer of 4 MiB": {"loader.buffer_bytes": "4 MiB"},
         },
-        {"train.steps": 40}, ("4 parallel workers", "a buffer of 4 MiB"),
+        ("4 parallel workers", "a buffer of 4 MiB"),
     ),
     Advised(
         "bert_mrpc",
@@ -91,9 +90,8 @@ ADVISED = (
     Advised(
         "hepcnn",
         {"prefetch 8 batches": {"loader.prefetch_factor": 8}, "a burst buffer": BUFFERED},
-        {"train.steps": 30, "train.epochs": 1, "train.evaluate": None},
     ),
-    Advised("climate", {"a burst buffer": BUFFERED}, {"train.evaluate": None}),
+    Advised("climate", {"a burst buffer": BUFFERED}),
 )  # fmt: skip
 
 
@@ -120,7 +118,7 @@ def outcome(workload: str, keys: Keys) -> Outcome:
 def starts(advised: Advised) -> tuple[Keys, Keys]:
     """Return the keys of both starts."""
     compute = compute_times(load(advised.workload)).expected
-    return advised.short, {**advised.short, "train.compute": compute / FASTER}
+    return {}, {"train.compute": compute / FASTER}
 
 
 def rows(advised: Advised) -> list[tuple[str, ...]]:

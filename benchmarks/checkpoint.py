@@ -1,9 +1,13 @@
-"""Writing and reading checkpoints next to a raw loop with the same files and requests, and next to ``torch.save``.
+"""Writing and reading checkpoints next to the same calls in a bare loop: raw, ``torch.save`` and ``dcp.save``.
 
-Every round writes and reads with each, in turn, so that ratios are of one hour. The rates are by wall clock: all bytes,
-from the first request of a checkpoint to its last file. Goal: at least 0.95 of the raw loop. The comparing of bytes
-that rayio adds to a read is not in its rate; the column has its share of the restore. Rows "rayio, torch" and "rayio,
-dcp" are of checkpoint.engine, on the local engine; the goal for torch is bare ``torch.save`` and ``torch.load``.
+Every round writes and reads with each, in turn, every other round backwards, so that a busy machine is busy for all.
+The rates are by wall clock: all bytes, from the first request of a checkpoint to its last file. Goal: the median of
+rayio's rates is at least 0.95 of the median of its bare loop's. The comparing of bytes that rayio adds to a read is not
+in its rate; the column has its share of the restore. Rows "rayio, torch" and "rayio, dcp" show checkpoint.engine, on
+the local engine; the bare loops save the same files (dcp: a checkpoint for each file), with fsync too.
+
+Next to other work a rate shows the other work. So a column has the CPU seconds of both sides' threads: those of the
+bare loop divided by rayio's, without the comparing, for writing and for reading.
 
     python benchmarks/checkpoint.py [rounds] [MB of a checkpoint] [folder ...]
 """
@@ -15,31 +19,94 @@ import shutil
 import statistics
 import sys
 import tempfile
+import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest import mock
 
 from machine import print_machine
+from side import in_turn, print_head, print_row
 
 import rayio
 from rayio.engines.ray.cluster.local_ray import lasting
+from rayio.model.verified import Content, Verified
 from rayio.scenario.load import build
-from rayio.storage.real import random_bytes
+from rayio.storage.real import RealStorage, random_bytes
+from rayio.storage.stores.posix import PosixStore
 
 CHECKPOINTS, REQUEST, GOAL = 3, 4 << 20, 0.95
-#: The bare loop of PyTorch, and the rows of rayio that are compared with it.
-TORCH, OF_TORCH = "torch.save", ("rayio, torch", "rayio, dcp")
+
+
+class Rates(NamedTuple):
+    """The MiB/s of writing and reading, CPU seconds of both (0: unknown), and the share of comparing in the restore."""
+
+    writing: float
+    reading: float
+    cpu_writing: float
+    cpu_reading: float
+    comparing: float = 0.0
+
+
+#: The bare loop that a row is compared with; the others with the raw loop.
+BARE = {"torch.save": "torch.save", "rayio, torch": "torch.save", "dcp.save": "dcp.save", "rayio, dcp": "dcp.save"}
 WRITERS: dict[str, int] = {"rank_zero": 1, "sharded": 2}
 
 
-def together(work: Callable[[Path], None], files: Sequence[Path]) -> float:
-    """Return the seconds until ``work`` is done with all files, each in a thread."""
+class Spent:
+    """The CPU seconds of threads that write and read checkpoints."""
+
+    def __init__(self) -> None:
+        self.writing = self.reading = 0.0
+        self.comparing = threading.local()
+
+    @contextmanager
+    def by_rayio(self) -> Iterator[None]:
+        """Measure runs of rayio in this process."""
+        write, watched, compare = PosixStore.write, RealStorage._watched, Content.compare
+
+        def writing(store: PosixStore, *args: Any, traffic: Any = None, **named: Any) -> None:
+            began = time.thread_time()
+            write(store, *args, traffic=traffic, **named)
+            self.writing += (time.thread_time() - began) * (traffic is not None)  # manifests have none
+
+        def reading(storage: RealStorage, load: Any, traffic: Any) -> Any:
+            self.comparing.seconds, began = 0.0, time.thread_time()
+            answer = watched(storage, load, traffic)
+            if isinstance(answer[0], Verified):
+                self.reading += time.thread_time() - began - self.comparing.seconds
+            return answer
+
+        def comparing(content: Content, *args: Any) -> None:
+            began = time.thread_time()
+            compare(content, *args)
+            self.comparing.seconds += time.thread_time() - began
+
+        with ExitStack() as stack:
+            for owner, name, function in (
+                (PosixStore, "write", writing), (RealStorage, "_watched", reading), (Content, "compare", comparing)
+            ):  # fmt: skip
+                stack.enter_context(mock.patch.object(owner, name, function))
+            yield
+
+
+def together(work: Callable[[Path], None], files: Sequence[Path]) -> tuple[float, float]:
+    """Return the seconds until ``work`` is done with all files, each in a thread; and the threads' CPU seconds."""
+
+    def timed(path: Path) -> float:
+        began = time.thread_time()
+        work(path)
+        return time.thread_time() - began
+
     with ThreadPoolExecutor(len(files)) as pool:
         began = time.perf_counter()
-        list(pool.map(work, files))
-        return time.perf_counter() - began
+        spent = sum(pool.map(timed, files))
+        return time.perf_counter() - began, spent
 
 
 def durable(path: Path) -> None:
@@ -55,7 +122,7 @@ def durable(path: Path) -> None:
 
 def forget(files: Sequence[Path]) -> None:
     """Evict files from the page cache."""
-    for path in files:
+    for path in [part for file in files for part in (file.iterdir() if file.is_dir() else [file])]:
         descriptor = os.open(path, os.O_RDONLY)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(descriptor)
@@ -104,29 +171,52 @@ def torch_read(path: Path) -> None:
     torch.load(path, weights_only=True)
 
 
+def dcp_write(size: int) -> Callable[[Path], None]:
+    """Return a call of ``torch.distributed.checkpoint.save`` to a folder."""
+    import numpy as np
+    import torch
+    from torch.distributed import checkpoint
+
+    warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+    state = {"state": torch.from_numpy(np.resize(np.frombuffer(random_bytes(REQUEST), np.uint8), size).copy())}
+
+    def write(path: Path) -> None:
+        checkpoint.save(state, checkpoint_id=path, no_dist=True)
+        folder = os.open(path, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+
+    return write
+
+
+def dcp_read(path: Path) -> None:
+    """Load a folder with ``torch.distributed.checkpoint.load``."""
+    import torch
+    from torch.distributed import checkpoint
+
+    size = checkpoint.FileSystemReader(path).read_metadata().state_dict_metadata["state"].size
+    checkpoint.load({"state": torch.empty(size, dtype=torch.uint8)}, checkpoint_id=path, no_dist=True)
+
+
 def by_hand(
     root: Path, size: int, number: int, write: Callable[[Path], None], read: Callable[[Path], None], *, drops: bool
-) -> tuple[float, float]:
-    """Return the MiB/s of writing and of reading some checkpoints of ``number`` files."""
+) -> Rates:
+    """Return the rates of writing and of reading some checkpoints of ``number`` files."""
     folder = Path(tempfile.mkdtemp(dir=root))
     files = [[folder / f"{place}-{part}.bin" for part in range(number)] for place in range(CHECKPOINTS)]
-    spent = 0.0
-    for some in files:
-        spent += together(write, some)
-        if drops:
+    total, spent = CHECKPOINTS * size * number / 2**20, []
+    for work in (write, read):
+        seconds = [together(work, some) for some in files]
+        spent.append([sum(column) for column in zip(*seconds, strict=True)])
+        for some in files if drops and work is write else []:
             forget(some)
-    total = CHECKPOINTS * size * number / 2**20
-    written, spent = total / spent, 0.0
-    for some in files:
-        spent += together(read, some)
     shutil.rmtree(folder)
-    return written, total / spent
+    (writing, cpu_writing), (reading, cpu_reading) = spent
+    return Rates(total / writing, total / reading, cpu_writing, cpu_reading)
 
 
-def by_rayio(
-    root: Path, size: int, writers: str, engine: str, *, drops: bool, saver: str = "raw"
-) -> tuple[float, float, float]:
-    """Return the MiB/s of writing and of reading by a run, and the share of comparing in the restore."""
+def by_rayio(root: Path, size: int, writers: str, engine: str, *, drops: bool, saver: str = "raw") -> Rates:
+    """Return the rates of writing and of reading by a run."""
     folder = Path(tempfile.mkdtemp(dir=root))
     wanted: dict[str, Any] = {
         "name": "checkpoint",
@@ -140,7 +230,9 @@ def by_rayio(
             "phases": {"writes": CHECKPOINTS, "reads": CHECKPOINTS},
         },
     }  # fmt: skip
-    run = rayio.run(build(wanted), engine=engine, root=folder)
+    cpu = Spent()
+    with cpu.by_rayio():
+        run = rayio.run(build(wanted), engine=engine, root=folder)
     saved, restored, spans = run.result.saved, run.result.restored, run.spans()
     shutil.rmtree(folder)
     assert saved is not None
@@ -148,20 +240,27 @@ def by_rayio(
     assert saved.mib_per_second is not None
     assert restored.mib_per_second is not None
     spent = {name: int(spans[spans.name == name].duration_ns.sum()) for name in ("load", "verify")}
-    return saved.mib_per_second, restored.mib_per_second, spent["verify"] / sum(spent.values())
+    share = spent["verify"] / sum(spent.values())
+    return Rates(saved.mib_per_second, restored.mib_per_second, cpu.writing, cpu.reading, share)
 
 
-def rounds(root: Path, number: int, size: int, writers: str, *, drops: bool) -> Iterator[tuple[str, list[float]]]:
-    """Yield the rates of each in every round, the raw loop first."""
+def rounds(root: Path, number: int, size: int, writers: str, *, drops: bool) -> dict[str, list[Rates]]:
+    """Return the rates of each in every round, the raw loop first."""
     parts = WRITERS[writers]
     share = size // parts
-    for _ in range(number):
-        yield "raw loop", [*by_hand(root, share, parts, raw_write(share), raw_read, drops=drops)]
-        for engine in ("local", "ray"):
-            yield f"rayio, {engine}", [*by_rayio(root, size, writers, engine, drops=drops)]
-        for saver in ("torch", "dcp"):
-            yield f"rayio, {saver}", [*by_rayio(root, size, writers, "local", drops=drops, saver=saver)]
-        yield TORCH, [*by_hand(root, share, parts, torch_write(share), torch_read, drops=drops)]
+    bare, run = partial(by_hand, root, share, parts, drops=drops), partial(by_rayio, root, size, writers, drops=drops)
+    sides: dict[str, Callable[[], Rates]] = {
+        "raw loop": lambda: bare(raw_write(share), raw_read),
+        "rayio, local": lambda: run("local"),
+        "rayio, ray": lambda: run("ray"),
+        "torch.save": lambda: bare(torch_write(share), torch_read),
+        "rayio, torch": lambda: run("local", saver="torch"),
+        "dcp.save": lambda: bare(dcp_write(share), dcp_read),
+        "rayio, dcp": lambda: run("local", saver="dcp"),
+    }
+    for name in BARE:
+        sides[name]()  # imports
+    return in_turn(sides, number)
 
 
 def main() -> None:
@@ -172,30 +271,29 @@ def main() -> None:
     print(
         f"\n{CHECKPOINTS} checkpoints of {megabytes} MB, requests of {REQUEST >> 20} MiB, median of {number} rounds\n"
     )
-    print("| where | writers | | write MiB/s | of bare | read MiB/s | of bare | comparing |")
-    print("|---|---|---|---|---|---|---|---|")
+    print_head("where", "writers", "", "write MiB/s", "of bare", "read MiB/s", "of bare", "by CPU", "comparing")
     with lasting():
         for folder in folders:
             drops = not str(folder).startswith("/dev/shm")
             for writers in WRITERS:
-                rates: dict[str, list[list[float]]] = {}
-                for name, measured in rounds(folder, number, megabytes * 10**6, writers, drops=drops):
-                    rates.setdefault(name, []).append(measured)
+                rates = rounds(folder, number, megabytes * 10**6, writers, drops=drops)
                 for name, each in rates.items():
-                    bare = rates[TORCH if name in OF_TORCH else "raw loop"]
-                    print(row("disk" if drops else "memory", writers, name, each, bare), flush=True)
+                    bare = rates[BARE.get(name, "raw loop")]
+                    print_row("disk" if drops else "memory", writers, name, *cells(name, each, bare))
 
 
-def row(where: str, writers: str, name: str, each: list[list[float]], raw: list[list[float]]) -> str:
-    """Return a row: medians of the rates, and of their ratios to the bare loop of the same round."""
-    cells = [where, writers, name]
-    for column in range(2):
-        rate = statistics.median(measured[column] for measured in each)
-        ratio = statistics.median(mine[column] / other[column] for mine, other in zip(each, raw, strict=True))
-        missed = " **missed**" if name.startswith("rayio") and name != "rayio, dcp" and ratio < GOAL else ""
-        cells += [f"{rate:,.0f}", f"{ratio:.2f}{missed}"]
-    shares = [measured[2] for measured in each if len(measured) > 2]
-    return f"| {' | '.join(cells)} | {f'{100 * statistics.median(shares):.0f} %' if shares else ''} |"
+def cells(name: str, each: list[Rates], bare: list[Rates]) -> Iterator[str]:
+    """Yield medians of the rates, and their ratios to those of the bare loop, by wall clock and by CPU time."""
+    mine, other = (Rates(*map(statistics.median, zip(*rates, strict=True))) for rates in (each, bare))
+    for rate, of_bare in ((mine.writing, other.writing), (mine.reading, other.reading)):
+        missed = " **missed**" if name.startswith("rayio") and rate / of_bare < GOAL else ""
+        yield f"{rate:,.0f}"
+        yield f"{rate / of_bare:.2f}{missed}"
+    is_known = name.startswith("rayio") and mine.cpu_reading > 0
+    yield (
+        f"{other.cpu_writing / mine.cpu_writing:.2f}, {other.cpu_reading / mine.cpu_reading:.2f}" if is_known else ""
+    )
+    yield f"{100 * mine.comparing:.0f} %" if mine.comparing else ""
 
 
 if __name__ == "__main__":

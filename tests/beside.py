@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,10 @@ def is_shared(config: pytest.Config) -> bool:
 #: What takes seconds to load, to start or to read, and stays for the rest of a process: a module, or a session's
 #: fixture. The tests that need it are one process's.
 COSTLY = ("test_torch", "s3_server", "rayio_commands", "test_architecture")
+#: Tests that read what those of another file have parsed.
+READS_SOURCES = (
+    "test_nothing_in_rayio_runs_what_a_file_holds", "test_messages_that_are_explained_are_those_that_are_printed",
+)  # fmt: skip
 #: Kinds whose laws need one of these.
 COSTLY_KINDS = {"s3": "s3_server", "torch": "test_torch"}
 #: Groups in the order in which they begin.
@@ -27,20 +32,40 @@ ORDER = ("ray", *COSTLY)
 
 
 def group(item: pytest.Item) -> str | None:
-    """Name the tests that one process runs, one after the other: on one Ray, or with the same costly thing."""
+    """Name the tests that one process runs, one after the other: on one Ray, or with the same costly thing.
+
+    So are those of a file that share what it makes once.
+    """
     if item.get_closest_marker("ray") is not None:
         return "ray"
     needed = {item.path.stem, *getattr(item, "fixturenames", ())}
     if item.path.parent.name == "laws":
         chosen = getattr(getattr(item, "callspec", None), "params", {}).values()
         needed |= {COSTLY_KINDS[kind] for kind in chosen if isinstance(kind, str) and kind in COSTLY_KINDS}
-    return next((name for name in COSTLY if name in needed), None)
+    if item.nodeid.endswith(READS_SOURCES):
+        needed.add("test_architecture")
+    file = item.nodeid.partition("::")[0]
+    shared = f"{file}, shared" if any(made_once(item, file)) else None
+    return next((name for name in COSTLY if name in needed), shared)
+
+
+def made_once(item: pytest.Item, file: str) -> Iterator[str]:
+    """Find what a file makes once for several of its tests, of which this is one."""
+    known = getattr(item, "_fixtureinfo", None)
+    for name, made in known.name2fixturedefs.items() if known is not None else ():
+        if made[-1].scope == "module" and made[-1].baseid == file:
+            yield name
 
 
 def arrange(items: list[pytest.Item]) -> dict[str, str]:
     """Put the tests on Ray first, which mostly wait, then other groups; say which group each test is in."""
-    items.sort(key=lambda item: (*ORDER, None).index(group(item)))
-    return {item.nodeid: name for item in items if (name := group(item))}
+    groups = {item.nodeid: name for item in items if (name := group(item))}
+    items.sort(key=lambda item: _place(groups.get(item.nodeid)))
+    return groups
+
+
+def _place(name: str | None) -> int:
+    return len(ORDER) + (name is None) if name not in ORDER else ORDER.index(name)
 
 
 class InGroups(LoadScopeScheduling):  # type: ignore[misc]

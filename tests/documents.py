@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import ports
+from test_architecture import nodes
 
 ROOT = Path(__file__).parents[1]
 PAGES = {str(path.relative_to(ROOT)): path for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
@@ -113,7 +114,7 @@ def texts_of(folder: Path) -> str:
     found = []
     for file in sorted(folder.rglob("*.py")):
         inside = set()
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in nodes(file.read_text(encoding="utf-8")):
             if isinstance(node, ast.JoinedStr):
                 parts = [part.value for part in node.values if isinstance(part, ast.Constant)]
                 inside |= {id(part) for part in node.values}

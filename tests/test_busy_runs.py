@@ -124,7 +124,8 @@ def test_capacity_calibrates_with_a_busy_run(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.filterwarnings("default")
 def test_a_run_on_ray_is_calibrated_with_a_busy_run(home: Path) -> None:
-    made = session.run(scenario(**REAL | {"train__epochs": 1}), root=home)
+    alone_on_its_node = {"cluster__ranks_per_node": 1, "train__sync": "none", "train__epochs": 1}
+    made = session.run(scenario(**REAL | alone_on_its_node), root=home)
     alone, sure = calibrated(made.path, busy=False), calibrated(made.path)
     assert alone.scenario.charges.cpu.put is None
     assert sure.scenario.charges.cpu.put is not None

@@ -18,6 +18,7 @@ import rayio
 from rayio.data.formats import layout_of
 from rayio.data.sampler import Sampler
 from rayio.errors import ScenarioError
+from rayio.place import Start
 from rayio.scenario import checks, derive
 from rayio.scenario.model import Scenario
 from rayio.scenario.turns import Turns
@@ -142,6 +143,10 @@ def test_short_last_batches_of_workers_are_read_and_every_sample_is_delivered(
     assert real.ledger.even
     assert requests(real.all_rows) == requests(model.all_rows)
     assert real.tallies == model.tallies
+    tail = simulated(wanted, Start(1, 3, attempt=1))
+    assert tail.ledger.even
+    for rank in (0, 1):
+        assert model.delivered(rank)[-len(tail.delivered(rank)) :] == tail.delivered(rank)
     if steps is None:
         assert sum(tally.samples for tally in real.tallies) == 2 * files * 5
         assert derive.dropped_samples(wanted) == 0
@@ -218,13 +223,3 @@ def test_evaluations_take_batches_in_turn(tmp_path: Path) -> None:
     real = run_locally(on_disk(wanted, tmp_path), tmp_path)
     assert real.ledger.even
     assert requests(real.all_rows) == requests(simulated(wanted).all_rows)
-
-
-@pytest.mark.ray
-@pytest.mark.usefixtures("local_ray")
-@pytest.mark.filterwarnings("default")  # Ray's own
-def test_actors_own_files_as_in_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    wanted = owning(cluster__ranks_per_node=1, dataset=DATASET | {"format": "tfrecord", "num_files": 5})
-    rows: Any = rayio.run(wanted, engine="ray", out="run").spans().to_dict("records")
-    assert requests(rows) == requests(simulated(wanted).all_rows)

@@ -16,6 +16,7 @@ from handmade import result, with_foreign
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import rayio
 from rayio import session
 from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import measure
@@ -29,6 +30,7 @@ from rayio.predict.observe import Reads
 from rayio.scenario.load import build, load
 from rayio.scenario.model import Costs, Scenario
 from rayio.scenario.write import to_yaml
+from rayio.session.calibration import Calibration
 from rayio.trace.run_directory import RunDirectory
 from rayio.trace.span import SPANS
 from scenarios import scenario, simulated
@@ -237,7 +239,7 @@ def test_what_a_run_cannot_know_is_said_at_the_top_of_the_file() -> None:
     def said(*, is_cached: bool = False, **overrides: Any) -> str:
         wanted = scenario(**BOUND | {"storage__model": STORAGE} | overrides)
         found = learn(simulated(wanted).spans, wanted, {"engine": "ray"}, is_cached=is_cached)
-        return found.to_yaml().partition("\nname:")[0]
+        return Calibration.of(found).to_yaml().partition("\nname:")[0]
 
     plain = said()
     assert "never saturated, so storage.model.bandwidth is a guess" in plain
@@ -296,7 +298,7 @@ def test_whatever_spans_are_missing_the_answer_is_a_scenario_or_one_line(
     said = ""
     try:
         found = learn(spans.filter(pa.array(kept)), wanted, {"engine": "ray", "modelled_storage": False})
-        assert build(yaml.safe_load(found.to_yaml())) == found.scenario
+        assert build(yaml.safe_load(Calibration.of(found).to_yaml())) == found.scenario
     except RunError as error:
         said = str(error)
     assert "\n" not in said
@@ -385,19 +387,19 @@ def test_too_few_steps_are_refused_with_their_number() -> None:
 @pytest.mark.parametrize("out", ["/dev/null/calibrated.yaml", "."])
 def test_a_place_that_cannot_be_written_is_refused(a_run: Path, home: Path, out: str) -> None:
     with pytest.raises(StorageError, match=r"cannot write .*--out"):
-        calibrate(a_run).write(Path(out))
+        rayio.calibrate(a_run).write(Path(out))
     assert [*home.iterdir()] == []
 
 
 def test_folders_that_are_missing_are_made(a_run: Path, tmp_path: Path) -> None:
-    calibrate(a_run).write(tmp_path / "new" / "folder" / "calibrated.yaml")
+    rayio.calibrate(a_run).write(tmp_path / "new" / "folder" / "calibrated.yaml")
     assert load(tmp_path / "new" / "folder" / "calibrated.yaml").name
 
 
 def test_a_device_or_a_pipe_is_not_replaced(a_run: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(StorageError, match="it is a device, a pipe or a link"):
-        calibrate(a_run).write(tmp_path / "pipe")
+        rayio.calibrate(a_run).write(tmp_path / "pipe")
     assert (tmp_path / "pipe").is_fifo()
 
 
@@ -408,7 +410,7 @@ def test_a_write_that_fails_leaves_the_old_file(a_run: Path, tmp_path: Path, mon
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    learned = calibrate(a_run)
+    learned = rayio.calibrate(a_run)
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(RayioError, match=r"no space left while writing .*, or choose another --out"):
         learned.write(out)

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from planted import TRUTH, busy, made, recorded, seconds_per_step
 
-from rayio.predict.calibrate import Calibration, learn
+from rayio.predict.calibrate import learn
 from rayio.predict.learnable import Learnable
+from rayio.session.calibration import Calibration
 
 
 def taught(first: Learnable, *more: Learnable, full: Sequence[Learnable] = ()) -> Calibration:
-    return learn(first.spans, first.scenario, first.info, more=more, full=full, is_cached=True)
+    return Calibration.of(learn(first.spans, first.scenario, first.info, more=more, full=full, is_cached=True))
 
 
 #: Two ranks of two workers, whose decoding keeps both cores busy with samples of 600 kB.
@@ -151,6 +152,19 @@ def test_without_a_busy_run_a_prediction_of_full_cores_is_less_sure(two_runs: An
     off = seconds_per_step(said) / seconds_per_step(true)
     cpu = alone.scenario.charges.cpu
     assert cpu.at_least * off <= 1 <= cpu.at_most * off, "the interval covers the truth"
+
+
+def test_work_of_other_programs_is_named_and_makes_predictions_less_sure(two_runs: Any) -> None:
+    (large, of_large), (small, of_small) = two_runs
+    for share, at_least in ((0.02, 0.82), (0.4, 0.6)):
+        run = learn(large.spans, large.scenario, large.info, more=[small], full=[of_large, of_small], foreign=share)
+        assert run.scenario.charges.cpu.at_least == pytest.approx(at_least)
+        told = [
+            note
+            for note in Calibration.of(run).notes
+            if "other programs used 40 % of this machine's processors" in note
+        ]
+        assert len(told) == (share == 0.4)
 
 
 def test_busy_runs_that_leave_cores_free_fit_no_contention() -> None:

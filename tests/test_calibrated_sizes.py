@@ -1,4 +1,4 @@
-"""Calibrations of planted machines from one sample size, on samples of another, against the same machine."""
+"""Learneds of planted machines from one sample size, on samples of another, against the same machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from planted import STORAGE, TRUTH, busy, made, recorded, seconds_per_step
 
 from rayio.analyze import gate
-from rayio.predict.calibrate import Calibration, learn
+from rayio.predict.calibrate import Learned, learn
 from rayio.predict.learnable import Learnable
 from rayio.records.doubts import CAPACITY, SETTING
 from rayio.scenario.load import build
@@ -36,12 +36,12 @@ DECODES: dict[str, Any] = {
 }
 
 
-def taught(first: Learnable, *more: Learnable, is_cached: bool = True) -> Calibration:
+def taught(first: Learnable, *more: Learnable, is_cached: bool = True) -> Learned:
     return learn(first.spans, first.scenario, first.info, more=more, is_cached=is_cached)
 
 
 @cache
-def of_large(ranks: int, costs: str = "both", storage: str = "", decode: str = "") -> Calibration:
+def of_large(ranks: int, costs: str = "both", storage: str = "", decode: str = "") -> Learned:
     """Return a calibration of samples of 600 kB; without storage named, memory serves them."""
     return taught(recorded(machine("600 kB", ranks, costs, storage, decode)), is_cached=not storage)
 
@@ -61,7 +61,7 @@ def ends(said: Scenario) -> tuple[float, float]:
     return each * found.time_low, each * found.time_high
 
 
-def asked(found: Calibration, true: Scenario) -> Scenario:
+def asked(found: Learned, true: Scenario) -> Scenario:
     return found.scenario.model_copy(update={"dataset": true.dataset, "train": true.train})
 
 

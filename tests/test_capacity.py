@@ -14,8 +14,9 @@ from pages import check
 from rayio.analyze.compare import spread
 from rayio.cli import main
 from rayio.errors import RunError, ScenarioError, StorageError
+from rayio.machine.cpu_time import processor_times
 from rayio.machine.mounts import mount_of, mounts_here
-from rayio.predict.calibrate import Calibration, calibrate
+from rayio.predict.calibrate import calibrate
 from rayio.records.answers import answer_schema
 from rayio.records.sizing import HOLDS, UNDECIDED, CapacityFound
 from rayio.report.capacity_page import page
@@ -25,13 +26,14 @@ from rayio.scenario.derive import num_checkpoints, total_steps
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
 from rayio.scenario.storage import Storage
+from rayio.session.calibration import Calibration
 from rayio.session.conclude import in_memory
 from rayio.session.execute import simulate
 from rayio.study.sizing.capacity import capacity
 from rayio.study.sizing.knee import shortened
 from rayio.study.sizing.questions import Question
 from rayio.study.sizing.search import Bracket, falls, largest, smallest
-from rayio.study.sizing.trials import mean_of, processor_times
+from rayio.study.sizing.trials import mean_of
 from rayio.study.sweeps.sweep_directory import SweepDirectory
 
 BATCH, SIZE, COMPUTE = 4, 1 << 20, 0.05
@@ -384,7 +386,7 @@ def test_on_a_wall_clock_the_run_that_missed_teaches_what_would_move_it(
 
     def forgets(run: Path, **_: Any) -> Calibration:
         """A calibration that has lost the limit."""
-        learned = calibrate(run)
+        learned = Calibration.of(calibrate(run))
         return replace(learned, scenario=learned.scenario.model_copy(update={"storage": Storage(model="memory")}))
 
     monkeypatch.setattr("rayio.study.sizing.knee.calibrated", forgets)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from rayio.engines.savers import streams
+from rayio.engines.savers.streams import Written
 from rayio.errors import DataError, RayioError
 from rayio.kinds import SAVERS
 from rayio.model.manifest import NAME, parse, search
@@ -266,3 +268,39 @@ def test_an_array_of_a_state_is_made_once_and_its_content_repeats() -> None:
 def test_a_run_leaves_no_state_in_memory(tmp_path: Path) -> None:
     ran(wanted("torch"), tmp_path)
     assert not len(streams.STATES._array)
+
+
+def test_a_stream_writes_whole_requests_and_takes_no_new_memory_for_them() -> None:
+    class File:
+        def __init__(self) -> None:
+            self.requests: list[bytes] = []
+
+        def write(self, part: memoryview) -> int:
+            self.requests.append(bytes(part[:100]) if len(part) > 1000 else bytes(part))
+            sizes.append(len(part))
+            return len(part)
+
+    most, sizes = 1 << 20, list[int]()
+    content = bytes(range(256)) * (5 << 12)  # 5 MiB
+
+    def write(pieces: list[int]) -> File:
+        file, at = File(), 0
+        stream = Written(file, most)
+        for length in pieces:
+            assert stream.write(memoryview(content)[at : at + length]) == length
+            at += length
+            assert stream.tell() == at
+        stream.finish()
+        return file
+
+    write([10])  # memory for a request
+    for pieces in ([3, 70, 4 * most, 9], [most], [most - 1, 1, 1], [2 * most], [1] * 5, [most // 2] * 5, [0, 0]):
+        sizes.clear()
+        tracemalloc.start()
+        file = write(pieces)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        whole, rest = divmod(sum(pieces), most)
+        assert sizes == [most] * whole + [rest] * (rest > 0)
+        assert all(content[n * most :].startswith(part) for n, part in enumerate(file.requests))
+        assert peak < most / 4

@@ -54,15 +54,20 @@ def test_eight_ranks_save_what_mlperf_published_of_eight(name: str, published: i
     assert derive.checkpoint_bytes(whole) > 8 * derive.checkpoint_bytes(eight) / 1.01
 
 
-@pytest.mark.parametrize("zero", [0, 1, 3])
-@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
-def test_files_are_those_that_the_same_ranks_write_in_a_whole_run(zero: int, ranks: int, tmp_path: Path) -> None:
-    parallelism = {"tensor": 2, "pipeline": 2, "zero_stage": zero}
-    whole = subset(None, nodes=8, per_node=1, path="data", parallelism=parallelism)
+@pytest.fixture(scope="module", params=[0, 1, 3], ids="zero {}".format)
+def whole_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[str, int]]:
+    """Give a way to divide a model over 8 ranks, and the files that they write."""
+    parallelism, root = {"tensor": 2, "pipeline": 2, "zero_stage": request.param}, tmp_path_factory.mktemp("whole")
+    run(subset(None, nodes=8, per_node=1, path="data", parallelism=parallelism), engine="local", root=root, out="run")
+    return parallelism, files_on_disk(root)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_files_are_those_that_the_same_ranks_write_in_a_whole_run(ranks: int, whole_run: Any, tmp_path: Path) -> None:
+    parallelism, all_files = whole_run
     some = subset(8, nodes=ranks, per_node=1, path="data", parallelism=parallelism)
-    run(whole, engine="local", root=tmp_path / "whole", out="run")
     done = run(some, engine="local", root=tmp_path / "some", out="run")
-    all_files, files = files_on_disk(tmp_path / "whole"), files_on_disk(tmp_path / "some")
+    files = files_on_disk(tmp_path / "some")
     mine = {f"rank-{rank:05d}" for rank in range(ranks)}
     assert files == {name: size for name, size in all_files.items() if any(rank in name for rank in mine)}
     assert sum(files.values()) == derive.checkpoint_bytes(some) == checks.table(some)["checkpoint_bytes"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from rayio.analyze.stalls import CAUSES, attribute
 from rayio.errors import StorageError
+from rayio.model.completing import Completion
+from rayio.place import Where
 from rayio.scenario.model import Scenario
 from scenarios import Outcome, run_locally, scenario, simulated
 
@@ -118,3 +120,23 @@ def test_a_file_that_cannot_be_written_behind_ends_the_run_by_its_name(tmp_path:
     (tmp_path / "ck" / "epoch-0000-step-00000004" / "shard-00000.bin").mkdir()
     with pytest.raises(StorageError, match=r"shard-00000\.bin: a folder is in the place of this file"):
         run_locally(on_disk(wanted, tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("reports", range(12))
+def test_a_writer_that_came_for_a_killed_one_learns_again_which_files_are_durable(
+    reports: int, behind: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six checkpoints of two ranks are twelve reports; the writer that counts them is another one after some."""
+    reported, calls = Completion.report, count()
+
+    async def report(completion: Completion, durable: Any, at: Where) -> list[str]:
+        if next(calls) == reports:
+            for known in (completion._durable, completion._begun, completion._complete):
+                known.clear()
+        return await reported(completion, durable, at)
+
+    monkeypatch.setattr(Completion, "report", report)
+    saved = {"every": {"steps": 4}, "path": "ck", "model": {"bytes": "1 kB"}, "writers": "sharded"}
+    run = simulated(scenario(checkpoint=saved | {"asynchronous": behind}))
+    assert {(row["epoch"], row["step"]) for row in run.rows("manifest")} == {(e, s) for e in (0, 1) for s in (3, 7, 11)}

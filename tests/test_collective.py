@@ -119,6 +119,6 @@ def test_a_rank_whose_batch_is_lost_reads_by_itself() -> None:
 @pytest.mark.filterwarnings("default")  # Ray's own
 def test_actors_pass_bytes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    wanted = together(cluster__nodes=1, loader__num_workers=1)
+    wanted = together(cluster__nodes=1, loader__num_workers=1, loader__queue="in_rank", train__sync="none")
     rows: Any = rayio.run(wanted, engine="ray", out="run").spans().to_dict("records")
     assert requests(rows) == requests(simulated(wanted).all_rows)

@@ -78,6 +78,7 @@ def test_a_calibration_of_compute_on_cores_predicts_more_workers() -> None:
         assert seconds_per_step(said) == pytest.approx(seconds_per_step(true), rel=0.05)
 
 
+@pytest.mark.slow  # a run on Ray for one number
 @pytest.mark.ray
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.filterwarnings("default")

@@ -369,7 +369,7 @@ def compressed(size: int, per_file: int, chunk: int, factor: float = 1.0) -> Lay
     return Layout(1, per_file, Constant(value=size), 5, ".hdf5", options, factor)
 
 
-@pytest.mark.parametrize("factor", [1.0, 1.5, 4.0, 16.0])
+@pytest.mark.parametrize("factor", [1.0, 1.5, 16.0])
 @pytest.mark.parametrize(
     ("size", "per_file", "chunk"),
     [

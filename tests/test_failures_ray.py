@@ -15,6 +15,8 @@ from datasets import on_disk
 from test_failures import counted, lived
 
 import rayio
+from rayio import storage
+from rayio.model.manifest import search
 from rayio.model.planning import plan_of
 from rayio.place import batch_id
 from rayio.reporter import Reporter
@@ -52,6 +54,8 @@ def test_killed_actors_come_back_and_ranks_go_on_from_the_checkpoint(
     )
     died = [note.split(" died and was started again")[0] for note in result.notes if "was started again" in note]
     assert sorted(died) == ["barrier", "checkpoint_writer-0", "queue-0", "reader-0-0"]
+    there = search(storage.open(tmp_path / "ck"))
+    assert (len(there.complete), there.passed) == (6, {}), "the writer that came lacks reports to its predecessor"
     simulation, _ = lived(wanted.model_copy(update={"failures": None}))
     measured = Outcome(wanted, simulation.plan, [], run.directory.spans())
     for rank in (0, 1):
@@ -67,7 +71,8 @@ def test_a_run_whose_driver_and_then_collector_are_killed_delivers_every_sample_
     """The driver is another process of the same Ray; its run goes on here, and loses its collector at once."""
     monkeypatch.chdir(tmp_path)
     wanted = scenario(
-        dataset__path="data", train__compute="40 ms", loader__num_workers=1, loader__queue="in_rank", train__epochs=12,
+        dataset__path="data", train__compute="40 ms", loader__num_workers=0, train__epochs=12, train__sync="none",
+        cluster__ranks_per_node=1, dataset__num_files=24,
         checkpoint={"every": {"steps": 4}, "path": "ck", "model": {"bytes": "5 KB"}, "fsync": False, "keep": 1},
         failures={"policy": "from_checkpoint", "max_restarts": 9},
     )  # fmt: skip
@@ -85,7 +90,7 @@ def test_a_run_whose_driver_and_then_collector_are_killed_delivers_every_sample_
     result = run.result
     assert result.exit_code == 0
     assert result.ledger is not None
-    assert (result.ledger.even, result.ledger.delivered_steps) == (True, 2 * 12 * 12)
+    assert (result.ledger.even, result.ledger.delivered_steps) == (True, 12 * 12)
     assert result.failures is not None
     assert [one.cause for one in result.failures.attempts] == ["the run", "collector"]
     assert result.failures.attempts[0].is_from_checkpoint
@@ -93,8 +98,7 @@ def test_a_run_whose_driver_and_then_collector_are_killed_delivers_every_sample_
     assert result.trace.recorded == result.trace.stored
     plan = plan_of(wanted, modelled=True)
     measured = Outcome(wanted, plan, [], run.directory.spans())
-    for rank in (0, 1):
-        assert counted(measured, rank) == [batch_id(rank, epoch, step) for epoch in range(12) for step in range(12)]
+    assert counted(measured, 0) == [batch_id(0, epoch, step) for epoch in range(12) for step in range(12)]
 
 
 class Killer(Reporter):

@@ -70,6 +70,7 @@ def test_the_same_batches_stall_on_the_virtual_clock_and_in_real_time_on_model_a
     assert {delay["stall"] % 40 for delay in simulated.values()} == {0}
 
 
+@pytest.mark.slow  # by default tests/test_toy_layer.py has actors share a layer
 @pytest.mark.ray
 @pytest.mark.usefixtures("local_ray")
 def test_the_same_batches_stall_on_ray_and_its_actors_agree_when_a_run_began(tmp_path: Path) -> None:
@@ -239,6 +240,48 @@ def test_an_error_at_a_time_holds_up_checkpoints_until_its_end(tmp_path: Path) -
     assert 0.305 <= end / 1e9 <= 0.305 + 0.4 + 0.02, "the error ends at 305 ms; the longest pause is below 400 ms"
 
 
+OFTEN = {"stalls": [{"rate": 0.5, "seconds": "40 ms"}], "errors": [{"rate": 0.5, "kind": "503", "after": "5 ms"}]}
+
+
+def held_files(run: rayio.Run) -> dict[tuple[int, int], dict[str, int]]:
+    """Give by checkpoint how often its file was held up, by why."""
+    spans: Any = run.spans()
+    held: dict[tuple[int, int], dict[str, int]] = {}
+    for one in spans[(spans.name == "delay") & (spans.role == "checkpoint_writer")].itertuples():
+        of_file = held.setdefault((one.epoch, one.step), {})
+        why = one.attributes.split('"why":"')[1].rstrip('"}')
+        of_file[why] = of_file.get(why, 0) + 1
+    return held
+
+
+@pytest.mark.parametrize("on_error", ["retry", "skip"])
+def test_a_rate_hits_the_same_files_of_checkpoints_on_every_engine_as_often_as_asked(
+    on_error: str, tmp_path: Path
+) -> None:
+    saved = SAVED | {"every": {"steps": 1}, "fsync": False}
+    wanted = faulty(
+        OFTEN | {"on_error": on_error}, checkpoint=saved, train=SHORT | {"steps": 40}, storage={"max_attempts": 30},
+        loader={"batch_size": 1, "num_workers": 2},
+    )  # fmt: skip
+    simulated = rayio.simulate(wanted, out=tmp_path / "simulated")
+    held = held_files(simulated)
+    for why, expected in ("stall", 20), ("503", 40):  # half of the files stall; an attempt fails with 1/2, so 1 + 1/2 …
+        assert abs(sum(of_file.get(why, 0) for of_file in held.values()) - expected) < 0.5 * expected
+    assert simulated.result.exit_code == 0
+    if on_error == "retry":
+        few = wanted.model_copy(update={"train": wanted.train.model_copy(update={"steps": 6})})
+        rayio.generate(few, root=tmp_path)
+        real = held_files(rayio.run(few, engine="local", root=tmp_path, out=tmp_path / "real"))
+        assert real == {place: of_file for place, of_file in held.items() if place[1] < 6} != {}
+
+
+def test_an_error_at_a_rate_ends_the_run_at_a_checkpoint_in_one_line(tmp_path: Path) -> None:
+    saved = SAVED | {"phases": {"writes": 1, "reads": 0}}
+    wanted = faulty({"errors": [{"rate": 1.0}], "on_error": "fail"}, checkpoint=saved)
+    with pytest.raises(StorageError, match=r"EIO from storage\.faults while writing .*on_error=fail, give retry$"):
+        rayio.simulate(wanted, out=tmp_path / "run")
+
+
 def test_an_error_at_a_time_ends_the_run_at_a_checkpoint_in_one_line(tmp_path: Path) -> None:
     wanted = faulty(UNTIL | {"on_error": "fail"}, checkpoint=SAVED, train=SHORT, loader={"batch_size": 1})
     with pytest.raises(
@@ -291,7 +334,7 @@ def test_about_as_many_samples_are_hit_as_asked_for() -> None:
         ({"stalls": [{"rate": 0.1}]}, "seconds: is required and missing"),
         (
             {"stalls": [{"seconds": 1}]},
-            "stalls[0]={seconds: 1}: needs rate (a share of samples) or at (a time of the run), and not both",
+            "stalls[0]={seconds: 1}: needs rate (a share of samples and files) or at (a time of the run), and not both",
         ),
         ({"stalls": [{"rate": 0.1, "at": 1, "seconds": 1}]}, "and not both"),
         ({"stalls": 3}, "storage.faults.stalls=3: must be a list of mappings with rate, at, seconds"),

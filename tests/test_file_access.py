@@ -136,17 +136,6 @@ def test_pytorch_s_workers_keep_files_open(tmp_path: Path) -> None:
     assert requests(real.all_rows) == requests(simulated(wanted).all_rows)
 
 
-@pytest.mark.ray
-@pytest.mark.usefixtures("local_ray")
-@pytest.mark.filterwarnings("default")  # Ray's own
-def test_actors_keep_files_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    wanted = keeping(cluster__ranks_per_node=1)
-    rows: Any = rayio.run(wanted, engine="ray", out="run").spans().to_dict("records")
-    assert set(opened(rows).values()) == {1}
-    assert requests(rows) == requests(simulated(wanted).all_rows)
-
-
 def test_what_is_planned_of_storage_knows_what_stays_open() -> None:
     means = {
         access: mean_of(

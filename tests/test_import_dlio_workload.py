@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -624,6 +625,13 @@ def test_compressed_records_are_read_whole(tmp_path: Path) -> None:
     assert load(source).loader.file_access == "streamed"
 
 
+def test_lzf_of_hdf5_is_passed_on_as_dlio_passes_it_to_h5py(tmp_path: Path) -> None:
+    chunked = ["enable_chunking=True", "chunk_size=4096", "compression=lzf", "format=hdf5"]
+    source = written(tmp_path, VOLUMES)
+    scenario = load(source, [f"++workload.dataset.{key}" for key in chunked])
+    assert scenario.dataset.options.model_dump(exclude_defaults=True) == {"chunk": 4096, "compression": "lzf"}
+
+
 def test_the_keys_are_no_json_and_a_workload_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     main_exits(0, "import", "dlio", "--keys")
     assert capsys.readouterr().out == f"{table()}\n"
@@ -632,3 +640,44 @@ def test_the_keys_are_no_json_and_a_workload_is_needed(capsys: pytest.CaptureFix
         said = capsys.readouterr()
         assert (said.out, len(said.err.splitlines())) == ("", 1)
         assert line in said.err
+
+
+def test_the_command_says_the_fate_of_every_key_of_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each key with a value that is not its default, through ``rayio import dlio``: its fate is the table's."""
+    path, out = tmp_path / "workload.yaml", tmp_path / "mine.yaml"
+    path.write_text(PLAIN)
+
+    def imported(keys: dict[str, Any]) -> tuple[int | str | None, dict[str, Any], str]:
+        overrides = [f"++workload.{key}={json.dumps(value)}" for key, value in keys.items()]
+        out.unlink(missing_ok=True)
+        with pytest.raises(SystemExit) as ended:
+            main(["import", "dlio", str(path), *overrides, "--out", str(out)])
+        scenario = yaml.safe_load(out.read_text()) if out.exists() else {}
+        return (
+            ended.value.code,
+            {key: value for key, value in scenario.items() if key != "source"},
+            capsys.readouterr().err,
+        )
+
+    fates, without = dict.fromkeys((ACTS, ONLY, IDLE, REFUSED), 0), dict[str, dict[str, Any]]()
+    idle = {"reader.file_access": "collective", "train.seed_change_epoch": False}
+    for key, fate in ((key, KEYS[key].fate) for key in KEYS):
+        needs = SAVED if fate == REFUSED else needed(key)
+        value = ACTING[key] if fate == ACTS else SINGLE[key][1] if fate == ONLY else idle.get(key, 3)
+        code, scenario, lines = imported({**needs, key: value})
+        fates[fate] += 1
+        if key in REFUSED_VALUE or fate in (ONLY, REFUSED):
+            assert (code, scenario) == (2, {}), key
+            assert f"{key}=" in lines, (key, lines)
+            continue
+        assert code == 0, (key, lines)
+        if key in IN_PAIRS:
+            continue
+        plain = without.get(str(needs)) or without.setdefault(str(needs), imported(needs)[1])
+        changes = scenario != plain
+        assert changes == (fate == ACTS and key not in ONLY_LINE), key
+        assert fate != IDLE or f"{key}=" in lines, (key, lines)
+    assert sum(fates.values()) == len(KEYS)
+    assert min(fates[ACTS], fates[IDLE]) > 25

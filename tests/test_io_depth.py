@@ -93,6 +93,10 @@ def test_so_many_requests_to_files_are_in_flight_and_no_more(
     assert together.most == depth
 
 
+#: A format for each way to find samples in an object; by default laws of formats and of stores have the others.
+SOME = ("npz", "hdf5", "tfrecord", "parquet", "indexed_binary")
+
+
 def requests(run: rayio.Run) -> Counter[tuple[Any, ...]]:
     spans = run.spans()
     spans = spans[spans["name"].isin(REQUEST)]
@@ -101,7 +105,9 @@ def requests(run: rayio.Run) -> Counter[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(("samples_per_file", "depth"), [(1, 4), (4, 1)])
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    "form", [pytest.param(name, marks=[pytest.mark.slow] * (name not in SOME)) for name in FORMATS]
+)
 def test_an_object_of_one_sample_is_one_get_and_records_close_together_are_one(
     form: str, depth: int, samples_per_file: int, home: Path, objects: Objects, place: str
 ) -> None:

@@ -16,7 +16,6 @@ from rayio.analyze.stages import OF_LOADER
 from rayio.cli import main
 from rayio.errors import ScenarioError
 from rayio.kinds import COSTS, STORAGE_MODELS
-from rayio.predict.calibrate import calibrate
 from rayio.report.build import report
 from rayio.report.explain import explain
 from rayio.report.text.explanation import text
@@ -152,7 +151,7 @@ def test_comparing_unlike_kinds_is_said(tmp_path: Path, capsys: pytest.CaptureFi
 def test_a_calibrated_scenario_remembers_its_run_and_its_prediction_names_it(tmp_path: Path) -> None:
     wanted = scenario(dataset__path="data", loader__num_workers=1, loader__decode="6 ms", train__compute="2 ms")
     run = rayio.run(wanted, engine="local", root=tmp_path, out="taught")
-    calibrate(run.path).write(tmp_path / "learned.yaml")
+    rayio.calibrate(run).write(tmp_path / "learned.yaml")
     told = rayio.simulate(tmp_path / "learned.yaml", root=tmp_path, out="then").result.origin
     assert told is not None
     assert told.model is not None

@@ -137,6 +137,26 @@ def test_real_files_are_pinned_as_in_the_model(keys: dict[str, Any], tmp_path: P
     assert min(after - before for before, after in itertools.pairwise(ends)) >= 2 * MS, "one batch after the other"
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_pytorch_s_loader_takes_the_time_of_its_pin_thread_where_there_is_no_gpu(
+    num_workers: int, tmp_path: Path
+) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.accelerator.is_available():
+        pytest.skip("PyTorch pins by itself")
+    keys = ONE | {"loader__kind": "torch", "loader__num_workers": num_workers, "dataset__num_files": 40}
+    keys |= {"loader__multiprocessing_context": "fork"} if num_workers else {}
+    wanted = scenario(**{key: value for key, value in keys.items() if not key.startswith("storage")},
+                      dataset__path="data")  # fmt: skip
+    real = run_locally(on_disk(wanted, tmp_path), tmp_path)
+    assert real.ledger.even
+    ends = sorted(row["start_ns"] + row["duration_ns"] for row in real.rows("pin"))
+    assert len(ends) == 20
+    assert min(after - before for before, after in itertools.pairwise(ends)) >= 2 * MS, "one batch after the other"
+    assert all(had >= end for had, end in zip(taken(real), ends, strict=True))
+
+
 def test_modelled_cores_are_busy_with_copies() -> None:
     """With one core for two ranks, what they pin takes turns."""
     keys = ONE | {"cluster__ranks_per_node": 2, "dataset__num_files": 240, "train__compute": "100 us"}

@@ -21,7 +21,7 @@ from rayio.errors import RunError, ScenarioError, StorageError
 from rayio.machine.cpu_time import cpu_seconds_of
 from rayio.model.cpu_account import StageCpu
 from rayio.model.processors import Cores, Process, SlicedCores
-from rayio.predict.calibrate import Calibration, calibrate, learn
+from rayio.predict.calibrate import calibrate, learn
 from rayio.predict.learnable import Learnable
 from rayio.predict.processors import SeenCpu, learn_cpu
 from rayio.records.calibrated import Note, OneSize
@@ -30,6 +30,7 @@ from rayio.scenario import checks
 from rayio.scenario.costs import CpuCosts
 from rayio.scenario.load import load
 from rayio.session import run
+from rayio.session.calibration import Calibration
 from scenarios import scenario, simulated
 
 
@@ -348,7 +349,7 @@ def saving(*milliseconds: int, size: str = "1 MB", **changes: Any) -> Learnable:
 
 
 def taught(first: Learnable, *more: Learnable) -> Calibration:
-    return learn(first.spans, first.scenario, first.info, more=more, is_cached=True)
+    return Calibration.of(learn(first.spans, first.scenario, first.info, more=more, is_cached=True))
 
 
 def test_how_much_what_a_checkpoint_takes_varied_in_a_run_is_how_sure_a_prediction_is_of_it() -> None:

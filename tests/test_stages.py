@@ -326,7 +326,7 @@ def test_processes_on_ray_are_actors_that_come_and_go(tmp_path: Path, local_ray:
         {"name": "a", "count": 2, "arrivals": "10 ms", "writes": {"files": 2, "size": "3 KB", "request_bytes": "1 KB"}},
         {"name": "b", "count": 1, "follows": "a", "reads": {"of": "a"}, "compute": "10 ms"},
     ]
-    wanted = workflow(stages, dataset__path="data", cluster__ranks_per_node=1)
+    wanted = workflow(stages, dataset__path="data", cluster__ranks_per_node=1, loader__num_workers=0)
     run = rayio.run(wanted, root=tmp_path)
     _, _, modelled = virtual(wanted)
     assert run.result.workflow is not None

@@ -227,6 +227,7 @@ def starting(monkeypatch: pytest.MonkeyPatch) -> Callable[[Start], None]:
     return begin
 
 
+@pytest.mark.slow  # by default tests/test_failures_ray.py has actors begin at a step
 @pytest.mark.ray
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.filterwarnings("default")  # Ray's own

@@ -102,12 +102,12 @@ def test_an_upload_holds_some_parts_and_not_the_object(objects: Objects, place: 
         "store, piece = storage.open(sys.argv[1]), bytes(1 << 20)\n"
         "most = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "store.write('small', lambda file: file.write(piece), traffic=Traffic()); before = most()\n"
-        "store.write('big', lambda file: [file.write(piece) for _ in range(250)], traffic=Traffic())\n"
+        "store.write('big', lambda file: [file.write(piece) for _ in range(160)], traffic=Traffic())\n"
         "print(most() - before)"
     )
     done = subprocess.run([sys.executable, "-c", program, place], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 125 << 10
-    assert store_at(place).size("big") == 250 << 20
+    assert store_at(place).size("big") == 160 << 20
 
 
 @pytest.mark.parametrize("fault", [slow_down, reset, broken_off, silent], ids=lambda fault: fault.__name__)

@@ -107,20 +107,20 @@ def test_what_no_stream_can_do_is_refused_in_one_line(overrides: dict[str, Any],
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.ray
-@pytest.mark.usefixtures("local_ray")
-@pytest.mark.filterwarnings("default")  # Ray's own
-def test_actors_stream_as_the_model_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    wanted = streaming(cluster__ranks_per_node=1)
-    rows: Any = rayio.run(wanted, engine="ray", out="run").spans().to_dict("records")
-    assert requests(rows) == requests(simulated(wanted).all_rows)
-
-
 def mixing(**overrides: Any) -> Scenario:
     """Give a scenario whose workers own files and shuffle samples in a buffer of 7."""
     base = {"loader__assignment": "by_file", "loader__shuffle": "buffer", "loader__shuffle_buffer": 7}
     return streaming(**{**base, **overrides})
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.filterwarnings("default")  # Ray's own
+def test_actors_own_files_and_stream_them_as_the_model_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    wanted = mixing(cluster__ranks_per_node=1, loader__queue="in_rank")
+    rows: Any = rayio.run(wanted, engine="ray", out="run").spans().to_dict("records")
+    assert requests(rows) == requests(simulated(wanted).all_rows)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -380,6 +380,7 @@ def test_the_clock_on_the_wall_refuses_too(tmp_path: Path) -> None:
     assert min(row["duration_ns"] for row in retries) >= round(shortest)
 
 
+@pytest.mark.slow  # by default tests/test_toy_layer.py has actors pass one gate
 @pytest.mark.ray
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.filterwarnings("default")

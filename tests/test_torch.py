@@ -336,7 +336,7 @@ def test_a_worker_whose_death_is_reported_late_is_named(tmp_path: Path) -> None:
     asyncio.run(killed_unnoticed())
 
 
-@pytest.mark.parametrize("size", ["4k", "400k", "none"])
+@pytest.mark.parametrize("size", [pytest.param("4k", marks=pytest.mark.slow), "400k", "none"])
 def test_too_little_shared_memory_is_one_line_with_the_remedy(home: Path, size: str) -> None:
     """In a mount namespace of its own, /dev/shm is tiny, or cannot be written."""
     options = "ro" if size == "none" else f"size={size}"

@@ -93,7 +93,8 @@ def test_workers_of_another_library_cannot_share_a_gate(gated: Path) -> None:
 @pytest.mark.ray
 @pytest.mark.usefixtures("local_ray")
 def test_readers_on_ray_pass_one_gate(gated: Path) -> None:
-    run = rayio.run("gated.yaml", engine="ray", out="run")
+    few = ["loader.num_workers=1", "loader.queue=in_rank", "train.sync=none"]
+    run = rayio.run("gated.yaml", few, engine="ray", out="run")
     assert "layer-toll" in [actor["name"] for actor in run.directory.info["actors"]]
     held_up(run)
 

@@ -137,6 +137,6 @@ def test_batches_from_memory_take_no_time_and_are_not_missed(tmp_path: Path) -> 
 @pytest.mark.filterwarnings("default")  # Ray's own
 def test_actors_keep_a_dataset_as_the_model_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    wanted = walking("in_memory", cluster__ranks_per_node=1)
+    wanted = walking("in_memory", cluster__ranks_per_node=1, loader__queue="in_rank")
     rows: Any = rayio.run(wanted, engine="ray", out="run").spans().to_dict("records")
     assert requests(rows) == requests(simulated(wanted).all_rows)

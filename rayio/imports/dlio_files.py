@@ -18,6 +18,8 @@ from rayio.schema.fields import show
 from rayio.units import parse_moment
 
 SUMMARY, STATS = "summary.json", "per_epoch_stats.json"
+#: Names of checkpoints in them, of all versions.
+SAVED = r"(save_)?ckpt\d+"
 
 #: Folders of the configuration, relative to the results.
 CONFIGURED = ("", "configs", ".hydra_config", ".hydra")
@@ -34,6 +36,12 @@ def check_folder(folder: Path) -> None:
     """
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; give the folder with {SUMMARY}")
+
+
+def stats_file(folder: Path) -> str:
+    """Return the name of the file with rank 0's blocks: DLIO writes one for each rank since 2025."""
+    of_rank_0 = f"0_{STATS}"
+    return of_rank_0 if not (folder / STATS).exists() and (folder / of_rank_0).exists() else STATS
 
 
 def rank_files(folder: Path) -> set[int]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from rayio.errors import DataError
 from rayio.imports.dlio_files import (
+    SAVED,
     STATS,
     SUMMARY,
     check_folder,
@@ -30,8 +31,10 @@ from rayio.imports.dlio_files import (
     moment,
     number,
     rank_files,
+    stats_file,
     whole,
 )
+from rayio.imports.dlio_metrics import check_metric, check_rate
 from rayio.schema.fields import show
 
 Floats = NDArray[np.float64]
@@ -41,6 +44,9 @@ LISTS = ("load", "proc", "compute")
 
 #: Allowed difference between a rank's and rank 0's length of a block: seconds, or share of the block.
 APART_SECONDS, APART_SHARE = 1.0, 0.02
+
+#: By how much a step may be shorter than its load and its compute, which is configured, as a share.
+SHORT_SHARE = 0.05
 
 #: Allowed difference between the ranks' mean AU and the published one, in percentage points.
 APART_POINTS = 0.05
@@ -111,7 +117,7 @@ def read(folder: Path) -> Results:
     """
     check_folder(folder)
     summary = load(folder, SUMMARY)
-    stats = load(folder, STATS)
+    stats = load(folder, stats_file(folder))
     config = configured(folder)
     world_size = whole(summary, "num_accelerators")
     epochs = whole(summary, "epochs") if "epochs" in summary else len(stats)
@@ -126,7 +132,7 @@ def read(folder: Path) -> Results:
     for position, epoch in enumerate(wanted):
         blocks += _blocks(position, stats[epoch], [output[epoch] for output in outputs])
         for name, entry in sorted(stats[epoch].items()):
-            if name.startswith("ckpt"):
+            if re.fullmatch(SAVED, name):
                 checkpoints.append((position, *interval(epoch, name, entry)))
             elif isinstance(entry, dict) and not name.startswith("block"):
                 notes.add(f"{name} of the results is not imported")
@@ -190,6 +196,12 @@ def _steps(entry: Mapping[str, Any], block: str, where: str) -> tuple[list[Float
     if (short := np.flatnonzero(proc < load - 1e-3)).size:
         step = int(short[0])
         raise DataError(f"{where}: step {step}: proc {proc[step]:g} s is less than its load {load[step]:g} s")
+    if (short := np.flatnonzero(proc < (load + compute) * (1 - SHORT_SHARE) - 1e-3)).size:
+        step = int(short[0])
+        raise DataError(
+            f"{where}: step {step}: proc {proc[step]:g} s is less than its load {load[step]:g} s and compute "
+            f"{compute[step]:g} s"
+        )
     return columns, _optional(entry, "au", block), _optional(entry, "throughput", block)
 
 
@@ -253,6 +265,7 @@ def _one_run(results: Results) -> None:
             raise DataError(
                 f"{rank}_output.json (rank {rank}): has exactly the times of {other}_output.json: a copied file?"
             )
+    check_rate(results.published, _rate(results))
     apart = [_apart(block) for block in results.blocks]
     for block, seconds in zip(results.blocks, apart, strict=True):
         rank = int(np.argmax(np.abs(seconds)))
@@ -264,9 +277,11 @@ def _one_run(results: Results) -> None:
             )
     published = results.published.get("train_au_percentage")
     if not isinstance(published, list):
+        check_metric(results.published, results.epochs)
         return
     if len(published) != results.epochs or any(number(value) is None for value in published):
         raise DataError(f"{SUMMARY}: train_au_percentage is not {results.epochs} numbers, one for each epoch")
+    check_metric(results.published, results.epochs)
     for block, seconds in zip(results.blocks, apart, strict=True):
         if len(results.of(block.epoch)) > 1 or np.isnan(block.au).any():
             continue
@@ -277,6 +292,16 @@ def _one_run(results: Results) -> None:
                 f"{rank}_output.json (rank {rank}, which differs most): epoch {block.epoch + 1}: the "
                 f"ranks' mean au is {mean:.2f}, {SUMMARY} says {expected:.2f}: files of different runs?"
             )
+
+
+def _rate(results: Results) -> float:
+    """Return the sum of the ranks' throughput, in the mean over epochs; NaN if one is unknown."""
+    of_epochs = []
+    for epoch in range(results.epochs):
+        blocks = results.of(epoch)
+        weights = [block.steps for block in blocks]
+        of_epochs.append(np.average([block.throughput.sum() for block in blocks], weights=weights))
+    return float(np.mean(of_epochs))
 
 
 def _apart(block: Block) -> Floats:

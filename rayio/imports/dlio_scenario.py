@@ -13,8 +13,9 @@ import numpy as np
 from rayio.errors import ScenarioError
 from rayio.imports.dlio_files import number, section
 from rayio.imports.dlio_losses import has_barrier
+from rayio.imports.dlio_metrics import lenient
 from rayio.imports.dlio_results import Results
-from rayio.imports.dlio_summaries import Reduced, count, lenient
+from rayio.imports.dlio_summaries import Reduced, count
 from rayio.kinds import FORMATS
 from rayio.scenario import derive
 from rayio.scenario.load import build

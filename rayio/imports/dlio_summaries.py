@@ -14,16 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rayio.errors import DataError
-from rayio.imports.dlio_files import STATS, SUMMARY, Configured, configured, few, load, number, section
-from rayio.scenario.source import UNREADABLE, plain
+from rayio.imports.dlio_files import SAVED, STATS, SUMMARY, Configured, configured, few, load, section, stats_file
+from rayio.imports.dlio_metrics import APART_POINTS, check_metric, lenient, numbers
 from rayio.schema.fields import show
 from rayio.units import parse_moment
 
-#: Allowed difference between the published mean AU and the mean of the epochs, in percentage points.
-APART_POINTS = 0.05
 #: Allowed excess of an AU above 100, due to clocks, in percentage points.
 OVER_POINTS = 1.0
 #: Allowed shortfall of an AU below that of the configured steps' compute, in percentage points.
@@ -93,7 +89,7 @@ def read_reduced(folder: Path) -> Reduced:
         DataError: a file is damaged, incomplete, or contradicts another.
     """
     summary = load(folder, SUMMARY)
-    stats = load(folder, STATS) if (folder / STATS).exists() else None
+    stats = load(folder, name) if (folder / (name := stats_file(folder))).exists() else None
     config = configured(folder)
     world_size = count(summary.get("num_accelerators"))
     if world_size is None:
@@ -123,17 +119,8 @@ def read_reduced(folder: Path) -> Reduced:
         notes=(*notes, *_remarks(summary, metric, stats, config)),
     )
     _fits(reduced, config)
+    check_metric(metric, len(epochs))
     return reduced
-
-
-def lenient(value: object) -> float | None:
-    """Return a finite number, also from text; None for any other value."""
-    if isinstance(value, str) and len(value) < 40:
-        try:
-            value = float(value)
-        except ValueError:
-            return None
-    return number(value)
 
 
 def count(value: object) -> int | None:
@@ -142,23 +129,11 @@ def count(value: object) -> int | None:
     return int(finite) if finite is not None and finite == int(finite) and 1 <= finite < 1 << 31 else None
 
 
-def _numbers(metric: Mapping[str, Any], key: str) -> tuple[float | None, ...] | None:
-    values = metric.get(key)
-    if isinstance(values, str):
-        try:
-            values = plain(f"[{values.strip().strip('[]')}]") if "," in values else values.strip().strip("[]").split()
-        except (yaml.YAMLError, *UNREADABLE):
-            return None
-    if isinstance(values, (int, float)):
-        values = [values]
-    return tuple(lenient(value) for value in values) if isinstance(values, list) and values else None
-
-
 def _epochs(
     summary: Mapping[str, Any], metric: Mapping[str, Any], stats: Mapping[str, Any] | None, notes: list[str]
 ) -> tuple[Epoch, ...]:
     """Return the epochs of both files, which must be the same."""
-    au, rates = _numbers(metric, _AU), _numbers(metric, _RATE)
+    au, rates = numbers(metric, _AU), numbers(metric, _RATE)
     if au is None and lenient(metric.get(_AU_MEAN)) is None:
         others = [str(key) for key in metric if str(key).startswith(("save_", "load_", "checkpoint", "eval_"))]
         why = f"it has {few(others)}, of another kind of run" if others else "the run failed before its end"
@@ -168,13 +143,13 @@ def _epochs(
             raise DataError(f"{SUMMARY}: {_AU} is {value:g} in epoch {epoch}; expected percent, 0 to 100")
     if stats is not None and {*stats} != {str(place + 1) for place in range(len(stats))}:
         raise DataError(f"{STATS}: has epochs {few(sorted(stats))}; expected them counted from 1")
-    numbers = {
+    counted = {
         f"{SUMMARY} says epochs": count(summary.get("epochs")),
         f"{_AU} has": None if au is None else len(au),
         f"{_RATE} has": None if rates is None else len(rates),
         f"{STATS} has": None if stats is None else len(stats),
     }
-    known = {what: many for what, many in numbers.items() if many is not None}
+    known = {what: many for what, many in counted.items() if many is not None}
     if len({*known.values()}) > 1:
         raise DataError(f"{', '.join(f'{what} {many}' for what, many in known.items())}: files of different runs?")
     number_of_epochs = next(iter(known.values()), 1)
@@ -192,7 +167,7 @@ def _lengths(epoch: str, stats: object, notes: list[str]) -> tuple[float | None,
     if not isinstance(stats, Mapping):
         raise DataError(f"{STATS}: epoch {epoch}: holds {type(stats).__name__}, expected its blocks")
     totals: list[float | None] = []
-    for wanted in (r"block\d+", r"ckpt\d+"):
+    for wanted in (r"block\d+", SAVED):
         lengths = [_seconds(epoch, str(key), entry) for key, entry in stats.items() if re.fullmatch(wanted, str(key))]
         known = [length for length in lengths if length is not None]
         totals.append(sum(known) if known and len(known) == len(lengths) else None)
@@ -261,7 +236,7 @@ def _remarks(
     summary: Mapping[str, Any], metric: Mapping[str, Any], stats: Mapping[str, Any] | None, config: Configured
 ) -> list[str]:
     notes = []
-    if any(value is None for value in _numbers(metric, _AU) or ()):
+    if any(value is None for value in numbers(metric, _AU) or ()):
         notes.append(f"{_AU} is not a number in every epoch; the mean is as published, or that of the other epochs")
     if metric.get("train_au_meet_expectation") not in (None, "success"):
         notes.append(f"DLIO reports train_au_meet_expectation {show(metric['train_au_meet_expectation'])}")

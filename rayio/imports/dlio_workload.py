@@ -102,10 +102,13 @@ def _compression(reading: Reading, form: str) -> None:
     name, level_name = "dataset.compression", "dataset.compression_level"
     kind = reading.choice(name, "none", ("none", "gzip", "zip", "lzf", "bz2", "xz"))
     level = reading.whole(level_name, 4, 1)
-    if kind == "gzip" and form == "hdf5":
+    if kind in ("gzip", "lzf") and form == "hdf5":
         if "dataset.chunk" not in reading.out:
             reading.refuse(name, "only chunks are compressed; give enable_chunking and chunk_size")
-        reading.put("dataset.compression", "gzip", name)
+        reading.put("dataset.compression", kind, name)
+        if kind == "lzf":
+            reading.unused(level_name, "only gzip in hdf5 files has a level")
+            return
         reading.put("dataset.compression_level", level, level_name)
         if level > 9:
             reading.refuse(level_name, "must be a whole number from 1 to 9")

@@ -1,4 +1,4 @@
-"""CPU seconds of processes on this host, as the kernel counts them."""
+"""CPU time of processes, and the busy share of processors, of this host, as the kernel counts them."""
 
 from __future__ import annotations
 
@@ -24,3 +24,28 @@ def cpu_seconds_of(pid: int) -> float | None:
         return parse_stat(Path(f"/proc/{pid}/stat").read_text(errors="replace"), os.sysconf("SC_CLK_TCK"))
     except (OSError, ValueError):
         return None
+
+
+class Busy:
+    """A meter of this machine's busy processors, from its creation on."""
+
+    def __init__(self) -> None:
+        self._before = processor_times()
+
+    @property
+    def share(self) -> float | None:
+        """The busy share of all processors' time, 0 to 1; None if unknown."""
+        after = processor_times()
+        if not self._before or not after or (total := after[1] - self._before[1]) <= 0:
+            return None
+        return (after[0] - self._before[0]) / total
+
+
+def processor_times(path: Path = Path("/proc/stat")) -> tuple[int, int] | None:
+    """Return the busy ticks and all ticks of this machine's processors since boot; None if unknown."""
+    try:
+        ticks = [int(word) for word in path.read_text("ascii").partition("\n")[0].split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    idle = sum(ticks[3:5])  # idle, and waiting for devices
+    return (sum(ticks) - idle, sum(ticks)) if len(ticks) >= 5 else None

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
 
 from rayio.analyze import gate
 from rayio.analyze.arrays import concatenated
@@ -42,6 +40,7 @@ from rayio.records.calibrated import (
     LayerDelays,
     NoBusyRun,
     Note,
+    OthersWorked,
     SimulatedBack,
     StorageFitted,
     Usage,
@@ -52,11 +51,9 @@ from rayio.reporter import SILENT, Reporter
 from rayio.scenario.costs import MOST_FACTOR, CpuCosts, taken
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario, StorageParameters
-from rayio.scenario.write import to_yaml
 from rayio.schema.distribution import Distribution
 from rayio.storage.address import join
 from rayio.storage.stores.opening import upload_parts_at
-from rayio.storage.stores.refusals import write_text
 from rayio.trace.slices import Slices
 
 if TYPE_CHECKING:
@@ -69,6 +66,8 @@ UNFITTED = (0.75, 1.35)
 #: The least error of processor times of a busy run, and of a step's other time, as shares. The first is measured: with
 #: 0.06, of 29 real points where processors bind, 10 were in their interval (``benchmarks/predict.py``).
 CPU_ERROR, STEP_ERROR = 0.18, 0.05
+#: The share of processors above which other programs make contention of busy runs doubtful.
+MOST_FOREIGN = 0.1
 #: The first line of a file that a calibration wrote.
 MARK = re.compile(rb"\A# \S+, calibrated from ")
 #: The least time of a read without its parsing, and the pause between two runs (ns).
@@ -76,47 +75,13 @@ LEAST_NS, PAUSE_NS = 1000, 1_000_000_000
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """A scenario learned from a run, with notes."""
+class Learned:
+    """A scenario learned from a run, with notes; the sentences are in ``rayio/session/calibration.py``."""
 
     scenario: Scenario
     records: tuple[Note, ...]
     #: Reasons not to predict with it; without sentences.
     doubts: tuple[Doubt, ...] = ()
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Return a sentence for each note."""
-        text = import_module("rayio.report.text.calibration")
-        return tuple(text.worded(note) for note in self.records)
-
-    def to_yaml(self) -> str:
-        """Return the text of a scenario file, with the notes as comments at its top."""
-        return "".join(f"# {' '.join(note.split())}\n" for note in self.notes) + to_yaml(self.scenario)
-
-    def as_json(self, file: str | Path | None = None) -> dict[str, Any]:
-        """Return the output of ``rayio calibrate --json``; ``file`` is the written one."""
-        scenario = yaml.safe_load(to_yaml(self.scenario))
-        doubts = [doubt.as_json() for doubt in self.doubts]
-        path = None if file is None else str(file)
-        return {"file": path, "notes": [*self.notes], "doubts": doubts, "scenario": scenario}
-
-    def __str__(self) -> str:
-        return self.to_yaml()
-
-    def _repr_html_(self) -> str:
-        """Return the doubts, the notes and the file for a notebook."""
-        lines = [*(f"warning: {doubt.sentence}" for doubt in self.doubts), *self.notes]
-        shown: str = import_module("rayio.report.text.notebook").file_html(lines, self.to_yaml())
-        return shown
-
-    def write(self, path: Path) -> None:
-        """Write the file, whole or not at all; one that is there is replaced.
-
-        Raises:
-            StorageError: it cannot be written there.
-        """
-        write_text(path, self.to_yaml())
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +91,8 @@ class Evidence:
     full: tuple[str, ...] = ()
     machine: Processors = UNKNOWN
     missing: str = ""
+    #: The share of this machine's processors that other programs used before busy runs, 0 to 1.
+    foreign: float = 0.0
 
 
 NO_EVIDENCE = Evidence()
@@ -133,7 +100,7 @@ NO_EVIDENCE = Evidence()
 
 def calibrate(
     path: str | Path, *others: str | Path, evidence: Evidence = NO_EVIDENCE, reporter: Reporter = SILENT
-) -> Calibration:
+) -> Learned:
     """Learn from a run on the Ray or the local engine the costs of its engine and its stages.
 
     ``others`` are runs of the same kind with samples or batches of other sizes: they separate costs per byte, of
@@ -156,7 +123,7 @@ def calibrate(
         learned = learn(
             first.spans, first.scenario, first.info, name=first.name, more=runs[1:],
             full=[learnable(each, reporter) for each in evidence.full], machine=evidence.machine,
-            missing=evidence.missing, is_cached=first.is_cached,
+            missing=evidence.missing, foreign=evidence.foreign, is_cached=first.is_cached,
         )  # fmt: skip
         return replace(learned, doubts=(*learned.doubts, *speeds(runs)))
     finally:
@@ -173,12 +140,14 @@ def learn(
     full: Sequence[Learnable] = (),
     machine: Processors = UNKNOWN,
     missing: str = "",
+    foreign: float = 0.0,
     is_cached: bool = False,
-) -> Calibration:
+) -> Learned:
     """Learn from the spans of a run of ``scenario``; ``info`` is its run.json. ``more`` has other runs.
 
     ``full`` has runs of the same kind whose cores were full: they show CPU times as they are on busy processors.
-    ``machine`` has the probed processors of the runs' machine; ``missing`` says why there are no such runs.
+    ``machine`` has the probed processors of the runs' machine; ``missing`` says why there are no such runs. Other
+    programs used the share ``foreign`` of its processors before them.
 
     ``is_cached``: the run's bytes came from memory, and not from a device.
 
@@ -277,25 +246,30 @@ def learn(
         taught = taught.model_copy(update={"cluster": scenario.cluster.model_copy(update={"cores": cores})})
         requests = max(1.0, typical(read.requests[read.start >= warm]))
         taught = freed(taught, apparent(run, shown_costs, warm), requests, cores, plan, notes, is_busy=is_busy)
-        taught = _sure(taught, full, cores, notes, missing)
+        taught = _sure(taught, full, cores, notes, missing, foreign)
     if not plan.modelled:
         shown = [run, *(Shown(other.spans, plan_of(other.scenario, modelled=False)) for other in more)]
         costs = saving.learned(taught.charges, shown, storing["model"], notes, is_varied=cpu.is_work)
         taught = taught.model_copy(update={"costs": costs})
     back = [gate.other_steps(note.simulated, note.measured) for note in notes if isinstance(note, SimulatedBack)]
-    return Calibration(taught, tuple(notes), tuple(doubt for doubt in back if doubt is not None))
+    return Learned(taught, tuple(notes), tuple(doubt for doubt in back if doubt is not None))
 
 
 def _cpu_of(runs: Sequence[Learnable]) -> list[SeenCpu]:
     return [known for each in runs if (known := SeenCpu.of(each.info, each.name)) is not None]
 
 
-def _sure(scenario: Scenario, full: Sequence[Learnable], cores: int, notes: list[Note], missing: str) -> Scenario:
+def _sure(
+    scenario: Scenario, full: Sequence[Learnable], cores: int, notes: list[Note], missing: str, foreign: float
+) -> Scenario:
     """Return the scenario with the contention of full cores, and the bounds of its CPU times."""
     least, most = CPU_BETWEEN
     if full:
         scenario, apart = as_full(scenario, full, cores, notes)
         least, most = UNFITTED if apart is None else (1 - max(CPU_ERROR, apart), 1 + max(CPU_ERROR, apart))
+        if foreign > MOST_FOREIGN:
+            notes.append(OthersWorked(foreign))
+            least = min(least, 1 - foreign)
         least, most = max(1 / MOST_FACTOR, least), min(MOST_FACTOR, most)
     else:
         notes.append(NoBusyRun(missing))

@@ -97,6 +97,8 @@ def _moved(free: Free, shown: Apparent, seen: Apparent, names: Iterable[str]) ->
         off = BOLD * (getattr(seen.costs, name) - getattr(shown.costs, name))
         if abs(off) > max(NEAR_SECONDS, NEAR * getattr(seen.costs, name)):
             now = max(0.0, getattr(costs, name) + off)
+            if name == "receive":  # it is seen directly: without waits for a processor it is shorter
+                now = min(now, seen.costs.receive)
             if now != getattr(costs, name):
                 changed[name] = round(now, 9)
     off = BOLD * (seen.read - shown.read)

@@ -105,6 +105,13 @@ class NotFull(Note):
 
 
 @dataclass(frozen=True, slots=True)
+class OthersWorked(Note):
+    """Other programs used this share of the machine's processors, 0 to 1."""
+
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class FullBack(Note):
     """Busy runs whose cores were full, and how far their simulated steps are from the measured, as a share."""
 

@@ -101,10 +101,12 @@ class CpuCosts(Section):
         "that take turns on a core find its caches cold.",
     )
     at_least: Annotated[float, _factor(1 / MOST_FACTOR, 1.0)] = Field(
-        1.0, description="Smallest factor on all of these: one end of a prediction's interval."
+        1.0, description="Smallest factor on all of these and on decoding: one end of a prediction's interval."
     )
     at_most: Annotated[float, _factor(1.0, MOST_FACTOR)] = Field(
-        1.0, description="Largest factor on all of these: processors are slower where they are busy or shared."
+        1.0,
+        description="Largest factor on all of these and on decoding: processors are slower where they are busy or "
+        "shared.",
     )
 
     @model_validator(mode="wrap")
@@ -158,7 +160,7 @@ class Costs(Section):
     receive: Seconds = Field(
         0.0,
         description="Time that taking a batch, even a ready one, keeps its rank: PyTorch's main process unpickles it "
-        "and maps its memory.",
+        "and maps its memory. At most costs.cpu.rank of it keeps a core.",
     )
     transfer_latency: Seconds = Field(0.0, description="Latency of each batch from a worker to its rank.")
     transfer_bandwidth: _BytesPerSecond = Field(

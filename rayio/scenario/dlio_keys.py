@@ -90,7 +90,7 @@ KEYS = {
     "dataset.num_subfolders_train": Key("dataset.files_per_folder", "the files of each folder"),
     "dataset.num_subfolders_eval": _idle("files of the evaluation are in folders as large as those of training"),
     "dataset.file_prefix": _idle("rayio names its files"),
-    "dataset.compression": Key("dataset.compression", "gzip of hdf5 (its chunks), tfrecord and parquet"),
+    "dataset.compression": Key("dataset.compression", "gzip or lzf of hdf5 (its chunks), gzip of tfrecord and parquet"),
     "dataset.compression_level": Key("dataset.compression_level", "of gzip in hdf5 files"),
     "dataset.enable_chunking": Key("dataset.chunk"),
     "dataset.chunk_size": Key("dataset.chunk", "of hdf5, with enable_chunking"),

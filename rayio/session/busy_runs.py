@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from rayio import storage
 from rayio.errors import RayioError
-from rayio.machine import probe
+from rayio.machine import probe, timers
+from rayio.machine.cpu_time import Busy
 from rayio.model.engine import engine_named
-from rayio.predict.calibrate import Calibration, Evidence, calibrate
+from rayio.predict.calibrate import Evidence, Learned, calibrate
 from rayio.predict.learnable import Learnable, learnable
 from rayio.predict.processors import CONTENTION, SLICE, Processors, SeenCpu, cores_of_run
-from rayio.report.text.doubts import worded
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
 from rayio.scenario.decode import Work
 from rayio.scenario.model import NO_TIME, Scenario
 from rayio.scenario.train import Train
+from rayio.session.calibration import Calibration
 from rayio.session.resume import run
 from rayio.storage.address import join
 
 #: Seconds that a busy run trains for, and the fewest and most steps of its ranks.
 SECONDS, FEWEST_STEPS, MOST_STEPS = 3.0, 60, 5_000
+#: Seconds in which other programs are observed.
+IDLE_SECONDS = 0.5
 #: Workers for each core: some wait for storage or messages while others work.
 WORKERS_PER_CORE = 2
 #: CPU seconds of a batch where a run does not tell.
@@ -48,19 +50,17 @@ def calibrated(
     Raises:
         RayioError: a run cannot be calibrated.
     """
-    learned = _calibrated(path, *others, busy=busy, address=address, reporter=reporter)
-    return replace(learned, doubts=worded(learned.doubts))
+    return Calibration.of(_learned(path, *others, busy=busy, address=address, reporter=reporter))
 
 
-def _calibrated(
-    path: str | Path, *others: str | Path, busy: bool, address: str | None, reporter: Reporter
-) -> Calibration:
+def _learned(path: str | Path, *others: str | Path, busy: bool, address: str | None, reporter: Reporter) -> Learned:
     if not busy:
         return calibrate(path, *others, reporter=reporter)
     runs = [learnable(each, reporter) for each in (path, *others)]
     if (reason := _refusal(runs)) is not None:
         return calibrate(path, *others, evidence=Evidence(missing=reason), reporter=reporter)
     reporter.live("calibrate: probing this machine's processors", 0.0)
+    foreign = _used_by_others()
     machine = Processors(probe.time_slice() or SLICE, probe.contention() or CONTENTION)
     with TemporaryDirectory(prefix="rayio-busy-") as folder:
         full: list[str] = []
@@ -73,7 +73,14 @@ def _calibrated(
                     _run(each, full[-1], address)
         except RayioError as error:
             full, missing = [], f"the busy run failed: {error}"
-        return calibrate(path, *others, evidence=Evidence(tuple(full), machine, missing), reporter=reporter)
+        return calibrate(path, *others, evidence=Evidence(tuple(full), machine, missing, foreign), reporter=reporter)
+
+
+def _used_by_others() -> float:
+    """Return the share of this machine's processors in use while this process sleeps, 0 to 1."""
+    busy = Busy()
+    timers.sleep(IDLE_SECONDS)
+    return busy.share or 0.0
 
 
 def _refusal(runs: Sequence[Learnable]) -> str | None:

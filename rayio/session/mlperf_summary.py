@@ -167,8 +167,11 @@ def _times(run: Run, result: RunResult) -> dict[str, Any]:
     started, seconds = run.directory.info.get("started"), result.wall_seconds
     if not isinstance(started, str) or seconds is None or result.engine == "virtual":
         return {"hostname": f"no host: {result.engine}, {format_seconds(seconds or 0.0)}"}
-    start = datetime.fromisoformat(started).astimezone(UTC).replace(tzinfo=None)
-    end = start + timedelta(seconds=seconds)
+    try:
+        start = datetime.fromisoformat(started).astimezone(UTC).replace(tzinfo=None)
+        end = start + timedelta(seconds=seconds)
+    except (ValueError, OverflowError):  # an imported summary has any text there
+        return {"hostname": str(run.directory.info.get("host", "unknown"))}
     return {
         "start": start.isoformat(timespec="microseconds"),
         "end": end.isoformat(timespec="microseconds"),

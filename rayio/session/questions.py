@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rayio.predict.calibrate import Calibration
 from rayio.records.explained import Explained
 from rayio.report import explain as explaining
 from rayio.reporter import SILENT, Reporter
 from rayio.session.busy_runs import calibrated
+from rayio.session.calibration import Calibration
 from rayio.session.result import Run
 
 

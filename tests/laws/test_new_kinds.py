@@ -91,8 +91,8 @@ ADDED = (
 
 def with_added_kinds(copy: Path) -> None:
     """Make a copy of the package and of its tests: with a file for each kind that is added, and a line."""
-    shutil.copytree(ROOT / "rayio", copy / "rayio", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "tests", copy / "tests", ignore=shutil.ignore_patterns("__pycache__", "hostile", "runs"))
+    shutil.copytree(ROOT / "rayio", copy / "rayio")  # with what is compiled: times of files are copied, too
+    shutil.copytree(ROOT / "tests", copy / "tests", ignore=shutil.ignore_patterns("hostile", "runs"))
     shutil.copy(ROOT / "pyproject.toml", copy)
     registry = copy / "rayio" / "kinds.py"
     for added in ADDED:

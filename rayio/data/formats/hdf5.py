@@ -35,6 +35,7 @@ from rayio.data.layout import Batch, Layout, Paths
 from rayio.errors import RayioError
 from rayio.scenario.change import Change, with_keys
 from rayio.scenario.kind import Kind
+from rayio.schema.distribution import Constant
 from rayio.schema.fields import show
 from rayio.storage.base import Opener, Requests
 from rayio.storage.stores.counted import WINDOW_BYTES
@@ -177,7 +178,7 @@ class Hdf5(Kind):
         ids = np.empty(len(batch.samples), np.int64)
         if not ids.size:
             return ids
-        from h5py import h5s
+        import h5py
 
         offsets = [0, *np.cumsum(batch.nbytes).tolist()]
         if ragged.is_ragged(layout):
@@ -202,7 +203,7 @@ class Hdf5(Kind):
                     stream.allowed = allowed
                     wanted = _rows(x, int(batch.index[start]), stop - start, shape[1])
                     part = out[offsets[start] : offsets[stop]].reshape(-1, shape[1])
-                    x.read(h5s.create_simple(part.shape), wanted, part)
+                    x.read(h5py.h5s.create_simple(part.shape), wanted, part)
                     if stream.missing:
                         raise place_of(layout, batch, start).error(stream.missing)
                     for row in range(start, stop):
@@ -242,7 +243,7 @@ class Hdf5(Kind):
 
     def check_labels(self, opener: Opener, layout: Layout, number: int) -> None:
         """Read ``y`` of a file and compare each label with its sample's id; see :class:`Format`."""
-        from h5py import h5s
+        import h5py
 
         whole = layout.whole_file(number)
         place, shape = place_of(layout, whole, 0), (layout.samples_per_file,)
@@ -253,7 +254,7 @@ class Hdf5(Kind):
         ):
             y = _described(h5, b"y", np.dtype("<i8"), place, shape, stream)
             labels = np.empty(shape, "<i8")
-            y.read(h5s.ALL, h5s.ALL, labels)
+            y.read(h5py.h5s.ALL, h5py.h5s.ALL, labels)
             if stream.missing:
                 raise place.error(stream.missing)
             wrong_label(labels, place, y.get_offset())
@@ -284,17 +285,33 @@ def _one_line(place: Place, shape: tuple[int, ...], stream: Stream) -> Iterator[
 
 def _find(h5: Any, layout: Layout, place: Place, shape: tuple[int, int], stream: Stream) -> Any:
     """Return ``x``, opened and checked for shape, plain storage and place in this file."""
-    from h5py import h5p
+    import h5py
 
-    access = h5p.create(h5p.DATASET_ACCESS)
+    if _is_described(stream, layout, shape):
+        x = h5py.h5d.open(h5, b"x")
+        stream.allowed, stream.is_described = METADATA_READS + 3, True
+        return x
+    access = None
     packed: tuple[int, ...] = ()
     filters: list[int] = []
     if chunk_of(layout) is not None:
+        access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
         rows, columns = (int(edge[0]) for edge in chunk_shape(layout, np.array([shape[1]])))
         access.set_chunk_cache(1, rows * columns, 1.0)
         if (filtered := Filtered.of(layout)) is not None:
             packed, filters = (rows, columns), filtered.pipeline(0, 0).filters
     return _described(h5, b"x", np.dtype(np.uint8), place, shape, stream, access, packed, filters)
+
+
+def _is_described(stream: Stream, layout: Layout, shape: tuple[int, int]) -> bool:
+    """Return True if a file begins as rayio writes those of one size: then its description needs no other check.
+
+    Making a description takes HDF5 longer than reading one, so this is not for files that differ in size.
+    """
+    is_plain = chunk_of(layout) is None and len(datasets_of(layout)) == 1 and not ragged.is_ragged(layout)
+    if not is_plain or not isinstance(layout.sample_bytes, Constant):
+        return False
+    return stream.begins_with(description(shape, None)[0])
 
 
 def _described(
@@ -312,12 +329,12 @@ def _described(
 
     ``packed`` is the shape of chunks that have the ``filters``; empty without compression.
     """
-    from h5py import h5d, h5l
+    import h5py
 
     label = name.decode()
-    if h5.links.get_info(name).type != h5l.TYPE_HARD:
+    if h5.links.get_info(name).type != h5py.h5l.TYPE_HARD:
         raise place.error(f"expected {label} in this file, found a link to another place")
-    x = h5d.open(h5, name, access)
+    x = h5py.h5d.open(h5, name, access)
     if x.shape != shape or x.dtype != dtype:
         raise place.error(f"expected {label} of shape {shape} and {dtype}, found {x.shape} and {x.dtype}")
     plan = x.get_create_plist()
@@ -327,9 +344,9 @@ def _described(
         present = "compressed or filtered" if stored else "stored plainly"
         raise place.error(f"expected {label} {wanted}, found it {present}")
     kind = plan.get_layout()
-    if kind not in (h5d.CONTIGUOUS, h5d.CHUNKED) or plan.get_external_count():
+    if kind not in (h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED) or plan.get_external_count():
         raise place.error(f"expected {label} stored in this file, contiguous or in chunks, found it elsewhere")
-    edges = plan.get_chunk() if kind == h5d.CHUNKED else shape
+    edges = plan.get_chunk() if kind == h5py.h5d.CHUNKED else shape
     if packed and edges != packed:
         raise place.error(f"expected chunks of {packed}, found some of {edges}")
     if not packed and math.prod(edges) > stream.seek(0, io.SEEK_END):
@@ -351,11 +368,11 @@ def _check_rows(dataset: Any, first: Place, rows: int, stream: Stream) -> None:
 
 def _read_part(dataset: Any, start: int, out: NDArray[Any], stream: Stream, first: Place) -> None:
     """Read consecutive values of a dataset into ``out``, which is as long."""
-    from h5py import h5s
+    import h5py
 
     space = dataset.get_space()
     space.select_hyperslab((start,), out.shape)
-    dataset.read(h5s.create_simple(out.shape), space, out)
+    dataset.read(h5py.h5s.create_simple(out.shape), space, out)
     if stream.missing:
         raise first.error(stream.missing)
 

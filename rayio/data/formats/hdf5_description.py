@@ -59,12 +59,12 @@ def library(stream: Any) -> Iterator[Any]:
     While that handle is open, HDF5 holds a reference to the stream that no garbage collector sees. A stream in an
     exception's traceback would then live until HDF5 closes all handles at process exit, after Python: a crash.
     """
-    from h5py import h5f, h5fd, h5p
+    import h5py
 
-    access = h5p.create(h5p.FILE_ACCESS)
+    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     try:
-        access.set_fileobj_driver(h5fd.fileobj_driver, stream)
-        access.set_fclose_degree(h5f.CLOSE_STRONG)
+        access.set_fileobj_driver(h5py.h5fd.fileobj_driver, stream)
+        access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
         access.set_sieve_buf_size(0)
         yield access
     finally:

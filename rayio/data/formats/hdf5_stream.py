@@ -63,6 +63,10 @@ class Stream:
         self._position += len(view)
         return len(view)
 
+    def begins_with(self, content: bytes) -> bool:
+        """Return True if the last window of metadata is the file's beginning, and begins with these bytes."""
+        return self._window_at == 0 and self._window.startswith(content)
+
     def _fill(self, view: memoryview) -> int:
         if self.is_described or len(view) >= WINDOW_BYTES:
             return read_into(self.file, self._position, view)
@@ -85,11 +89,11 @@ class Stream:
 @contextmanager
 def opened_by_hdf5(stream: Stream) -> Iterator[Any]:
     """Open a stream with HDF5 and close it on every exit; the stream's error has priority over HDF5's."""
-    from h5py import h5f
+    import h5py
 
     try:
         with library(stream) as access:
-            h5 = h5f.open(b"rayio", h5f.ACC_RDONLY, access)
+            h5 = h5py.h5f.open(b"rayio", h5py.h5f.ACC_RDONLY, access)
             try:
                 yield h5
             finally:

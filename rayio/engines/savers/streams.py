@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import threading
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from time import perf_counter_ns as _now
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.data.formats.reads import scratch
 from rayio.errors import DataError, ScenarioError
 from rayio.model.verified import REMEDY
 from rayio.storage.real import Filled, random_bytes
@@ -45,10 +47,15 @@ class _Timed(io.RawIOBase):
 
 
 class Written(_Timed):
-    """A file that is appended to."""
+    """A file that is appended to in requests of one size, the last one smaller.
+
+    Of what is longer than a request only the ends are copied, into memory that the thread uses again: new memory costs
+    as much as writing it.
+    """
 
     def __init__(self, file: Any, request_bytes: int) -> None:
         super().__init__(file, request_bytes)
+        self._waiting, self._held = scratch(request_bytes), 0
         self._position = 0
 
     def writable(self) -> bool:
@@ -60,13 +67,39 @@ class Written(_Timed):
         return self._position
 
     def write(self, buffer: Any) -> int:
-        """Write at most one request; return its bytes. After an error nothing is written any more."""
-        part = memoryview(buffer)[: self._most]
-        if self.error is not None:
-            return len(part)
-        length: int = self._call(lambda: self._file.write(part)) or 0
-        self._position += length
+        """Take some bytes and write all whole requests; return their number."""
+        view = memoryview(buffer).cast("B")
+        self._position += (length := len(view))
+        if self._held or length < self._most:
+            view = view[self._hold(view) :]
+        while len(view) >= self._most:
+            self._send(view[: self._most])
+            view = view[self._most :]
+        if len(view):
+            self._hold(view)
         return length
+
+    def _hold(self, view: memoryview) -> int:
+        """Keep bytes for the next request, as many as it has room for; return their number."""
+        begin, self._held = self._held, min(self._most, self._held + len(view))
+        self._waiting[begin : self._held] = view[: self._held - begin]
+        added = self._held - begin
+        if self._held == self._most:
+            self.finish()
+        return added
+
+    def finish(self) -> None:
+        """Write what is left."""
+        held, self._held = self._held, 0
+        if held:
+            self._send(self._waiting[:held])
+
+    def _send(self, part: memoryview) -> None:
+        """Write a request. After an error nothing is written any more."""
+        while len(part) and self.error is None:
+            if not (length := self._call(partial(self._file.write, part))):
+                raise OSError(errno.EIO, "the file takes no bytes")
+            part = part[length:]
 
 
 class Read(_Timed):
@@ -98,16 +131,15 @@ class Read(_Timed):
 
 def saved(file: BinaryIO, request_bytes: int, save: Callable[[BinaryIO], None]) -> Filled:
     """Write a file with ``save``, in requests of ``request_bytes``."""
-    raw, began = Written(file, request_bytes), _now()
-    stream = io.BufferedWriter(raw, request_bytes)
+    stream, began = Written(file, request_bytes), _now()
     try:
-        save(stream)
-        stream.flush()
+        save(cast(BinaryIO, stream))
+        stream.finish()
     except BaseException as error:  # torch.distributed.checkpoint's own is no Exception
-        raise (raw.error or error) from None
-    finally:
-        stream.detach()
-    return Filled(raw.tell(), _now() - began - raw.spent)
+        raise (stream.error or error) from None
+    if stream.error is not None:
+        raise stream.error
+    return Filled(stream.tell(), _now() - began - stream.spent)
 
 
 def loaded(path: str, file: BinaryIO, request_bytes: int, what: str, load: Callable[[BinaryIO], T]) -> tuple[T, int]:

@@ -93,6 +93,14 @@ def _(note: records.NoBusyRun) -> str:
 
 
 @worded.register
+def _(note: records.OthersWorked) -> str:
+    return (
+        f"costs.cpu.contention: other programs used {100 * note.share:.0f} % of this machine's processors before the "
+        "busy runs, and count as contention; calibrate while nothing else runs"
+    )
+
+
+@worded.register
 def _(note: records.FullBack) -> str:
     return (
         f"costs.cpu.contention: simulated back, steps of {note.runs} busy runs are within {100 * note.apart:.1f} % of "

@@ -1,8 +1,8 @@
 """``storage.faults``: storage that stalls, answers with errors and has slow files, real or modelled.
 
-Faults are drawn at a batch's address (rank, epoch, step) for each of its samples, so they are the same on every engine,
-whichever worker reads it. Times of a run count from the first call to storage. Faults are added to the time of storage,
-inside the span ``read`` or ``write``, and are charged to the cause ``fault``.
+Faults are drawn at a batch's address (rank, epoch, step) for each of its samples, and at the path of a file that is
+written, so they are the same on every engine. Times of a run count from the first call to storage. Faults are added to
+the time of storage, inside the span ``read`` or ``write``, and are charged to the cause ``fault``.
 """
 
 from __future__ import annotations
@@ -10,31 +10,20 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field
 
 from rayio import seeds
 from rayio.errors import StorageError
 from rayio.kinds import LOADERS
-from rayio.schema.fields import (
-    JsonSchema,
-    Reads,
-    RefusedError,
-    Seconds,
-    Section,
-    choice,
-    each,
-    none_is_null,
-    quantity,
-    refusal,
-)
+from rayio.schema.fields import Section
 from rayio.storage.base import Delay, Opener, Requests, Served, Storage
+from rayio.storage.layers.fault_keys import Failure, FaultKeys, FaultOptions
 from rayio.storage.layers.layer import Kernel, Layer, Mount
 from rayio.storage.stores.retrying import Budget, given_up, in_tries
-from rayio.units import SECONDS, format_seconds
+from rayio.units import format_seconds
 
 if TYPE_CHECKING:
     from rayio.scenario.model import Scenario
@@ -43,113 +32,7 @@ T = TypeVar("T")
 
 #: The samples of a step are drawn at separate indices: 2**24 for each step.
 SAMPLES_PER_STEP_BITS = 24
-#: Errors that storage may return instead of a sample.
-ERRORS = ("EIO", "ESTALE", "ETIMEDOUT", "500", "503")
-
-
-def _share(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
-        raise RefusedError("must be a number above 0, and at most 1 (0.01 is one in a hundred)")
-    return float(value)
-
-
-def _factor(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 < value <= 1e6:
-        raise RefusedError("must be a number above 1, at most 1000000")
-    return float(value)
-
-
-_SHARE = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
-_Rate = Annotated[float | None, Reads(lambda value: None if value is None else _share(value), _SHARE)]
-_At = Annotated[float | None, quantity(SECONDS, or_none=True)]
-_Lasts = Annotated[float, quantity(SECONDS, positive=True, maximum=86400.0)]
-
-
-class Stall(Section):
-    """Reads that take longer: those of a share of samples, or all that begin at a time."""
-
-    rate: _Rate = Field(None, description="Share of samples whose read stalls; give this or at.")
-    at: _At = Field(None, description="Time after the first read at which all of storage stalls, for reads and writes.")
-    seconds: _Lasts = Field(description="How long a stall lasts.")
-
-
-class Failure(Section):
-    """Requests that storage answers with an error: reads of a share of samples, or all that begin at a time."""
-
-    kind: Annotated[str, choice(*ERRORS)] = Field("EIO", description="The error.")
-    rate: _Rate = Field(None, description="Share of samples whose read fails, in each attempt; give this or at.")
-    at: _At = Field(None, description="Time after the first read from which on all reads and writes fail.")
-    seconds: _Lasts = Field(1.0, description="How long they do, from at on.")
-    after: Seconds = Field(0.0, description="Time until the error is answered, as of a timeout.")
-
-
-class SlowFiles(Section):
-    """Files that are read more slowly than the others, throughout the run."""
-
-    share: Annotated[float, Reads(_share, _SHARE)] = Field(description="Share of files that are slow.")
-    factor: Annotated[float, Reads(_factor, {"type": "number", "exclusiveMinimum": 1, "maximum": 1e6})] = Field(
-        description="How many times as long their samples take to read."
-    )
-
-
-def _many(kind: type[Section]) -> Reads:
-    def read(value: Any) -> tuple[Section, ...]:
-        if value is None or value == "none":
-            return ()
-        if not isinstance(value, (list, tuple)) or not all(isinstance(fault, (Mapping, kind)) for fault in value):
-            raise RefusedError(f"must be a list of mappings with {', '.join(kind.model_fields)}")
-        return each(value, fault)
-
-    def fault(value: Any) -> Section:
-        fault = kind.model_validate(value)
-        assert isinstance(fault, (Stall, Failure))
-        if isinstance(fault, Failure) and fault.at is None and fault.seconds != 1.0:
-            raise RefusedError("seconds is the length of errors at a time; give at, or leave it out")
-        if (fault.rate is None) == (fault.at is None):
-            raise RefusedError("needs rate (a share of samples) or at (a time of the run), and not both")
-        return fault
-
-    def schema() -> JsonSchema:
-        return {"anyOf": [{"type": "array", "items": kind.model_json_schema()}, {"const": "none"}, {"type": "null"}]}
-
-    return Reads(read, schema)
-
-
-class FaultKeys(Section):
-    """Faults that storage is given on purpose."""
-
-    stalls: Annotated[tuple[Stall, ...], _many(Stall)] = Field((), description="Reads that take longer.")
-    errors: Annotated[tuple[Failure, ...], _many(Failure)] = Field((), description="Reads that fail.")
-    slow_files: Annotated[SlowFiles | None, BeforeValidator(none_is_null)] = Field(
-        None, description="Files that are read more slowly."
-    )
-    on_error: Annotated[Literal["fail", "skip", "retry"], choice("fail", "skip", "retry")] = Field(
-        "retry",
-        description="Reaction of workers to an error: the run fails; the sample is left out of its batch, and counted; "
-        "or it is read again after a pause, at most storage.max_attempts times in all. Writes are never left out.",
-    )
-
-
-def _or_none(value: Any) -> Any:
-    if (
-        isinstance(value, Mapping)
-        and value.get("on_error", "retry") in ("fail", "skip", "retry")
-        and {*value} <= {"on_error"}
-    ):
-        raise refusal(RefusedError("has no fault; give stalls, errors or slow_files, or write none"))
-    if isinstance(value, Mapping):  # made here: as one of two alternatives, each error would be two
-        return FaultKeys.model_validate(value)
-    if value is None or value == "none" or isinstance(value, FaultKeys):
-        return "none" if value is None else value
-    raise refusal(RefusedError("must be none, or a mapping with stalls, errors, slow_files and on_error"))
-
-
-class FaultOptions(Section):
-    """The keys of faults in ``storage``."""
-
-    faults: Annotated[FaultKeys | Literal["none"], BeforeValidator(_or_none)] = Field(
-        "none", description="Faults that storage is given on purpose, real or modelled."
-    )
+_ONE = np.zeros(1, np.int64)
 
 
 class Beginning:
@@ -202,7 +85,7 @@ class Faults(Layer):
         return Beginning()
 
     def wrap(self, storage: Storage, mount: Mount) -> Storage:
-        """Add the faults to what is read, and those at a time to what is written."""
+        """Add the faults to what is read and written."""
         return FaultyStorage(storage, self, mount)
 
     def contradictions(self, scenario: Scenario) -> Iterator[str]:
@@ -237,6 +120,13 @@ class Faults(Layer):
         index = (step << SAMPLES_PER_STEP_BITS) + np.arange(number, dtype=np.int64)
         drawn = seeds.uniform(seeds.key(self.seed, f"faults/{kind}/{attempt}", rank, epoch), index)
         return np.flatnonzero(drawn < rate)
+
+    def hits_file(self, kind: str, rate: float | None, path: str, attempt: int = 1) -> bool:
+        """Return whether the writing of a file has a fault; manifests, which real storage gets otherwise, have none."""
+        if rate is None or path.endswith(".json"):
+            return False
+        drawn = seeds.uniform(seeds.key(self.seed, f"faults/{kind}/{attempt}", zlib.crc32(path.encode())), _ONE)
+        return bool(drawn[0] < rate)
 
     def slow_share(self, requests: Requests) -> float:
         """Return the share of a batch's bytes in slow files."""
@@ -290,12 +180,17 @@ class FaultyStorage:
         return served._replace(delays=(*served.delays, *delays), skipped=served.skipped + skipped)
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
-        """Write, after the current stall and errors.
+        """Write, after the stalls and errors of this time and file.
 
         Raises:
             StorageError: an attempt failed, and ``on_error`` is fail, or no attempt is left.
         """
-        delays = [*await self._stalled(), *await self._refused(path)]
+        stalls = [
+            stall.seconds
+            for place, stall in enumerate(self.faults.keys.stalls)
+            if self.faults.hits_file(f"stall-{place}", stall.rate, path)
+        ]
+        delays = [*await self._stalled(), *await self._held("stall", sum(stalls)), *await self._refused(path)]
         served = await self.storage.write(path, num_bytes, request_bytes, fsync=fsync)
         return served._replace(delays=(*served.delays, *delays))
 
@@ -311,9 +206,9 @@ class FaultyStorage:
         return delays
 
     async def _refused(self, path: str) -> list[Delay]:
-        """Repeat a write until no error at a time answers it."""
+        """Repeat a write until no error answers it."""
         begun, delays, attempt = self.clock.now(), list[Delay](), 1
-        while (failure := await self._current()) is not None:
+        while (failure := await self._current() or self._of_file(path, attempt)) is not None:
             pause = self.budget.pause(attempt, f"{self.path}/{path}")
             if self.faults.keys.on_error == "fail" or pause is None:
                 await self._held(failure.kind, failure.after)
@@ -327,6 +222,12 @@ class FaultyStorage:
         timed = [(error, error.at) for error in self.faults.keys.errors if error.at is not None]
         passed = (self.clock.now() - await self._in_run()) / 1e9 if timed else 0.0
         return next((error for error, at in timed if at <= passed < at + error.seconds), None)
+
+    def _of_file(self, path: str, attempt: int) -> Failure | None:
+        """Return the error at a rate that answers an attempt to write a file; None without one."""
+        errors = enumerate(self.faults.keys.errors)
+        hits = (error for place, error in errors if self.faults.hits_file(f"error-{place}", error.rate, path, attempt))
+        return next(hits, None)
 
     async def _errors(self, requests: Requests, took: float) -> tuple[list[Delay], int]:
         """Retry or skip the samples that fail; return the delays, and the number of skipped samples.

@@ -19,14 +19,14 @@ from rayio.analyze.gate import not_reproduced
 from rayio.analyze.worth import is_worth_proposing
 from rayio.errors import RayioError
 from rayio.model.planning import storage_of
-from rayio.predict.calibrate import Calibration
 from rayio.predict.changes import offered
 from rayio.records.calibrated import NoBusyRun, NotFull
 from rayio.records.doubts import Doubt
 from rayio.records.sizing import Bottleneck, CapacityChange, Combination
 from rayio.report.explain import explain
-from rayio.report.text.conclusion import bottleneck_in_words, short_storage
+from rayio.report.text.conclusion import bottleneck_in_words
 from rayio.report.text.sizing import UNKNOWN
+from rayio.report.text.supplying import short_storage
 from rayio.reporter import Reporter
 from rayio.scenario import checks, derive
 from rayio.scenario.change import Change, with_keys
@@ -36,6 +36,7 @@ from rayio.scenario.model import Costs, Scenario, StorageParameters
 from rayio.scenario.workers import MAX_WORKERS
 from rayio.schema.every import Every
 from rayio.session.busy_runs import calibrated
+from rayio.session.calibration import Calibration
 from rayio.session.conclude import in_memory
 from rayio.session.execute import simulate
 from rayio.study.sizing.questions import Question

@@ -17,6 +17,7 @@ from rayio.analyze.shape import RunShape
 from rayio.analyze.window import Interval
 from rayio.errors import RayioError
 from rayio.imports.dlio_formulas import dlio
+from rayio.machine.cpu_time import Busy
 from rayio.model.engine import engine_named
 from rayio.model.ledger import Tally
 from rayio.records.run_result import RunResult
@@ -282,28 +283,3 @@ class Indented(Reporter):
     def generated(self, path: str, written: tuple[int, int], reused: tuple[int, int]) -> None:
         """Show the finished dataset."""
         self._to.generated(path, written, reused)
-
-
-class Busy:
-    """A meter of this machine's busy processors, from its creation on."""
-
-    def __init__(self) -> None:
-        self._before = processor_times()
-
-    @property
-    def share(self) -> float | None:
-        """The busy share of all processors' time, 0 to 1; None if unknown."""
-        after = processor_times()
-        if not self._before or not after or (total := after[1] - self._before[1]) <= 0:
-            return None
-        return (after[0] - self._before[0]) / total
-
-
-def processor_times(path: Path = Path("/proc/stat")) -> tuple[int, int] | None:
-    """Return the busy ticks and all ticks of this machine's processors since boot; None if unknown."""
-    try:
-        ticks = [int(word) for word in path.read_text("ascii").partition("\n")[0].split()[1:9]]
-    except (OSError, ValueError):
-        return None
-    idle = sum(ticks[3:5])  # idle, and waiting for devices
-    return (sum(ticks) - idle, sum(ticks)) if len(ticks) >= 5 else None
