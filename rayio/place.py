@@ -31,6 +31,27 @@ class Start(NamedTuple):
         return self.step if epoch == self.epoch else 0
 
 
+class Taken(NamedTuple):
+    """The steps of an epoch that a rank has taken: every one below ``low``, and ``extra`` that came early."""
+
+    epoch: int = -1
+    low: int = 0
+    extra: tuple[int, ...] = ()
+
+    def add(self, epoch: int, step: int) -> Taken:
+        """Return the steps with one more, of the same epoch or the next one."""
+        low, extra = (self.low, self.extra) if epoch == self.epoch else (0, ())
+        if step != low:
+            return Taken(epoch, low, tuple(sorted((*extra, step))))
+        low += 1
+        while extra and extra[0] == low:
+            low, extra = low + 1, extra[1:]
+        return Taken(epoch, low, extra)
+
+
+#: No step.
+NOTHING_TAKEN = Taken()
+
 #: The start of a run that nothing precedes.
 BEGINNING = Start()
 

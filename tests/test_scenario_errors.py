@@ -134,7 +134,7 @@ def complaint_about(text: str) -> str:
         ("checkpoint.writers={dedicated: 0}", "checkpoint.writers.dedicated=0: must be a whole number of at least 1"),
         (
             "checkpoint.model=none",
-            "checkpoint.model=none: must be {bytes: ...}, {files: [...]} or {kind: transformer, ",
+            "checkpoint.model=none: must be {bytes: ...}, {files: [...]}, {kind: transformer, ",
         ),
         ("checkpoint={every: {steps: 1}, path: null}", "checkpoint.path=null: must be a path"),
         ("expect.au=0.9", 'expect.au=0.9: must be an operator (>=, <=, >, < or ==) and a number, such as ">= 0.90"'),

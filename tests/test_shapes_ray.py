@@ -22,7 +22,7 @@ def test_unequal_nodes_epochs_and_checkpoints_on_ray(tmp_path: Path, monkeypatch
         "incremental": {"fraction": 0.1, "full_every": 2},
     }  # fmt: skip
     wanted = scenario(
-        cluster={"nodes": 2, "ranks_per_node": [2, 1]}, dataset__path="data", loader__num_workers=1,
+        cluster={"nodes": 2, "ranks_per_node": [2, 1]}, dataset__path="data", loader__in_order=False,
         train={"epochs": 2, "steps": [4, 6], "compute": "2 ms"}, checkpoint=saving,
         failures={"events": [{"kind": "node", "number": 1, "at_step": 9}]},
     )  # fmt: skip
@@ -36,7 +36,7 @@ def test_unequal_nodes_epochs_and_checkpoints_on_ray(tmp_path: Path, monkeypatch
     (restart,) = run.result.failures.attempts
     assert (restart.cause, restart.epoch, restart.step) == ("node 1", 1, 4)
     for rank, node in enumerate((0, 0, 1)):
-        assert counted(measured, rank) == counted(simulation, rank)
+        assert sorted(counted(measured, rank)) == sorted(counted(simulation, rank))  # batches may come early
         assert {row["node"] for row in measured.rows("compute", rank=rank)} == {node}
     for name in ("load", "restore"):
         one, other = ([(row["rank"], row["bytes"]) for row in each.rows(name)] for each in (measured, simulation))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rayio.model.queue import Take
-from rayio.place import Where
+from rayio.place import Taken, Where
 
 
 @dataclass(slots=True)
@@ -19,6 +19,8 @@ class Consumed:
     low: int = 0
     #: Further steps, consumed out of order.
     extra: set[int] = field(default_factory=set)
+    #: The steps that came early before the run went on.
+    taken: Taken | None = None
     #: Waiting time (ns) without each epoch's first batch.
     waited: int = 0
 
@@ -38,6 +40,8 @@ class Consumed:
             return False
         self.epoch, self.first, self.low = at.epoch, at.step, at.step
         self.extra.clear()
+        if self.taken is not None and at.step and self.taken.epoch == at.epoch:
+            self.low, self.extra = self.taken.low, {*self.taken.extra}
         return True
 
     def has(self, step: int) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rayio.model.queue import Delivery
+from rayio.place import Taken
 from rayio.storage.base import Moved
 
 WORD = (1 << 64) - 1
@@ -36,6 +37,8 @@ class Tally:
     loaded: Moved | None = field(default=None, compare=False)
     #: Samples skipped after errors; not in ``samples``, but in the digest.
     skipped: int = 0
+    #: The steps of its epoch; kept only if batches may come early.
+    taken: Taken | None = field(default=None, compare=False)
 
     @property
     def name(self) -> str:
@@ -52,6 +55,8 @@ class Tally:
         """Add one delivered batch."""
         self.steps += 1
         self.samples += delivery.num_samples
+        if self.taken is not None and not evaluating:
+            self.taken = self.taken.add(delivery.epoch, delivery.step)
         if evaluating:
             self.evaluation_steps += 1
             self.evaluation_samples += delivery.num_samples

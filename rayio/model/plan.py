@@ -27,7 +27,7 @@ from rayio.model.queue import QueueSpec
 from rayio.model.saving import Checkpointing
 from rayio.model.training import Preparing, Training
 from rayio.model.workflow import NO_STAGES, Workflow
-from rayio.place import BEGINNING, Start
+from rayio.place import BEGINNING, NOTHING_TAKEN, Start
 from rayio.scenario.cluster import Cluster
 from rayio.scenario.costs import Costs
 from rayio.scenario.decode import Work
@@ -362,7 +362,8 @@ class Plan:
 
     def tallies(self) -> list[Tally]:
         """Return an empty tally of this attempt for each rank."""
-        return [Tally(rank, attempt=self.start.attempt) for rank in range(self.world_size)]
+        taken = None if self.loader.in_order else NOTHING_TAKEN
+        return [Tally(rank, attempt=self.start.attempt, taken=taken) for rank in range(self.world_size)]
 
     def planned_numbers(self) -> list[Tally]:
         """Return the planned numbers of steps and samples of every rank, with evaluations."""

@@ -194,7 +194,7 @@ class LocalQueue:
         self.process = process
         self.work = 0.0 if process is None else min(receive_ns / 1e9, work)
         self.receive_ns = receive_ns - round(self.work * 1e9)
-        self.consumed = Consumed()
+        self.consumed = Consumed(taken=queue.state.spec.taken)
         #: The last request; it is also the next one until the epoch ends.
         self._request: Take | None = None
 

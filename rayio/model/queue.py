@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rayio.errors import RunError
+from rayio.place import Taken
 from rayio.scenario.turns import Turns
 from rayio.scenario.workers import Autoscaled
 from rayio.storage.base import Moved
@@ -38,6 +39,8 @@ class QueueSpec:
     has_pool: bool = False
     #: The worker of each step, if workers own files.
     turns: Turns | None = None
+    #: The steps that came early before the run went on; None if batches are in order.
+    taken: Taken | None = None
 
     @property
     def is_in_turn(self) -> bool:

@@ -14,6 +14,7 @@ from rayio.errors import StorageError
 from rayio.files import parse_json
 from rayio.model.attempts import Mark
 from rayio.model.ledger import Tally
+from rayio.place import Taken
 from rayio.records.failures import Restart
 from rayio.records.record import DamagedRecordError
 from rayio.trace.run_directory import RESUME, SCENARIO, RunDirectory
@@ -86,10 +87,7 @@ class Keeper:
         """
         began, self.is_failing = time.monotonic(), True
         store_spans()
-        marks = [
-            {"number": mark.number, "tallies": [{name: getattr(t, name) for name in _NUMBERS} for t in mark.tallies]}
-            for mark in self._marks
-        ]
+        marks = [{"number": mark.number, "tallies": [_entry(tally) for tally in mark.tallies]} for mark in self._marks]
         content = {"version": VERSION, "checkpoints": marks, "restarts": [asdict(each) for each in self._restarts]}
         content["digest"] = _digest(content, self._scenario)
         self.directory.write(RESUME, json.dumps(content).encode())
@@ -147,7 +145,16 @@ def _tally(entry: Any) -> Tally:
     rank, steps, samples, nbytes, digest, evaluations, of_them, attempt, skipped = (
         _whole(entry[name]) for name in _NUMBERS
     )
-    return Tally(rank, steps, samples, nbytes, digest, evaluations, of_them, attempt, skipped=skipped)
+    taken = None
+    if "taken" in entry:
+        epoch, low, extra = entry["taken"]
+        taken = Taken(epoch if epoch == -1 else _whole(epoch), _whole(low), tuple(map(_whole, extra)))
+    return Tally(rank, steps, samples, nbytes, digest, evaluations, of_them, attempt, skipped=skipped, taken=taken)
+
+
+def _entry(tally: Tally) -> dict[str, Any]:
+    numbers: dict[str, Any] = {name: getattr(tally, name) for name in _NUMBERS}
+    return numbers if tally.taken is None else numbers | {"taken": tally.taken}
 
 
 def _whole(value: Any) -> int:

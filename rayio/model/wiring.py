@@ -30,7 +30,7 @@ from rayio.model.queue import Delivery, QueueSpec, QueueState
 from rayio.model.scaler import Scaler, Staff
 from rayio.model.standing import Standing
 from rayio.model.workflow import ROLE, StageTally
-from rayio.place import Where
+from rayio.place import Taken, Where
 from rayio.storage.base import Storage
 from rayio.storage.layers.layer import Layer, Mount
 from rayio.storage.model import Arbiter, Latencies, ModelStorage
@@ -162,6 +162,8 @@ class Wiring:
         run_id: str = "",
     ) -> None:
         self.plan = plan
+        #: The steps that ranks had taken before the run went on, if batches may come early.
+        self.taken: dict[int, Taken] = {}
         #: The run's name in manifests.
         self.run_id = run_id
         self.cores = cores
@@ -261,6 +263,8 @@ class Wiring:
         if self.plan.has_barrier:
             env.barrier = ports.barrier()
         env.saved = ports.saved()
+        if tally.taken is not None:
+            self.taken[rank] = tally.taken
         with self.starts.timed():
             env.queue = self.loader.batches(self, env, rank, ports)
         for doom in self.plan.doomed:

@@ -40,10 +40,11 @@ def refusals(scenario: Scenario) -> Iterator[str]:
         "checkpoint_writer": "no checkpoint",
         "barrier": "train.sync=none",
     }
-    if failures.policy == "from_checkpoint" and scenario.checkpoint is not None and not loader.in_order:
+    is_saved = failures.policy == "from_checkpoint" and scenario.checkpoint is not None
+    if is_saved and not loader.in_order and not LOADERS[loader.kind].has_roles:
         yield (
-            "loader.in_order=false: a checkpoint does not have the batches that came early, so "
-            "failures.policy=from_checkpoint would lose them; use loader.in_order=true or policy from_start"
+            f"not yet: loader.in_order=false with loader.kind={loader.kind} and failures.policy=from_checkpoint, which "
+            "would lose the batches that came early; use loader.in_order=true or policy from_start"
         )
     for place, event in enumerate(failures.events):
         key, many = f"failures.events[{place}]", number[event.kind]

@@ -17,6 +17,7 @@ import psutil
 
 from rayio.analyze.timeline import integers, is_text
 from rayio.errors import DataError, ScenarioError, StorageError
+from rayio.kinds import LOADERS
 from rayio.model import manifest, resuming
 from rayio.model.attempts import BROKE_OFF, BrokenOffError, Mark, Resumed, continued
 from rayio.model.engine import engine_named
@@ -153,7 +154,7 @@ def _resume(path: str, scenario: Scenario | None, address: str | None, reporter:
     plan = plan_of(own, modelled=engine_named(engine).is_virtual or own.dataset.is_modelled)
     marks, restarts = resuming.read(directory, plan.world_size)
     is_again = cause != BROKE_OFF and own.failures is not None and own.failures.policy == "from_start"
-    mark = None if is_again else _usable(plan, marks, base, own.loader.in_order, reporter, str(info.get("run_id")))
+    mark = None if is_again else _usable(plan, marks, base, _is_known(own), reporter, str(info.get("run_id")))
     earlier = replace(_earlier(directory, plan, mark), restarts=restarts, cause=cause)
     start = continued(plan, mark, earlier.attempt).start
     place = f"from the checkpoint before epoch {start.epoch}, step {start.step}" if mark else "from the start"
@@ -185,14 +186,17 @@ def _difference(own: Scenario, given: Scenario) -> str:
     return ""
 
 
-def _usable(plan: Plan, marks: Sequence[Mark], base: str, in_order: bool, reporter: Reporter, run: str) -> Mark | None:
+def _usable(plan: Plan, marks: Sequence[Mark], base: str, is_known: bool, reporter: Reporter, run: str) -> Mark | None:
     """Return a run's newest checkpoint whose files are complete; None for the start, with the reason as a warning."""
     saved = plan.checkpointing
     if saved is None or not marks:
         reporter.warn("the run had no complete checkpoint, so it begins again")
         return None
-    if not in_order:
-        reporter.warn("loader.in_order=false: a checkpoint does not have the batches that came early; it begins again")
+    if not is_known:
+        reporter.warn(
+            "loader.in_order=false and loader.kind=torch: a checkpoint does not have the batches that came early; it "
+            "begins again"
+        )
         return None
     if plan.modelled:
         return marks[0]
@@ -209,6 +213,11 @@ def _usable(plan: Plan, marks: Sequence[Mark], base: str, in_order: bool, report
         reporter.warn(f"checkpoint {mark.number} is passed over: {why}")
     reporter.warn("no checkpoint of the run is complete any more, so it begins again")
     return None
+
+
+def _is_known(scenario: Scenario) -> bool:
+    """Return True if a checkpoint has the batches that came early, or none does."""
+    return scenario.loader.in_order or bool(LOADERS[scenario.loader.kind].has_roles)
 
 
 def _earlier(directory: RunDirectory, plan: Plan, mark: Mark | None) -> Resumed:

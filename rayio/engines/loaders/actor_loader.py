@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rayio.scenario.kind import Kind
@@ -32,7 +33,7 @@ class ActorLoader(Kind):
         if plan.loader.num_workers == 0:
             wiring.connect(env, plan.node_of_rank(rank))
             return InlineQueue(env, wiring.loading, pin_thread(env, rank, plan.loader.pin_bandwidth))
-        training = ports.queue(plan.queue(rank), evaluating=False)
+        training = ports.queue(replace(plan.queue(rank), taken=wiring.taken.get(rank)), evaluating=False)
         if plan.evaluation is None:
             return training
         evaluation = ports.queue(plan.queue(rank, evaluating=True), evaluating=True)

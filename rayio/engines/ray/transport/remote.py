@@ -94,7 +94,7 @@ class RemoteQueue:
         self.fetches = fetches
         self.kernel = kernel
         self.spec = spec
-        self.consumed = Consumed()
+        self.consumed = Consumed(taken=spec.taken)
         self.hand: dict[int, Delivery] = {}
         #: Steps whose bytes are in transfer from the object store.
         self._coming: set[int] = set()
