@@ -20,6 +20,7 @@ from machine import print_machine
 import rayio
 from rayio.predict.calibrate import calibrate
 from rayio.scenario.costs import Costs
+from rayio.session.calibration import Calibration
 
 #: A reader needs about 110 ms for a batch (100 ms of decoding), a rank computes 50 ms: one to three readers decide.
 SCENARIO = """
@@ -60,7 +61,7 @@ def main(repeats: int) -> None:
             measured[point] = {name: statistics.median(run.result[name] for run in runs) for name in NUMBERS}
             if place == 0:
                 middle = sorted(runs, key=lambda run: run.result["samples_per_second"])[len(runs) // 2]
-                learned = calibrate(middle.path)
+                learned = Calibration.of(calibrate(middle.path))
                 learned.write(root / "calibrated.yaml")
                 print(f"calibrated: {told(learned.scenario.charges)}")
                 print(*learned.notes[2:], sep="\n")

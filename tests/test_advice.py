@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/workloads.md").read_text()
 #: Workloads with more than a second of simulations.
-LONG = {"imagenet", "cosmic_tagger", "ffn", "hepcnn"}
+LONG = {"imagenet", "cosmic_tagger", "ffn", "hepcnn", "cosmoflow"}
 
 
 def benchmark() -> Any:

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import beside
@@ -41,6 +42,20 @@ def test_tests_on_ray_come_first_and_share_one_as_do_those_with_a_costly_fixture
         "ray-clock-home": "ray", "ray-home": "ray", "ray-s3_server": "ray", "s3_server": "s3_server",
     }  # fmt: skip
     assert items == [other, clock, s3_on_ray, s3, plain]
+
+
+def test_tests_that_share_what_their_file_makes_once_are_one_process_s() -> None:
+    def item(name: str, scope: str, file: str) -> Any:
+        one: Any = marked(fixture=name)
+        one.nodeid = f"tests/test_a.py::{name}"
+        made = SimpleNamespace(scope=scope, baseid=file)
+        one._fixtureinfo = SimpleNamespace(name2fixturedefs={name: [made]})
+        return one
+
+    items = [item("each", "function", "tests/test_a.py"), item("here", "module", "tests/test_a.py"),
+             item("elsewhere", "module", "tests")]  # fmt: skip
+    assert beside.arrange(items) == {"tests/test_a.py::here": "tests/test_a.py, shared"}
+    assert items[0].nodeid == "tests/test_a.py::here"
 
 
 def leave_a_process(home: Path) -> Callable[[], object]:

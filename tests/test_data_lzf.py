@@ -77,7 +77,7 @@ def test_a_stream_of_any_length_from_the_shortest_on_gives_its_bytes_back(seed: 
             assert decoded(stream) == content.tobytes()
 
 
-@pytest.mark.parametrize("number", [64, 500, 4096])
+@pytest.mark.parametrize("number", [64, 700])
 def test_zeros_alone_fill_any_length(number: int) -> None:
     content = np.zeros(number, np.uint8)
     for length in range(shortest(content), number):

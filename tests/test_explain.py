@@ -25,7 +25,7 @@ from rayio.analyze.stalls import CAUSES, attribute
 from rayio.analyze.verdict import judge
 from rayio.cli import main
 from rayio.errors import RayioError, ScenarioError, StorageError
-from rayio.predict import counterfactual, replay
+from rayio.predict import advice, counterfactual, replay
 from rayio.predict.base import Base
 from rayio.records.explained import Access, Explained, Prediction
 from rayio.records.run_result import RunResult
@@ -379,7 +379,7 @@ def test_spans_of_other_libraries_explain_nothing(tmp_path: Path) -> None:
 def test_advice_is_what_a_key_can_change_unless_that_gains_little(
     gains: dict[str, float | None], said: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counterfactual, "_enough_workers", lambda *_: None)
+    monkeypatch.setattr(advice, "_enough_workers", lambda *_: None)
     run: Any = SimpleNamespace(scenario=planted(), modelled=None, is_throttled=False, workers=2, was_memory_bound=True)
     changes = {change.name: change for offer in (of_prefetch, of_workers) for change in offer(run)}
     changes["decode = 0"] = Change("decode = 0", kind="removal", to=lambda scenario: scenario, helps=("decode",))
@@ -391,7 +391,7 @@ def test_advice_is_what_a_key_can_change_unless_that_gains_little(
     )
     verdict: Any = SimpleNamespace(bound="input", cause="decode", is_worth_removing=True, is_processor_bound=None)
     replays: Any = SimpleNamespace(base=run, tried=tried, baseline=SimpleNamespace(au=0.3))
-    found: Any = counterfactual.prediction(verdict, replays)
+    found: Any = advice.prediction(verdict, replays)
     assert (found and found.prediction.change.partition(" (")[0]) == said
 
 
@@ -404,10 +404,10 @@ def test_a_change_that_moves_au_by_less_than_a_point_is_no_advice(
     row = Prediction(
         change="With 4 workers per rank", workers=4, au=after, time_saved=1 - before / after, then="compute"
     )
-    monkeypatch.setattr(counterfactual, "_best", lambda *_: counterfactual.Foreseen(row, None))
+    monkeypatch.setattr(advice, "_best", lambda *_: advice.Foreseen(row, None))
     verdict: Any = SimpleNamespace(bound="input")
     replays: Any = SimpleNamespace(baseline=SimpleNamespace(au=before))
-    assert (counterfactual.prediction(verdict, replays) is not None) == is_given
+    assert (advice.prediction(verdict, replays) is not None) == is_given
 
 
 def explained_as_real(wanted: Scenario, root: Path) -> Explained:

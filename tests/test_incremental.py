@@ -319,4 +319,5 @@ def test_a_replay_draws_an_increment_s_time_from_those_of_increments(tmp_path: P
     assert answer.simulated is not None
     (unread,) = (row for row in answer.simulated.changes if row.change == "read = 0")
     assert unread.au == pytest.approx(answer.simulated.au, rel=0.03), "four checkpoints, of which 0 and 3 are full"
+    assert unread.au is not None
     assert unread.au < 0.95

@@ -356,8 +356,7 @@ def test_parquet_is_read_and_checkpoints_are_written_behind_by_actors(tmp_path: 
     assert (ranks["start_ns"] + ranks["duration_ns"]).max() >= (writes["start_ns"] + writes["duration_ns"]).max()
     sizes = [path.stat().st_size for path in (tmp_path / "ck").rglob("*.bin")]
     saves = derive.num_checkpoints(wanted)
-    # rank 0: embedding, two layers, optimizer; rank 1: a layer, output layer, norm, optimizer
-    assert len(sizes) == saves * derive.checkpoint_files(wanted) == saves * 8
+    assert len(sizes) == saves * derive.checkpoint_files(wanted) == saves * 2 * 2, "a model and an optimizer each"
     assert sum(sizes) == saves * derive.checkpoint_bytes(wanted)
 
 

@@ -93,7 +93,7 @@ def test_a_real_run_waits_as_long(tmp_path: Path) -> None:
 
 def test_a_restart_sends_it_again() -> None:
     death = {"events": [{"kind": "rank", "number": 1, "at_step": 3}], "detect": 1.0, "restart": 2.0}
-    section = {"every": {"steps": 2}, "restore": "none"}
+    section: dict[str, Any] = {"every": {"steps": 2}, "restore": "none"}
     wanted = restoring(4, 1e9, 0.0, "tree", **section).model_copy(
         update={"failures": scenario(failures=death).failures}
     )

@@ -10,8 +10,8 @@ from test_explain import directory
 
 from rayio.records.explained import Explained, StorageLimit
 from rayio.report.explain import explain
-from rayio.report.text.conclusion import limited
 from rayio.report.text.explanation import text
+from rayio.report.text.supplying import limited
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
 from rayio.session import simulate

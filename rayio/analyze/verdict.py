@@ -19,6 +19,9 @@ from rayio.trace.order import sums_by
 #: Share of step time above which waiting for data makes a run input-bound, and any loss is a bottleneck.
 BINDS = 0.05
 
+#: Share of the wall time above which waiting for the first batches is worth a sentence.
+BEGINS = 0.1
+
 #: Bottlenecks of a run that waits for batches: reading and decoding them, or loader overhead.
 OF_DATA = ("input", "loader")
 
@@ -99,6 +102,8 @@ def judge(charged: Charged, shape: RunShape, target_au: float | None = None, mea
         compute_seconds=int(total.computed.sum()) / 1e9,
         au=au,
         loss=sum(part for _, part in lost) if total.steps else None,
+        first_batches_seconds=total.before / 1e9 / max(len(charged.lives.rank), 1),
+        first_batches_share=_of_wall(total.before, charged) if total.steps else None,
         data_wait_share=waited,
         first_step_share=first_step_share(waits, total.at_first),
         is_input_bound=None if waited is None else waited > BINDS,
@@ -131,6 +136,18 @@ def _table(total: _Sums) -> tuple[LossRow, ...]:
     return (*rows,)
 
 
+def _of_wall(waited: int, charged: Charged) -> float | None:
+    """Return a time of all ranks, in ns, as a share of their lives."""
+    lives = int((charged.lives.end - charged.lives.begin).sum())
+    return waited / lives if lives else None
+
+
+def begins_slowly(verdict: Verdict) -> bool:
+    """Return True if waiting for the first batches, which AU does not count, took more time than the bottleneck."""
+    before = verdict.first_batches_share or 0.0
+    return verdict.bound is not None and before > max(BEGINS, (1 - before) * (verdict.bound_share or 0.0))
+
+
 def waits_for_storage(verdict: Verdict) -> bool:
     """Return True if ranks wait for reads most, and not because readers wait for processors."""
     is_read = bool({verdict.cause, *verdict.ties} & {*OF_STORAGE})
@@ -147,6 +164,8 @@ class _Sums:
         self.by_sync: dict[str, int] = {}
         #: The number of steps that count, the waits of epochs' first ones, the samples that arrived in the window.
         self.steps = self.at_first = self.samples = 0
+        #: The waits for batches that came before the steps that count.
+        self.before = 0
         for part in charged.by_slice():
             self._add(to_the_end(part, window, shape, slowest), window, shape, all_count=all_count)
 
@@ -162,6 +181,8 @@ class _Sums:
         self.counted += np.bincount(life, minlength=ranks)
         self.steps += len(life)
         self.at_first += int(waits[steps.step[inside] == 0].sum())
+        if window is not None and not all_count:
+            self.before += int(steps.parts["data_wait"][steps.start < window.begin].sum())
         for name, ns in charged.lost.items():
             lost = sums_by(life, ns[inside], ranks)
             self.lost[name] = self.lost[name] + lost if name in self.lost else lost

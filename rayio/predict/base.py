@@ -69,6 +69,8 @@ class Base:
     batch_bytes: float | None
     #: True if real storage refused so many requests that other numbers of workers cannot be predicted.
     is_throttled: bool = False
+    #: True if the run survived failures, which replays leave out.
+    has_failed: bool = False
 
     @property
     def costs(self) -> Costs:

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rayio.analyze import gate
-from rayio.analyze.stages import OF_LOADER, shown
+from rayio.analyze.stages import OF_LOADER
 from rayio.analyze.stalls import Attribution
 from rayio.analyze.stragglers import slow_ranks
 from rayio.analyze.verdict import BINDS, OF_DATA, Judged, bound_of
-from rayio.analyze.worth import LEAST_TIME, is_worth_proposing
 from rayio.errors import StorageError
 from rayio.model.planning import storage_of
 from rayio.predict.base import Base, Outcome
@@ -21,20 +20,16 @@ from rayio.predict.processors import Worked
 from rayio.predict.replay import Measured, Replay
 from rayio.records.doubts import Doubt, Remark, remark
 from rayio.records.explained import Change as ChangeRow
-from rayio.records.explained import Prediction, Simulated, Verdict
+from rayio.records.explained import Simulated, Verdict
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
 from rayio.scenario.change import Change
 from rayio.scenario.model import Scenario, StorageParameters
-from rayio.scenario.section_changes import with_workers
 from rayio.scenario.storage import UNKNOWN
-from rayio.scenario.workers import Autoscaled
 from rayio.trace.slices import Slices
 
 #: Part of the time that a change must save to be worth naming.
 WORTH = 0.01
-#: Workers are doubled at most this often in search of enough of them.
-DOUBLINGS = 4
 #: Causes whose removal saves this part of what the best one does, or more, count as alike.
 ALIKE = 0.9
 
@@ -80,16 +75,6 @@ class Counterfactuals:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Foreseen:
-    """The change that is worth making first, and the doubt about its AU."""
-
-    prediction: Prediction
-    doubt: Doubt | None
-    #: True if the change frees resources: it is worth making however little it saves.
-    is_free: bool = False
-
-
 def counterfactuals(base: Base, reporter: Reporter = SILENT) -> Counterfactuals:
     """Return the run replayed unchanged, and with each change that is offered.
 
@@ -121,6 +106,8 @@ def counterfactuals(base: Base, reporter: Reporter = SILENT) -> Counterfactuals:
         if helps.intersection(change.after) and change.is_of_use(base.scenario):
             reporter.live(f"what would help: {change.name}", 1.0)
             simulate(change)
+    if base.has_failed:
+        tried = [trial for trial in tried if not trial.change.risks_work]
     return Counterfactuals(base, replayed, baseline, (*tried,), (*broken,))
 
 
@@ -226,88 +213,6 @@ def _is_worth(verdict: Verdict, tolerated: float, tried: Sequence[Tried]) -> boo
     return most > tolerated
 
 
-def prediction(verdict: Verdict, replays: Counterfactuals) -> Foreseen | None:
-    """Return the change to make, simulated: enough workers for a run that waits for data, else the first that helps.
-
-    A change helps if it saves time: AU counts a slow rank's extra compute as useful. A change that saves less than half
-    of the best one is left out. None when no simulated change helps, or nothing is worth removing: the refusals of real
-    storage cannot be simulated. None also if it hardly helps (see ``rayio/analyze/worth.py``).
-    """
-    foreseen = _best(verdict, replays)
-    if foreseen is None or foreseen.is_free:
-        return foreseen
-    row = foreseen.prediction
-    is_data = verdict.bound in OF_DATA
-    if (row.time_saved or 0.0) < LEAST_TIME or (is_data and not is_worth_proposing(replays.baseline.au, row.au)):
-        return None
-    return foreseen
-
-
-def _best(verdict: Verdict, replays: Counterfactuals) -> Foreseen | None:
-    base, is_read = replays.base, verdict.cause in ("read", "open", "retry")
-    if not verdict.is_worth_removing or (base.is_throttled and is_read):
-        return None
-    known = [trial for trial in replays.tried if trial.row.time_saved is not None]
-    if verdict.is_processor_bound:
-        return _with(next(trial for trial in known if "processors" in trial.change.helps))
-    # "read = 0" measures a loss: what to change about reading is a limit of the storage.
-    limits = is_read and base.modelled is not None and verdict.bound == "input"
-    wanted = {verdict.bound, verdict.cause}
-    chosen = [trial for trial in known if wanted & {*trial.change.helps} or (limits and trial.change.kind == "limit")]
-    chosen.sort(key=lambda trial: (-trial.saved, trial.change.effort))
-    settings = [trial for trial in chosen if trial.change.key is not None]
-    most = max((trial.saved for trial in chosen), default=0.0)
-    more = _enough_workers(replays) if verdict.bound in OF_DATA and not base.is_throttled else None
-    if more and (more.prediction.time_saved or 0.0) >= max((trial.saved for trial in settings), default=0.0):
-        return more
-    # Changes of a key come before those of storage or code, unless they save little in comparison; a change that frees
-    # resources costs nothing.
-    for trial in settings + chosen:
-        is_free = trial.change.effort < 0 or (trial.change.key and (limits or verdict.bound == "checkpoint"))
-        if trial.saved >= max(WORTH, 0 if is_free else most / 2):
-            return _with(trial)
-    return more
-
-
-def _with(trial: Tried) -> Foreseen:
-    advice, row = trial.change.advice if trial.change.key else shown(trial.change.advice), trial.row
-    return Foreseen(
-        Prediction(change=f"With {advice}", au=row.au, time_saved=row.time_saved, then=row.then),
-        trial.doubt,
-        is_free=trial.change.effort < 0,
-    )
-
-
-def _enough_workers(replays: Counterfactuals) -> Foreseen | None:
-    """Return enough workers: doubled until exposed data loading is no bottleneck, or more of them do not help."""
-    base, before, best = replays.base, replays.baseline, None
-    for doubling in range(1, DOUBLINGS + 1):
-        number = max(1, base.workers * 2**doubling) if base.workers else 2 ** (doubling - 1)
-        try:
-            changed = applied(with_workers("", number), replays.replayed, base)
-            outcome = base.simulate(changed, f"{number} worker{'s' * (number != 1)} per rank")
-        except StorageError:  # so many ask for more than storage ever serves
-            break
-        if (outcome.saves(before) or 0.0) < WORTH:
-            break
-        before = outcome
-        is_scaled = isinstance(base.scenario.loader.num_workers, Autoscaled)
-        now = f"throughout (now {base.workers} on average)" if is_scaled else f"(now {base.workers})"
-        best = Foreseen(
-            Prediction(
-                change=f"With {number} worker{'s' * (number != 1)} per rank {now}",
-                workers=number,
-                au=outcome.au,
-                time_saved=outcome.saves(replays.baseline),
-                then=outcome.next,
-            ),
-            outcome.doubt,
-        )
-        if (outcome.judged.verdict.data_wait_share or 0.0) <= BINDS:
-            break
-    return best
-
-
 def modelled(scenario: Scenario, info: Mapping[str, Any]) -> StorageParameters | None:
     """Return the storage of a run where it was a model; None for real storage, and for imported results."""
     is_modelled = info.get("modelled_storage", info.get("engine") == "virtual") and not info.get("imported")
@@ -333,11 +238,12 @@ def ready(
     batch_bytes: float | None = None,
     worked: Worked | None = None,
     is_refused: bool = False,
+    has_failed: bool = False,
 ) -> Base | None:
     """Return a run ready for replay, from its scenario, ``run.json`` and spans; None without spans of readers.
 
     ``workers`` is how many readers each rank had, ``batch_bytes`` the mean of a batch; ``worked`` is the CPU time of a
-    run on Ray, for its cores; ``is_refused``: storage refused many of its reads.
+    run on Ray, for its cores; ``is_refused``: storage refused many of its reads; ``has_failed``: it survived failures.
     """
     is_virtual = info.get("engine") == "virtual"
     scenario = _as_it_ran(scenario, info)
@@ -355,5 +261,6 @@ def ready(
         scenario.loader.max_workers if workers is None else workers,
         batch_bytes,
         is_throttled=is_refused and modelled(scenario, info) is None,
+        has_failed=has_failed,
     )
     return base if worked is None or is_virtual else on_cores(base, worked, charged)

@@ -17,22 +17,22 @@ from rayio.analyze.shape import RunShape
 from rayio.analyze.sharing import Beside
 from rayio.analyze.stalls import Losses
 from rayio.analyze.stragglers import worst_ranks
-from rayio.analyze.verdict import BINDS, OF_STORAGE, Judged, judge, waits_for_storage
+from rayio.analyze.verdict import BINDS, OF_STORAGE, Judged, begins_slowly, judge, waits_for_storage
 from rayio.analyze.window import find_window
 from rayio.errors import RayioError, ScenarioError
 from rayio.kinds import STORAGE_MODELS
+from rayio.predict.advice import prediction, sooner
 from rayio.predict.counterfactual import (
     Counterfactuals,
     concluded,
     contradictions,
     counterfactuals,
     modelled,
-    prediction,
     ready,
 )
 from rayio.predict.observe import Trained
 from rayio.predict.processors import Worked
-from rayio.predict.supply import supply
+from rayio.predict.supply import network, supply
 from rayio.records.doubts import CAUSE, CHANGES, PREDICTION, SMALL, STORAGE, Doubt, Remark, blocking, remark
 from rayio.records.explained import Capacity, Explained, Prediction, Verdict
 from rayio.records.origin import CHARGED, IMPORTED, OWN_WORK, PREDICTED, WATCHED, kind_of
@@ -109,7 +109,7 @@ def explained(
     ``simulate`` replays it for the counterfactuals and the prediction; ``target_au`` is the AU to reach, None for the
     one that the scenario expects. See ``rayio/report/explain.py``.
     """
-    run = Subject(directory, scenario, seen)
+    run = Subject(directory, _as_replayed(directory, scenario), seen)
     judged = _judged(run, _target(scenario) if target_au is None else target_au)
     capacity = _capacity(run)
     throttled = seen.throttling.result(judged.verdict.table)
@@ -143,9 +143,16 @@ def explained(
         remarks=(*remarks,),
         throttled=throttled,
         imported=None if run.directory.result is None else run.directory.result.imported,
+        failures=None if run.directory.result is None else run.directory.result.failures,
         doubts=advised.doubts,
         withheld=advised.withheld,
     )
+
+
+def _as_replayed(directory: RunDirectory, scenario: Scenario) -> Scenario:
+    """Return the scenario without failures, and without stages where recorded reads contain their delays."""
+    kept = {} if directory.info.get("modelled_storage") else {"stages": ()}
+    return scenario.model_copy(update={"failures": None, **kept})
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +174,7 @@ def _advised(judged: Judged, replays: Counterfactuals | None, doubts: tuple[Doub
         return Advice(judged.verdict, None, (*doubts, unlike), (unlike.code,))
     verdict = concluded(judged, replays)
     doubts = (*doubts, *contradictions(verdict, replays.tried))
-    if (foreseen := prediction(verdict, replays)) is None:
+    if (foreseen := sooner(replays) if begins_slowly(verdict) else prediction(verdict, replays)) is None:
         return Advice(verdict, None, doubts)
     doubts = doubts if foreseen.doubt is None else (*doubts, foreseen.doubt)
     stops = [*blocking(doubts, PREDICTION)]
@@ -203,6 +210,9 @@ def _capacity(run: Subject) -> Capacity:
         parsing = worked.costs.cpu.parsing(scenario.loader.batch_size, batch_bytes or 0.0) if worked else 0.0
         limit = supply(scenario, model, capacity.demand, seen.trained, seen.beside.result(), run.missed)
         capacity = without_queueing(capacity, limit, parsing)
+    is_network_real = (run.directory.info.get("placement") or {}).get("is_network_modelled") is False
+    if not is_network_real and (row := network(scenario, capacity.delivered)):
+        capacity = replace(capacity, stages=(*capacity.stages, row))
     if worked and (row := worked.stage(scenario, batch_bytes, capacity.delivered)):
         capacity = replace(capacity, stages=(*capacity.stages, row))
     return capacity
@@ -217,6 +227,7 @@ def _simulated(
     base = ready(
         scenario, run.directory.info, seen.losses.charged(), seen.timed.slices, workers=workers,
         batch_bytes=seen.trained.mean_bytes, worked=run.worked, is_refused=is_refused,
+        has_failed=run.directory.result is not None and run.directory.result.failures is not None,
     )  # fmt: skip
     if base is None:
         return None, None

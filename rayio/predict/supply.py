@@ -9,7 +9,7 @@ import numpy as np
 from rayio.analyze.sharing import ALONE, Others
 from rayio.data.asked import mean_of, planned_requests
 from rayio.predict.observe import Trained
-from rayio.records.explained import StorageLimit
+from rayio.records.explained import Stage, StorageLimit
 from rayio.scenario import derive
 from rayio.scenario.layers import layers_of
 from rayio.storage.limits import Asked, System, Taken, limit
@@ -92,3 +92,21 @@ def _alone(scenario: Scenario, model: StorageParameters, requests: list[Requests
         for batch in requests
     ]  # fmt: skip
     return float(np.mean(each)) if each else 0.0
+
+
+def network(scenario: Scenario, delivered: float) -> Stage | None:
+    """Return the network interfaces between dedicated readers and ranks as a stage; None where no rate limits them.
+
+    The side with fewer nodes is the limit: each interface passes its bytes each second each way.
+    """
+    cluster = scenario.cluster
+    if cluster.nic_bandwidth is None or not cluster.has_reader_tier or cluster.has_pool:
+        return None
+    number, seconds = min(cluster.nodes, cluster.reader_nodes), derive.batch_bytes(scenario) / cluster.nic_bandwidth
+    return Stage(
+        stage="transfer",
+        service_seconds=seconds,
+        parallelism=number,
+        capacity=number / seconds,
+        utilisation=min(1.0, delivered * seconds / number),
+    )

@@ -40,6 +40,10 @@ class Verdict(Record):
     compute_seconds: float = value("compute in the counted steps", "s")
     au: Number = value("compute, of step time, mean over ranks", "fraction")
     loss: Number = value("all losses, of step time", "fraction")
+    first_batches_seconds: float = value(
+        "waiting for batches before the counted steps, mean over ranks; in no other number here", "s", default=0.0
+    )
+    first_batches_share: Number = value("the same, of the wall time", "fraction", default=None)
     data_wait_share: Number = value("exposed data loading, of step time", "fraction")
     first_step_share: Number = value("exposed data loading in the first step of an epoch, of step time", "fraction")
     is_input_bound: bool | None = value("true if exposed data loading is more than 5 % of step time")

@@ -40,9 +40,7 @@ def explain(
     directory = RunDirectory.open(path)
     if (result := directory.result) and result.imported and result.imported.reduced:
         return _as_published(directory, result)
-    scenario = scenario_of(directory).model_copy(update={"failures": None})  # replays have only steps
-    if not directory.info.get("modelled_storage"):  # recorded reads contain the delays by processes of stages
-        scenario = scenario.model_copy(update={"stages": ()})
+    scenario = scenario_of(directory)
     reporter.live("explain: reading spans", 0.0)
     spans = directory.slices()
     reporter.live(f"explain: {len(spans):,} spans are charged", 0.3)
@@ -56,7 +54,6 @@ def explain(
     return replace(
         explained_run,
         fetched=result.fetched if result else None,
-        failures=result.failures if result else None,
         origin=result.origin if result else _origin(scenario, directory.info),
         notes=(*_trouble(directory, result), *explained_run.notes),
     )

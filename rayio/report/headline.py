@@ -32,6 +32,11 @@ _TRANSFERS = {"saving": "saved.mib_per_second", "restoring": "restored.mib_per_s
 #: Changes that nobody can make, which tell what limits a run: ``With connections = ∞``.
 _UNREAL = re.compile(r"= (∞|0)(?!\S)|\bno (throttling|stragglers)\b")
 
+#: Of a bottleneck that no simulation names.
+BY_SHARE = (
+    "Named without simulations, by the share of step time; rayio explain simulates changes, and may name another cause."
+)
+
 #: A number: key of result.json (empty without one), term, name, value, unit or remark.
 Number = tuple[str, str, str, str, str]
 
@@ -39,7 +44,7 @@ Number = tuple[str, str, str, str, str]
 def head(content: Content) -> str:
     """Return the badges, the verdict with its action, and the numbers."""
     large, small = numbers(content)
-    verdict = _verdict(content.explanation) + warnings(content.doubts)
+    verdict = _verdict(content.explanation, is_simulated=content.is_simulated) + warnings(content.doubts)
     return _badges(content) + verdict + _tiles(large, "tiles") + _tiles(small, "tiles small")
 
 
@@ -88,7 +93,7 @@ def _badges(content: Content) -> str:
     return f'<p class="badges">{early}<span class="badge {kind}">{escape(words)}</span>{late}</p>'
 
 
-def _verdict(explained: Explained | None) -> str:
+def _verdict(explained: Explained | None, *, is_simulated: bool = True) -> str:
     """Return the first sentence as the verdict, the last as the action, those between small."""
     if explained is None:
         return ""
@@ -97,6 +102,8 @@ def _verdict(explained: Explained | None) -> str:
         explained.prediction is not None and len(sentences) > 1 and explained.prediction.change in sentences[-1]
     )
     action = sentences.pop() if has_action else ""
+    if not is_simulated and explained.verdict.cause is not None:
+        sentences.append(BY_SHARE)
     more = f'<p class="more">{marked(" ".join(sentences[1:]))}</p>' if sentences[1:] else ""
     heading = "To do" if explained.prediction is None or not _UNREAL.search(explained.prediction.change) else "Limit"
     todo = f'<p class="action"><b>{heading}:</b> {marked(action)}</p>' if action else ""

@@ -97,6 +97,8 @@ class Change:
     #: Of changes that save as much, the one with the least effort is proposed. Below 0, it saves resources, and
     #: is proposed however little it saves.
     effort: int = 0
+    #: True if more work is done again after failures: a replay without failures cannot tell the effect.
+    risks_work: bool = False
     tried_by: tuple[Command, ...] = ("explain",)
 
     @property

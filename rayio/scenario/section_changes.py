@@ -153,7 +153,7 @@ def of_checkpoint(run: Run) -> Iterator[Change]:
         return
     yield Change(
         "no checkpoints", kind="removal", to=lambda scenario: scenario.model_copy(update={"checkpoint": None}),
-        removes=("checkpoint",), helps=("checkpoint",),
+        removes=("checkpoint",), helps=("checkpoint",), risks_work=True,
     )  # fmt: skip
     if not section.asynchronous:
         yield Change(
@@ -174,7 +174,7 @@ def of_checkpoint(run: Run) -> Iterator[Change]:
         written = rarer.by_clock or f"{{{'epochs' if rarer.epochs else 'steps'}: {rarer.epochs or rarer.steps}}}"
         yield Change(
             "checkpoints ÷ 2", kind="setting", to=with_keys("checkpoint", every=rarer),
-            key=f"checkpoint.every={written}", helps=("checkpoint",), after=("no checkpoints",),
+            key=f"checkpoint.every={written}", helps=("checkpoint",), after=("no checkpoints",), risks_work=True,
         )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from textwrap import wrap
 
+from rayio.analyze.stages import shown
 from rayio.records.doubts import CAPACITY, Doubt, blocking
 from rayio.records.hosts import Host
 from rayio.records.origin import Origin
@@ -24,6 +25,16 @@ RANKS = "cluster.ranks_per_node"
 #: Begins a note where a run does not give a model that predicts it.
 UNKNOWN = "No prediction"
 BAR = 20
+#: Causes that are no limit of the storage, in words.
+OTHERS = {
+    "straggler": "waiting for slower ranks",
+    "evaluate": "evaluations",
+    "allreduce": "the all-reduce",
+    "bubble": "pipeline bubbles",
+    "device_copy": "copies to accelerators",
+    "decode": "decoding",
+    "transfer": "the network",
+}
 
 
 def headline(capacity: CapacityFound) -> str:
@@ -49,7 +60,7 @@ def fed(capacity: CapacityFound) -> str:
             return f"feeds one accelerator or none at {target}, which is undecided: {au} is {interval} with it"
         so_far = "" if capacity.is_finished else " in the points tried so far"
         setting = "one accelerator" if capacity.over == RANKS else f"{capacity.over}=1"
-        return f"does not feed {setting} at {target}{so_far}{reached}"
+        return f"does not feed {setting} at {target}{so_far}{reached}{_not_storage(capacity)}"
     many = counted(capacity.accelerators, "accelerator")
     least = "at least " * (capacity.is_at_least or not capacity.is_finished)
     searched = "" if capacity.over == RANKS else f" ({capacity.over}={capacity.setting})"
@@ -57,7 +68,18 @@ def fed(capacity: CapacityFound) -> str:
         str(p.accelerators) for p in capacity.points if p.status == UNDECIDED and p.setting > (capacity.setting or 0)
     ]
     also = f"; {' and '.join(unsure)}: undecided" if unsure else ""
-    return f"feeds {least}{many} at {target}{searched}{also}"
+    return f"feeds {least}{many} at {target}{searched}{also}{_not_storage(capacity)}"
+
+
+def _not_storage(capacity: CapacityFound) -> str:
+    """Return what limits more accelerators, as the end of a sentence, where that is not the storage."""
+    limit = capacity.bottleneck
+    if limit is None or limit.bound in (None, "compute", "checkpoint", "overhead"):
+        return ""
+    if limit.bound == "input" and limit.cause not in OTHERS:
+        return ""
+    what = OTHERS.get(limit.cause or "", f"`{shown(limit.cause or '')}`")
+    return f"; the limit is {what}, not the storage"
 
 
 def storage_in_words(origin: Origin, scenario: str, path: str, hosts: Sequence[Host]) -> str:
@@ -217,7 +239,7 @@ def remedy(capacity: CapacityFound) -> list[str]:
         text = f"No single change is enough for {many}; the best is {single.change}, AU {effect(single)}"
         sentences.append(text + ("." if pair is None else f", and the best pair {pair.change}, AU {effect(pair)}."))
     elif capacity.is_tried:
-        sentences.append("No single change adds a point of AU.")
+        sentences.append("No simulated change adds a point of AU.")
     if (wide := capacity.combination) is not None and wide.au is not None:
         setting = f"{counted(wide.workers, 'worker')} with {counted(wide.io_depth, 'request')} in flight each"
         if wide.holds:

@@ -13,10 +13,14 @@ if TYPE_CHECKING:
 #: A capacity above so many times the need is not shown as a number.
 PLENTY = 100
 
+#: Share of step time that shows in percentages without decimals.
+SEEN = 0.005
+
 #: Meaning of rows that are no stage of a batch.
 WORK_OF_STAGES = {
     "storage": "what all readers share",
     "worker": "all stages, one after the other",
+    "transfer": "network interfaces of the nodes",
     "writer": "checkpoint files",
     "processors": "CPU time of a batch, on all cores",
 }
@@ -67,3 +71,9 @@ def retries_note(retries: Retried) -> str:
     answers = f"; storage throttled {throttled} of them ({in_words(retries.refused)})" if throttled else ""
     took = format_seconds(retries.seconds)
     return f"{retries.number} {many} made again after a failure, {took} in all (spans named retry){answers}"
+
+
+def percent(share: float | None) -> str:
+    """Return a share in percent, from 10 % on without decimals; None is 0."""
+    share = share or 0.0
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"

@@ -58,6 +58,12 @@ class NetworkSpec(Layer):
             "network = ∞", kind="removal", to=with_keys("cluster", nic_bandwidth=None, nic_latency=0.0),
             removes=("transfer",), helps=("loader",),
         )  # fmt: skip
+        if cluster.nic_bandwidth is not None:
+            rate = 2 * cluster.nic_bandwidth
+            yield Change(
+                "twice the network", kind="machine", to=with_keys("cluster", nic_bandwidth=rate),
+                key=f"cluster.nic_bandwidth={rate / 1e6:g} MB/s", effort=2, tried_by=("capacity",),
+            )  # fmt: skip
         if cluster.has_reader_tier and not isinstance(cluster.cores, tuple):
             nodes = 2 * cluster.reader_nodes
             yield Change(

@@ -24,8 +24,9 @@ from rayio.records.calibrated import NoBusyRun, NotFull
 from rayio.records.doubts import Doubt
 from rayio.records.sizing import Bottleneck, CapacityChange, Combination
 from rayio.report.explain import explain
-from rayio.report.text.conclusion import bottleneck_in_words, short_storage
+from rayio.report.text.conclusion import bottleneck_in_words
 from rayio.report.text.sizing import UNKNOWN
+from rayio.report.text.supplying import short_storage
 from rayio.reporter import Reporter
 from rayio.scenario import checks, derive
 from rayio.scenario.change import Change, with_keys

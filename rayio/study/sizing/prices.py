@@ -85,7 +85,7 @@ class Choice:
 
 def price_of(scenario: Scenario) -> Price:
     """Return the price of a scenario."""
-    return Price(readers=derive.num_readers(scenario), memory=window_bytes(scenario), nodes=scenario.cluster.nodes)
+    return Price(readers=derive.num_readers(scenario), memory=window_bytes(scenario), nodes=scenario.cluster.all_nodes)
 
 
 def choices(

@@ -21,6 +21,8 @@ from rayio.study.sweeps.points import grid
 
 #: The fewest steps per rank of a point on real files: over all epochs, and in an epoch.
 REAL_STEPS, EPOCH_STEPS = 24, 3
+#: Keys of which more helps: a search for the largest number that still reaches the target has no end.
+HELPS = ("loader.num_workers", "loader.prefetch_factor", "loader.io_depth", "cluster.reader_nodes")
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,11 @@ class Question:
         load = loading(source)
         base = load(fixed)
         _check_key(base, over)
+        if base.loader.file_access == "in_memory":
+            raise ScenarioError(
+                "loader.file_access=in_memory: files are read once, before the steps that AU counts, so AU does not "
+                "show what storage gives; use rayio simulate and rayio explain"
+            )
         grows = engine_named(engine).is_virtual or base.dataset.is_modelled
         steps: int | None = None
         if grows:
@@ -150,6 +157,10 @@ def files_for(scenario: Scenario, steps: int) -> int:
 
 
 def _check_key(base: Scenario, over: str) -> None:
+    if over in HELPS:
+        raise ScenarioError(
+            f"--over {over}: more of it helps, so there is no largest number; use rayio advise --vary {over}=1..16"
+        )
     value: Any = base.model_dump()
     for name in over.split("."):
         if not isinstance(value, Mapping) or name not in value:
