@@ -397,7 +397,7 @@ def test_a_sweep_has_a_knee_where_short_runs_cannot_move_it(tmp_path: Path, caps
             main(["sweep", str(path), "loader.num_workers=4,8,16,32,64", "--out", str(tmp_path / f"sweep-{steps}")])
         texts[steps] = capsys.readouterr().out
     assert "knee:" not in texts[36]
-    assert "warning: 4 points, num_workers=32 the most: Run too short" in texts[36]
+    assert "warning: 4 points (most of all num_workers=32): Run too short" in texts[36]
     assert "knee: num_workers=32" in texts[60]
     assert "warning: " in texts[60]
     assert "knee: num_workers=32" in texts[LONG]

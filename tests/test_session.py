@@ -272,6 +272,8 @@ def test_an_address_where_no_ray_is_ends_at_once(small: Path, capsys: pytest.Cap
 def test_a_ray_client_address_is_refused(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("run", small, "--address", "ray://127.0.0.1:10001") == 2
     assert "ray job submit" in one_line(capsys)
+    assert command("run", small, "--address", "foo://x") == 2
+    assert "must be auto, or the host:port" in one_line(capsys)
 
 
 def test_inside_a_ray_job_relative_paths_need_a_root(

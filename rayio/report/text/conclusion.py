@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rayio.analyze.stages import OF_LOADER, STAGES, shown
+from rayio.analyze.stages import STAGES, shown
 from rayio.analyze.stalls import CAUSES
 from rayio.analyze.verdict import BINDS, OF_DATA, begins_slowly
 from rayio.analyze.window import FEWEST_STEPS
@@ -125,12 +125,11 @@ def _what(verdict: Verdict) -> str:
     share, whole, bound = percent(verdict.bound_share), verdict.bound_share or 1.0, verdict.bound or ""
     if bound in OF_DATA:
         how = _how(verdict)
-        causes = OF_LOADER if bound == "loader" else (verdict.cause,)
-        part = sum(row.share or 0.0 for row in verdict.table if row.cause in causes) / whole
-        where = f"in `{shown(verdict.cause or '')}`"
+        part = sum(row.share or 0.0 for row in verdict.table if row.cause == verdict.cause) / whole
+        where = f"`{shown(verdict.cause or '')}`"
         if bound == "loader":
-            where = f"loader overhead, most of that {where}"
-        return f"{share} of step time is exposed data loading{how}, {percent(part)} of it {where}"
+            return f"{share} of step time is waiting for the loader's messages and copies{how}, most of it for {where}"
+        return f"{share} of step time is exposed data loading{how}, {percent(part)} of it in {where}"
     why = {
         "device-copy": "is spent on copies of batches to accelerators",
         "pipeline": "is pipeline bubbles: stages without a microbatch",

@@ -115,7 +115,8 @@ def conclusions(table: SweepTable) -> list[str]:
     for warned in table.warnings:
         (doubt,) = worded([warned.doubt])
         place = _place(names, points[warned.worst])
-        lines.append(f"warning: {counted(warned.number, 'point')}, {place} the most: {doubt.sentence}")
+        where = place if warned.number == 1 else f"{warned.number} points (most of all {place})"
+        lines.append(f"warning: {where}: {doubt.sentence}")
     for status, what in ((IMPOSSIBLE, "cannot be"), (FAILED, "failed, and the same command tries again")):
         of_status = [point.error or "" for point in points if point.status == status]
         if of_status:

@@ -102,6 +102,8 @@ def connect(address: str | None, log: Path) -> Connection:
             f"--address {address}: a run's driver must be on the cluster; submit it with "
             "`ray job submit -- python -m rayio run ...`"
         )
+    if address is not None and "://" in address:
+        raise ClusterError(f"--address {address}: must be auto, or the host:port of a cluster's head")
     address = address or os.environ.get("RAY_ADDRESS") or None
     if address is not None:
         _knock(address)
