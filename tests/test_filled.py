@@ -121,7 +121,8 @@ def test_explain_and_the_report_say_it_beside_a_target_that_is_met(tmp_path: Pat
     assert number(r"AU (\d\.\d+)", told(made.result)) == pytest.approx(0.5, abs=0.02)
     assert made.result.exit_code == 0
     found = explain(made.path, simulate=False)
-    assert found.sentence.startswith("No bottleneck worth removing")
+    assert found.sentence.startswith("Waiting for the first batches took 67 % of the wall time")
+    assert "No bottleneck worth removing in the counted steps" in found.sentence
     assert told(made.result) in [doubt.sentence for doubt in found.doubts]
     assert f"  warning: {TOO_SHORT}" in text(found)
     with pytest.raises(SystemExit, match=r"^0$"):
@@ -139,7 +140,7 @@ def test_a_sweep_says_it_once(tmp_path: Path) -> None:
     found = sweep(tmp_path / "short.yaml", keys, out=tmp_path / "sweep")
     lines = [line for line in conclusions(found.table) if line.startswith("warning: ")]
     assert len(lines) == 1
-    assert re.match(rf"warning: 2 points, num_workers=8, prefetch_factor=4 the most: {TOO_SHORT}: ", lines[0])
+    assert re.match(rf"warning: 2 points \(most of all num_workers=8, prefetch_factor=4\): {TOO_SHORT}: ", lines[0])
 
 
 def test_what_searches_take_stays_below() -> None:
