@@ -141,8 +141,8 @@ def test_other_commands_show_one_line_that_names_the_command_which_lists_all(val
         ("faults={stalls: [{rate: 2, seconds: 1 s}]}", "storage.faults.stalls[0].rate=2: must be a number above 0"),
         (
             "faults={errors: [{rate: 0.1}, {rate: 0.1, at: 1}]}",
-            "storage.faults.errors[1]={rate: 0.1, at: 1}: needs rate (a share of samples and files) or at (a time of the run), "
-            "and not both",
+            "storage.faults.errors[1]={rate: 0.1, at: 1}: needs rate (a share of samples and files) or at (a time of "
+            "the run), and not both",
         ),
         ("faults={slow_files: {factor: 3}}", "storage.faults.slow_files.share: is required and missing"),
         ("faults={slow_files: 3}", "storage.faults.slow_files=3: must be a mapping with share and factor"),
