@@ -208,3 +208,21 @@ def test_a_busy_run_reads_from_memory_and_does_not_sleep() -> None:
                 "loader": true.loader.model_copy(update={"decode": found.loader.decode})}
     )  # fmt: skip
     assert seconds_per_step(said) == pytest.approx(seconds_per_step(true), rel=0.06)
+
+
+def test_busy_runs_bound_what_taking_a_batch_costs_where_ranks_hardly_waited() -> None:
+    """The few waits of an idle run are those of its start, and of its slowest batches."""
+    sizes = ("600 kB", "100 kB")
+    idle = [recorded(made(busy(size, 2, 2, "60 ms"), TRUTH | {"take": "25 ms"})) for size in sizes]
+    full = [recorded(made(busy(size, 1, 2, "0 ms"))) for size in sizes]
+    assert taught(*idle).scenario.charges.take > 20e-3
+    calibration = taught(*idle, full=full)
+    assert 6e-3 < calibration.scenario.charges.take < 10e-3  # 6 ms, and waits for full processors
+    assert "costs.take: no longer than in the busy runs, 8.89 ms" in calibration.notes
+
+
+def test_busy_runs_do_not_bound_what_a_run_shows_in_many_batches() -> None:
+    slow = busy("600 kB", 1, 2, "1 ms") | {"loader__decode": "10 ms"}  # each sample, so that ranks wait
+    idle = recorded(made(slow, TRUTH | {"take": "25 ms"}))
+    full = recorded(made(busy("600 kB", 1, 2, "0 ms")))
+    assert taught(idle, full=[full]).scenario.charges.take > 20e-3

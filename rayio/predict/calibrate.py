@@ -32,7 +32,8 @@ from rayio.predict.processors import (
     scheduled,
 )
 from rayio.predict.replay import UNLIMITED
-from rayio.predict.run_costs import apparent, costs_of_run, step_seconds, warm_since
+from rayio.predict.run_costs import apparent, costs_of_run, most_of_take, step_seconds, warm_since
+from rayio.predict.settle import bounded
 from rayio.predict.shown import Shown, reads_of
 from rayio.records.calibrated import (
     Calibrated,
@@ -43,6 +44,7 @@ from rayio.records.calibrated import (
     OthersWorked,
     SimulatedBack,
     StorageFitted,
+    TakeBounded,
     Usage,
 )
 from rayio.records.doubts import Doubt
@@ -216,6 +218,8 @@ def learn(
     learned = costs_of_run(run, warm, storing.get("model") or plan.storage, notes, is_busy=is_busy)
     if is_busy:
         learned = learned.model_copy(update=seen[0].most(learned))
+    most = most_of_take(run, full) if cpu.is_work else {}
+    notes += [TakeBounded(bound) for bound in most.values() if bound < learned.take]
     shown_costs = learned  # as the run shows them: with what grows with bytes
     whence = ", ".join(_whence(each.info, each.name) for each in all_runs)
     learned = learned.model_copy(
@@ -235,7 +239,7 @@ def learn(
         queue, of_put = cpu.queue + max(0.0, put - held), min(put, held)
         cpu = cpu.model_copy(update={"queue": round(queue, 9), "put": round(of_put, 9) if of_full else None})
         cpu = scheduled(cpu, learned.step, machine)
-        learned = learned.model_copy(update={"cpu": cpu, "error": STEP_ERROR})
+        learned = bounded(learned.model_copy(update={"cpu": cpu, "error": STEP_ERROR}), most)
     changed: dict[str, Any] = {
         "storage": scenario.storage.model_copy(update=storing),
         "loader": scenario.loader.model_copy(update=loading),
@@ -245,7 +249,9 @@ def learn(
     if cpu.is_work:
         taught = taught.model_copy(update={"cluster": scenario.cluster.model_copy(update={"cores": cores})})
         requests = max(1.0, typical(read.requests[read.start >= warm]))
-        taught = freed(taught, apparent(run, shown_costs, warm), requests, cores, plan, notes, is_busy=is_busy)
+        taught = freed(
+            taught, apparent(run, shown_costs, warm), requests, cores, plan, notes, is_busy=is_busy, most=most
+        )
         taught = _sure(taught, full, cores, notes, missing, foreign)
     if not plan.modelled:
         shown = [run, *(Shown(other.spans, plan_of(other.scenario, modelled=False)) for other in more)]

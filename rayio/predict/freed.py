@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,9 +38,20 @@ ROUNDS, MOST = 3, 4.0
 
 
 def freed(
-    scenario: Scenario, seen: Apparent, requests: float, cores: int, plan: Plan, notes: list[Note], *, is_busy: bool
+    scenario: Scenario,
+    seen: Apparent,
+    requests: float,
+    cores: int,
+    plan: Plan,
+    notes: list[Note],
+    *,
+    is_busy: bool,
+    most: Mapping[str, float],
 ) -> Scenario:
-    """Return the scenario with costs freed of waits for ``cores``; ``requests`` is the mean number of a read."""
+    """Return the scenario with costs freed of waits for ``cores``; ``requests`` is the mean number of a read.
+
+    ``most`` has upper bounds of some costs (s).
+    """
     shape, model = RunShape.of(scenario), scenario.storage.model
     latency = model.first_byte if isinstance(model, StorageParameters) else None
 
@@ -65,7 +76,7 @@ def freed(
 
     known = KNOWN_WHERE_BUSY if is_busy else ()
     start = Free(scenario.charges, None if latency is None else latency.expected * requests)
-    settled, shown = settle(start, seen, live, known)
+    settled, shown = settle(start, seen, live, known, most)
     size = scenario.loader.batch_size
     nbytes, decode = size * scenario.dataset.sample_bytes.expected, scenario.loader.decode
     of_batch = settled.costs.cpu_of_batch(size, nbytes)
@@ -75,7 +86,9 @@ def freed(
         settled, shown = beside_batches(settled, shown, seen, live, per_second)
     if shown.step > (1 + NEAR) * seen.step:  # its cores were always busy: its CPU times contain the contention
         cpu = start.costs.cpu.times(max(1 / start.costs.cpu.contention, seen.step / shown.step))
-        settled, shown = settle(Free(start.costs.model_copy(update={"cpu": cpu}), start.storage), seen, live, known)
+        settled, shown = settle(
+            Free(start.costs.model_copy(update={"cpu": cpu}), start.storage), seen, live, known, most
+        )
     notes.append(SimulatedBack(cores, shown.step, seen.step))
     return changed(settled)
 

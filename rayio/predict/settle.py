@@ -7,7 +7,7 @@ few times, until the simulated run shows the real one's times (indirect inferenc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rayio.predict.processors import in_background
@@ -45,16 +45,21 @@ class Apparent:
 Live = Callable[[Free], Apparent]
 
 
-def settle(free: Free, seen: Apparent, live: Live, known: Collection[str] = ()) -> tuple[Free, Apparent]:
+def settle(
+    free: Free, seen: Apparent, live: Live, known: Collection[str] = (), most: Mapping[str, float] | None = None
+) -> tuple[Free, Apparent]:
     """Return costs and the time of storage with which the simulated run shows the values ``seen``, and its own values.
 
-    Among all tried costs, those whose steps have the closest length are returned. Costs that are ``known`` stay.
+    Among all tried costs, those whose steps have the closest length are returned. Costs that are ``known`` stay, and
+    those in ``most`` stay below their bounds (s).
     """
+    bounds = most or {}
     tried = [(free, live(free))]
     for _ in range(ROUNDS):
         moved = _moved(*tried[-1], seen, [name for name in MOVED if name not in known])
         if moved is None:
             break
+        moved = replace(moved, costs=bounded(moved.costs, bounds))
         tried.append((moved, live(moved)))
     # Costs hide each other: then the length of a step decides, which messages on their way change.
     for _ in range(ROUNDS):
@@ -65,9 +70,14 @@ def settle(free: Free, seen: Apparent, live: Live, known: Collection[str] = ()) 
         way = {name: getattr(costs, name) for name in ON_THE_WAY if name not in known}
         factor = 1 + BOLD * (seen.step - shown.step) / max(sum(way.values()), NEAR_SECONDS)
         longer = {name: round(value * min(2.0, max(0.5, factor)), 9) for name, value in way.items()}
-        moved = replace(free, costs=costs.model_copy(update=longer))
+        moved = replace(free, costs=bounded(costs.model_copy(update=longer), bounds))
         tried.append((moved, live(moved)))
     return _closest(tried, seen)
+
+
+def bounded(costs: Costs, most: Mapping[str, float]) -> Costs:
+    """Return the costs, none above its bound in ``most`` (s)."""
+    return costs.model_copy(update={name: min(getattr(costs, name), bound) for name, bound in most.items()})
 
 
 def beside_batches(free: Free, shown: Apparent, seen: Apparent, live: Live, per_second: float) -> tuple[Free, Apparent]:

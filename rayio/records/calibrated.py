@@ -69,6 +69,13 @@ class FewWaits(Note):
 
 
 @dataclass(frozen=True, slots=True)
+class TakeBounded(Note):
+    """``costs.take`` is at most that of busy runs (s)."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class PutInTake(Note):
     """``costs.put`` cannot be separated from ``costs.take``."""
 

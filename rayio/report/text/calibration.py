@@ -79,6 +79,11 @@ def _(note: records.FewWaits) -> str:
 
 
 @worded.register
+def _(note: records.TakeBounded) -> str:
+    return f"costs.take: no longer than in the busy runs, {format_seconds(note.seconds)}"
+
+
+@worded.register
 def _(note: records.SimulatedBack) -> str:
     return (
         f"costs.cpu: simulated back on {note.cores} cores, a step of the run takes {format_seconds(note.simulated)}; "
