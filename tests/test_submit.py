@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import psutil
 import pytest
 import requests
 
+import rayio
 from rayio.session import Run
 
 pytest.importorskip("aiohttp", reason="needs ray[default]")
@@ -56,9 +58,9 @@ class Head:
         return process.returncode, out, err
 
 
-@pytest.fixture(scope="module")
-def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
-    home = tmp_path_factory.mktemp("head")
+@contextlib.contextmanager
+def started(home: Path, *, has_rayio: bool) -> Iterator[Head]:
+    """Start a cluster that asks for a token, with or without this rayio, and stop it."""
     (home / ".ray").mkdir()
     (home / ".ray" / "auth_token").write_text(TOKEN)
     (home / "empty").mkdir()
@@ -70,9 +72,10 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         environment.pop(name, None)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    source = str(Path(rayio.__file__).parent.parent) if has_rayio else str(home / "poisoned")
     process = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("head.py"))],
-        env={**environment, "PYTHONPATH": str(home / "poisoned"), "PATH": path},
+        env={**environment, "PYTHONPATH": source, "PATH": path},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdin is not None
@@ -89,6 +92,12 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
         _, alive = psutil.wait_procs(begun, timeout=20)
         for one in alive:
             one.kill()
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
+    with started(tmp_path_factory.mktemp("head"), has_rayio=False) as begun:
+        yield begun
 
 
 def test_a_scenario_runs_where_there_is_ray_and_no_rayio(head: Head, tmp_path: Path) -> None:
@@ -161,6 +170,28 @@ def test_many_at_once_do_not_disturb_each_other(head: Head, tmp_path: Path) -> N
         out, err = process.communicate(timeout=400)
         assert process.returncode == 0, out + err
     assert all(Run.open(tmp_path / f"run-{number}").exit_code == 0 for number in range(3))
+
+
+def test_five_submits_five_doctors_and_five_runs_at_once_all_succeed(tmp_path: Path) -> None:
+    """Against one young head: packages, environments and actors of fifteen commands at the same time."""
+    (tmp_path / "home").mkdir()
+    with started(tmp_path / "home", has_rayio=True) as head:
+        control = Path(head.folder, "ray_current_cluster").read_text()
+        begun = []
+        for number in range(5):
+            (tmp_path / f"of-{number}").mkdir()
+            submitted, own = (str(tmp_path / f"{kind}-{number}") for kind in ("submitted", "run"))
+            begun += [
+                head.start("submit", "unet3d-small", *SMALL, "--out", submitted, "--address", head.address,
+                           "--root", str(tmp_path)),
+                head.start("doctor", "--address", control, "--root", str(tmp_path)),
+                head.start("run", "unet3d-small", *SMALL, "--out", own, "--address", control,
+                           "--root", str(tmp_path / f"of-{number}")),
+            ]  # fmt: skip
+        ends = [(process.args, *process.communicate(timeout=600), process.returncode) for process in begun]
+        assert not [end for end in ends if end[-1] != 0]
+        assert all(Run.open(path).exit_code == 0 for path in tmp_path.glob("submitted-*"))
+        assert len([path for path in tmp_path.glob("*-[0-9]") if path.joinpath("result.json").exists()]) == 10
 
 
 def served(head: Head) -> dict[str, float]:
