@@ -46,20 +46,19 @@ Live = Callable[[Free], Apparent]
 
 
 def settle(
-    free: Free, seen: Apparent, live: Live, known: Collection[str] = (), most: Mapping[str, float] | None = None
+    free: Free, seen: Apparent, live: Live, known: Collection[str], most: Mapping[str, float]
 ) -> tuple[Free, Apparent]:
     """Return costs and the time of storage with which the simulated run shows the values ``seen``, and its own values.
 
     Among all tried costs, those whose steps have the closest length are returned. Costs that are ``known`` stay, and
     those in ``most`` stay below their bounds (s).
     """
-    bounds = most or {}
     tried = [(free, live(free))]
     for _ in range(ROUNDS):
         moved = _moved(*tried[-1], seen, [name for name in MOVED if name not in known])
         if moved is None:
             break
-        moved = replace(moved, costs=bounded(moved.costs, bounds))
+        moved = replace(moved, costs=bounded(moved.costs, most))
         tried.append((moved, live(moved)))
     # Costs hide each other: then the length of a step decides, which messages on their way change.
     for _ in range(ROUNDS):
@@ -70,7 +69,7 @@ def settle(
         way = {name: getattr(costs, name) for name in ON_THE_WAY if name not in known}
         factor = 1 + BOLD * (seen.step - shown.step) / max(sum(way.values()), NEAR_SECONDS)
         longer = {name: round(value * min(2.0, max(0.5, factor)), 9) for name, value in way.items()}
-        moved = replace(free, costs=bounded(costs.model_copy(update=longer), bounds))
+        moved = replace(free, costs=bounded(costs.model_copy(update=longer), most))
         tried.append((moved, live(moved)))
     return _closest(tried, seen)
 
