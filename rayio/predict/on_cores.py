@@ -56,7 +56,7 @@ def on_cores(base: Base, worked: Worked, charged: Attribution) -> Base:
 
     parsing = cpu.parsing(base.scenario.loader.batch_size, batch_bytes or 0.0)
     storage = None if base.modelled is not None else max(whole - parsing, LEAST * whole)
-    settled, _ = settle(Free(costs, storage), _apparent(measured, charged, base.scenario), live)
+    settled, _ = settle(Free(costs, storage), _apparent(measured, charged, base.scenario), live, known=(), most={})
     return replace(base, measured=freed(settled))
 
 
