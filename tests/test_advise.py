@@ -146,7 +146,7 @@ def test_advice_leaves_failures_out(tmp_path: Path) -> None:
     found = advised(tmp_path / "with", "loader.num_workers=1..4", failing)
     without = advised(tmp_path / "without", "loader.num_workers=1..4", {})
     assert found.tried == without.tried
-    assert [note for note in found.notes if note not in without.notes][0].startswith("failures are left out")
+    assert next(note for note in found.notes if note not in without.notes).startswith("failures are left out")
     with pytest.raises(ScenarioError, match=r"--vary failures.mtbf: failures do not change AU; use rayio sweep"):
         advised(tmp_path / "no", "failures.mtbf=1..3", failing)
 

@@ -169,7 +169,7 @@ def without_failures(load: Load, fixed: Mapping[str, Any]) -> tuple[Load, Scenar
     if load(fixed).failures is None:
         return load, load(fixed), ()
     # Not None, as some checks differ with failures; events may name ranks that a smaller point has not.
-    nothing = {"failures": {"events": [], "mtbf": None, "policy": "from_start"}}
+    nothing: dict[str, Any] = {"failures": {"events": [], "mtbf": None, "policy": "from_start"}}
 
     def load_without(overrides: Mapping[str, Any]) -> Scenario:
         others = {key: value for key, value in overrides.items() if key.partition(".")[0] != "failures"}
