@@ -165,7 +165,14 @@ def test_the_page_works_and_says_the_numbers_of_the_run(look: Callable[[rayio.Ru
         {"train__compute": "20 min"},
         {"train__compute": "3 us"},
         # Its window begins late, at three quarters of the run.
-        {"failures": {"events": [{"kind": "node", "at": "0.2 s"}], "policy": "from_start", "restart": 0.6, "detect": 0}},
+        {
+            "failures": {
+                "events": [{"kind": "node", "at": "0.2 s"}],
+                "policy": "from_start",
+                "restart": 0.6,
+                "detect": 0,
+            }
+        },
     ],
     ids=str,
 )
