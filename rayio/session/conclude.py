@@ -91,11 +91,11 @@ def numbers_of(
     """Return the metrics of a run from its spans, or from its tallies if steps have no spans."""
     if scenario.trace.level != "none":
         arrays = arrays_of(spans)
-        measured = replace(noted(measure(arrays, shape)), failures=restoring(spans, shape.world_size))
-        measured = timed(measured, scenario, spans)
+        measured = timed(noted(measure(arrays, shape)), scenario, spans)
         if scenario.checkpoint is not None:
-            saved, restored = transfers(spans, WRITTEN), transfers(spans, READ)
-            measured = replace(measured, saved=saved, restored=restored)
+            few = Slices.of(spans).named(*WRITTEN, *READ, "restore")
+            saved, restored = transfers(few, WRITTEN), transfers(few, READ)
+            measured = replace(measured, saved=saved, restored=restored, failures=restoring(few, shape.world_size))
         if isinstance(scenario.loader.num_workers, Autoscaled):
             measured = replace(measured, scaling=scaling(spans, arrays))
         if is_virtual and scenario.trace.level != "step" and scenario.charges.of_loader:

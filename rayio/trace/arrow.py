@@ -69,13 +69,13 @@ def plain(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
     return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype), *parts])
 
 
-def is_text(column: pa.ChunkedArray, text: str) -> NDArray[np.bool_]:
-    """Return a mask of the rows with this text."""
+def is_text(column: pa.ChunkedArray, *among: str) -> NDArray[np.bool_]:
+    """Return a mask of the rows that have one of these texts."""
     parts = [
-        np.array([*(value == text for value in chunk.dictionary.to_pylist()), False])[plain(chunk.indices)]
+        np.array([*(value in among for value in chunk.dictionary.to_pylist()), False])[plain(chunk.indices)]
         for chunk in column.chunks
     ]
-    return np.concatenate([np.zeros(0, np.bool_), *parts])
+    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.bool_), *parts])
 
 
 def rows(table: pa.Table, are_wanted: NDArray[np.bool_]) -> pa.Table:
