@@ -105,6 +105,17 @@ class Reading:
         source = ", ".join(known) if known else f"DLIO's default of {names[0]}" if names else ""
         self.out[key] = (value, source)
 
+    def nested(self) -> dict[str, Any]:
+        """Return the keys of the scenario as nested mappings."""
+        data: dict[str, Any] = {}
+        for key, (value, _) in self.out.items():
+            holder = data
+            *sections, last = key.split(".")
+            for section in sections:
+                holder = holder.setdefault(section, {})
+            holder[last] = value
+        return data
+
     def fates(self, passed: tuple[str, ...]) -> None:
         """Note keys without effect, and refuse those that are refused always; not those of ``passed``."""
         for name in self.given:

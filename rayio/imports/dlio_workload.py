@@ -6,6 +6,7 @@ Ranks and storage are in no such file. Facts about DLIO come from argonne-lcf/dl
 from __future__ import annotations
 
 import posixpath
+from typing import Any
 
 from rayio.imports.dlio_loader import put_loader
 from rayio.imports.dlio_occasions import checkpoint, evaluate, is_alone
@@ -16,6 +17,7 @@ from rayio.imports.hydra import Composed
 from rayio.kinds import FORMATS
 from rayio.scenario.dataset import Dataset
 from rayio.scenario.dlio_keys import KEYS
+from rayio.scenario.source import Layer
 
 #: What DLIO's code makes of several samples in a file.
 _STEPS = (
@@ -52,6 +54,11 @@ def read_workload(composed: Composed, name: str) -> Reading:
     _measured(reading)
     reading.fates((*LAYERED, *CREDENTIALS, *saved))
     return reading
+
+
+def workload_of(values: dict[str, Any], label: str, name: str) -> Reading:
+    """Return a workload that is composed already, such as the configuration of results."""
+    return read_workload(Composed(values, values, (Layer(values, label),)), name)
 
 
 def _dataset(reading: Reading) -> None:
