@@ -139,16 +139,6 @@ class Checkpoint(Section):
                 f"not yet: checkpoint.subset_of={self.subset_of} with training; give checkpoint.phases, which writes "
                 "and reads checkpoints alone"
             )
-        if self.incremental is not None and self.every is not None and self.every.seconds is not None:
-            yield (
-                f"not yet: checkpoint.incremental with checkpoint.every={self.every.by_clock}, where the number of a "
-                "checkpoint is not known before; give steps or epochs"
-            )
-        if self.incremental is not None and self.engine == "dcp":
-            yield (
-                "not yet: checkpoint.incremental with checkpoint.engine=dcp, whose index names whole tensors; use raw "
-                "or torch"
-            )
         if self.phases is not None and self.keep is not None:
             yield f"checkpoint.keep={self.keep}: checkpoint.phases reads what it writes; leave one of the two out"
         if self.phases is not None and self.restore != NOTHING:
