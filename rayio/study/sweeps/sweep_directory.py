@@ -72,7 +72,7 @@ class SweepDirectory:
 
     @classmethod
     def by_default(cls, path: Path, definition: Mapping[str, Any]) -> Self:
-        """Return the directory of a sweep without ``--out``: ``path``, else the first free one of ``path-2``, ``path-3``, …
+        """Return the directory of a sweep without ``--out``: ``path``, or if another holds it ``path-2``, and so on.
 
         So another sweep of a scenario has its own, and the same one is resumed.
 
