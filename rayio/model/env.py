@@ -117,7 +117,7 @@ class Env(StageEnv):
         """Yield this role's current activity, if any."""
         if (doing := self.doing) is not None:
             name, since, at, until = doing
-            file = self.file if name in ("read", "write", "stage_read", "stage_write") else ""
+            file = self.file if name in ("read", "write", "stage_read", "stage_write", "stage_open") else ""
             yield Standing(self.role, self.name, name, at, since, max(since, self.heard), until, file)
 
     @staticmethod
