@@ -70,7 +70,7 @@ class FewWaits(Note):
 
 @dataclass(frozen=True, slots=True)
 class TakeBounded(Note):
-    """``costs.take`` is at most that of busy runs (s)."""
+    """``costs.take`` is at most what the way of a batch in busy runs leaves (s)."""
 
     seconds: float
 

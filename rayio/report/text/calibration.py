@@ -80,7 +80,8 @@ def _(note: records.FewWaits) -> str:
 
 @worded.register
 def _(note: records.TakeBounded) -> str:
-    return f"costs.take: no longer than in the busy runs, {format_seconds(note.seconds)}"
+    seconds = format_seconds(note.seconds)
+    return f"costs.take: a batch is on its way no longer than in the busy runs, which leaves {seconds}"
 
 
 @worded.register
