@@ -42,6 +42,10 @@ def longest_way(run: Shown, full: Sequence[Learnable], rate: float | None) -> fl
     return max(ways, default=float("inf"))
 
 
+#: How far the times that ranks wait for each other are apart where no two runs show it, and at least; shares.
+UNEVEN, EVEN = 0.5, 0.2
+
+
 @dataclass(frozen=True, slots=True)
 class Lone:
     """Costs that lone runs show (s): of messages, and of taking a ready batch. ``rate`` is that of its bytes."""
@@ -96,22 +100,26 @@ def freer(costs: Costs, seen: Lone | None, nbytes: float, others: int) -> Costs:
     return costs.model_copy(update=shorter)
 
 
-def evened(runs: Sequence[Learnable], seen: Lone) -> float:
+def evened(runs: Sequence[Learnable], seen: Lone) -> tuple[float, float]:
     """Return how long ranks of some runs waited for each other in a step, as a multiple of the first run's.
 
-    Such times differ from run to run. It is 1 where a run has ranks that waited for batches, or that did not wait for
-    others.
+    The second number is how far single runs are from that, as a share. One run alone does not show it, nor do runs
+    whose ranks waited for batches.
     """
     rest = []
     for run in runs:
         view, others = Shown(run.spans, plan_of(run.scenario, modelled=False)), run.scenario.cluster.most_ranks - 1
         if not others or int(waited(view.batches).sum()) >= FEW:
-            return 1.0
+            return 1.0, UNEVEN
         steps, warm = view.steps, warm_since(view.steps, RunShape.of(run.scenario), run.name)
         own = float(steps.parts["compute"][steps.start >= warm].mean()) / 1e9 + seen.receive + seen.step
         whole = step_seconds(view, warm) - taken(derive.batch_bytes(run.scenario), seen.rate)
         rest.append((whole - own) / others)
-    return float(np.mean(rest)) / rest[0] if min(rest) > 0 else 1.0
+    if min(rest) <= 0:
+        return 1.0, 1.0
+    usual = float(np.mean(rest))
+    apart = max(abs(each / usual - 1) for each in rest) if len(rest) > 1 else UNEVEN
+    return usual / rest[0], round(min(1.0, max(EVEN, apart)), 4)
 
 
 def _costs(of: Learnable, view: Shown) -> Costs:

@@ -17,7 +17,7 @@ from rayio.predict.replay import UNLIMITED, UNLIMITED_STORAGE, cut
 from rayio.predict.run_costs import apparent, beside_others, costs_of_run, step_seconds, warm_since
 from rayio.predict.settle import NEAR, Apparent, Free, Most, beside_batches, settle
 from rayio.predict.shown import Shown
-from rayio.records.calibrated import FullBack, Note, NotFull, SimulatedBack
+from rayio.records.calibrated import FullBack, LoneBack, Note, NotFull, SimulatedBack
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario, StorageParameters
 from rayio.schema.distribution import Constant, Distribution, LogNormal
@@ -121,6 +121,18 @@ def as_full(
     apart = float(np.abs(factors - 1).max())
     notes.append(FullBack(len(seen), apart))
     return scenario, apart if len(seen) > 1 else max(apart, ALONE)
+
+
+def as_alone(scenario: Scenario, runs: Sequence[Learnable], notes: list[Note]) -> float:
+    """Return how far steps of lone ``runs``, simulated, are from those that they took at most, as a share."""
+    apart = []
+    for run in runs:
+        view = Shown(run.spans, plan_of(run.scenario, modelled=False))
+        step = step_seconds(view, warm_since(view.steps, RunShape.of(run.scenario), run.name))
+        apart.append(abs(_slower(scenario, run.scenario, view.plan, step) - 1))
+    if apart:
+        notes.append(LoneBack(len(runs), max(apart)))
+    return max(apart, default=0.0)
 
 
 def _slower(scenario: Scenario, like: Scenario, plan: Plan, step: float) -> float:

@@ -127,6 +127,14 @@ class FullBack(Note):
 
 
 @dataclass(frozen=True, slots=True)
+class LoneBack(Note):
+    """Runs of one rank and one worker, and how far their simulated steps are from the measured, as a share."""
+
+    runs: int
+    apart: float
+
+
+@dataclass(frozen=True, slots=True)
 class NoCheckpoint(Note):
     """No checkpoint was saved."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -172,6 +173,10 @@ class Costs(Section):
         description="Time that each other rank of its node adds to receive: ranks take their batches together, and "
         "each waits for processes that serve the others.",
     )
+    neighbour_error: Annotated[float, _factor(0.0, 1.0)] = Field(
+        0.0,
+        description="How much longer or shorter neighbour may be, as a share: both ends of a prediction's interval.",
+    )
     transfer_latency: Seconds = Field(0.0, description="Latency of each batch from a worker to its rank.")
     transfer_bandwidth: _BytesPerSecond = Field(
         None, description="Bytes per second from a worker to its rank; none is free."
@@ -235,13 +240,20 @@ class Costs(Section):
     def at_end(self, factor: float, checkpoint: float, num_bytes: float) -> Costs:
         """Return these costs, processor times multiplied by ``factor``, checkpoints of ``checkpoint`` seconds.
 
+        A factor below 1 is the end where all is short, so neighbours add their least too.
         ``num_bytes`` are those of a checkpoint: its increments are charged in proportion, where sizes count.
         """
         size = num_bytes if self.checkpoint_bytes else None
-        changed = {"cpu": self.cpu.times(factor), "checkpoint": round(checkpoint, 9), "checkpoint_bytes": size}
+        changed: dict[str, Any] = {
+            "cpu": self.cpu.times(factor),
+            "checkpoint": round(checkpoint, 9),
+            "checkpoint_bytes": size,
+        }
         for name in ("put_bandwidth", "receive_bandwidth"):  # copies are work too
             if (rate := getattr(self, name)) and self.cpu.is_work:
                 changed[name] = rate / factor
+        if factor != 1.0:
+            changed["neighbour"] = self.neighbour * (1 + math.copysign(self.neighbour_error, factor - 1))
         return self.model_copy(update=changed)
 
     def beside(self, others: int) -> Costs:

@@ -107,6 +107,12 @@ def _(note: records.OthersWorked) -> str:
 
 
 @worded.register
+def _(note: records.LoneBack) -> str:
+    runs = f"{note.runs} lone runs are" if note.runs > 1 else "a lone run are"
+    return f"costs.cpu: simulated back, steps of {runs} within {100 * note.apart:.1f} % of theirs"
+
+
+@worded.register
 def _(note: records.FullBack) -> str:
     return (
         f"costs.cpu.contention: simulated back, steps of {note.runs} busy runs are within {100 * note.apart:.1f} % of "
