@@ -124,6 +124,25 @@ def test_what_cannot_be_searched_is_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "capacity").exists()
 
 
+def test_failures_are_left_out_of_every_number(tmp_path: Path) -> None:
+    # AU counts no time lost to failures: bytes and changes that did would contradict it. Rank 3 is in no smaller point.
+    events = [{"kind": "rank", "number": 3, "at_step": 20}, {"kind": "node", "at": "2 s"}]
+    failing = planted(1.5 * DEMAND, failures={"events": events, "detect": "1 s", "restart": "2 s"})
+    named = tmp_path / "failing.yaml"
+    named.write_text("{extends: unet3d-small, name: failing, cluster: {ranks_per_node: 4}}")
+    found = capacity(named, failing, out=tmp_path / "capacity")
+    assert found.accelerators == 1
+    assert sum("failures are left out" in note for note in found.notes) == 1
+    for point in found.points:
+        assert point.au is not None
+        assert point.needed_bytes_per_second is not None
+        assert point.bytes_per_second == pytest.approx(point.au * point.needed_bytes_per_second, rel=0.03)
+    without = capacity(named, planted(1.5 * DEMAND, failures=None), out=tmp_path / "without")
+    assert [point.au for point in found.points] == [point.au for point in without.points]
+    assert found.changes == without.changes
+    assert not any("failures" in note for note in without.notes)
+
+
 def test_the_ends_of_the_search_are_said(tmp_path: Path) -> None:
     none = found_in(tmp_path / "none", planted(0.5 * DEMAND))
     assert (none.setting, none.accelerators, none.is_at_least) == (None, None, False)

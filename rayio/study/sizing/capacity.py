@@ -326,7 +326,7 @@ class _Searching:
 
     def _notes(self, bracket: Bracket, points: Sequence[CapacityPoint], tried: Sequence[Trial]) -> list[str]:
         """Return notes on the numbers."""
-        question, notes = self.question, [*self.notes]
+        question, notes = self.question, [*self.question.notes, *self.notes]
         if question.base.stages:
             notes.append("the stages run at every point, and take their part of the storage; stages=[] leaves them out")
         key = question.over
