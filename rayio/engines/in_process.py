@@ -320,7 +320,9 @@ class InProcess:
                     in_rank=self.plan.is_queued_in_rank,
                 )
             )
-            workers = self._workers[spec.rank] = Workers(readers, self.wiring.loading, self.costs, cpu)
+            ranks = self.plan.cluster.ranks_of(self.plan.node_of_rank(spec.rank))
+            costs = self.costs.beside(len(ranks) - 1)
+            workers = self._workers[spec.rank] = Workers(readers, self.wiring.loading, costs, cpu)
         if (clock := self._clock) is not None and workers.is_free and self._is_foreseen(spec):
             if (known := self._readers.get(spec.rank)) is None:
                 known = self._readers[spec.rank] = Readers(workers.envs, workers.loading, clock)
@@ -330,7 +332,8 @@ class InProcess:
         staff = None if spec.scaling is None else self._staff(spec, spec.scaling, workers)
         queue = self.wiring.queue(spec, workers.submit, staff, evaluating=evaluating)
         process = None if workers.cpu is None else workers.cpu.rank
-        return LocalQueue(queue, round(self.costs.receive * 1e9), process, self.costs.cpu.rank)
+        costs = workers.costs
+        return LocalQueue(queue, round(costs.receive * 1e9), process, costs.cpu.rank, costs.receive_bandwidth)
 
     def _is_foreseen(self, spec: QueueSpec) -> bool:
         """Return True if the ends of a queue's reads are known as they begin, and nobody observes them meanwhile."""
