@@ -15,7 +15,7 @@ from rayio.units import format_seconds
 
 #: Spans of a rank that waits for a batch, and for writes.
 _DATA = ("data_wait", "eval_data_wait")
-_SAVING = ("checkpoint", "checkpoint_wait")
+_SAVING = ("checkpoint", "checkpoint_wait", "drain_wait")
 _TOLD = 2
 #: Seconds of silence worth a line, and between two looks.
 FIRST_SECONDS, LOOK_SECONDS = 30.0, 5.0

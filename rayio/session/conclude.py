@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rayio.analyze import gate
 from rayio.analyze.arrays import arrays_of
+from rayio.analyze.draining import draining
 from rayio.analyze.metrics import measure
 from rayio.analyze.scaling import scaling
 from rayio.analyze.shape import RunShape
@@ -94,7 +95,8 @@ def numbers_of(
         measured = timed(measured, scenario, spans)
         if scenario.checkpoint is not None:
             saved, restored = transfers(spans, WRITTEN), transfers(spans, READ)
-            measured = replace(measured, saved=saved, restored=restored)
+            drained = None if scenario.checkpoint.burst is None else draining(spans)
+            measured = replace(measured, saved=saved, restored=restored, drained=drained)
         if isinstance(scenario.loader.num_workers, Autoscaled):
             measured = replace(measured, scaling=scaling(spans, arrays))
         if is_virtual and scenario.trace.level != "step" and scenario.charges.of_loader:
