@@ -23,6 +23,7 @@ from rayio.model.env import COMPLETER, Env, QueuePort, Shard
 from rayio.model.kernel import Future, Kernel
 from rayio.model.ledger import Tally
 from rayio.model.loading import Loading
+from rayio.model.manifest import Link
 from rayio.model.plan import Plan
 from rayio.model.plan_parts import Doom
 from rayio.model.pool import NodePool
@@ -176,7 +177,7 @@ class LocalWriter:
         """Read a shard after earlier work."""
         return await self._do(roles.read_shard, shard, at)
 
-    async def report(self, durable: Mapping[str, Sequence[str]], at: Where, in_burst: bool = False) -> list[str]:
+    async def report(self, durable: Mapping[Link, Sequence[str]], at: Where, in_burst: bool = False) -> list[Link]:
         """See ``rayio.model.env.WriterPort``."""
         assert self.completion is not None
         return await self.completion.report(durable, at, in_burst)
@@ -203,7 +204,7 @@ class LocalWriter:
             mine.set_result(None)
         if is_behind:
             return served
-        if delay_ns := self.delay_ns(shard.fraction):
+        if delay_ns := self.delay_ns(shard.link.fraction):
             await self.env.kernel.sleep_until(self.env.kernel.now() + delay_ns)
         return served
 
@@ -268,6 +269,12 @@ class InProcess:
         #: Readers by rank whose reads have a known end; and their queues.
         self._readers: dict[int, Readers] = {}
         self._foreseen: list[ForeseenQueue] = []
+
+    async def completed(self) -> None:
+        """Wait for the manifests of checkpoints whose files are all durable."""
+        writer = self._writers.get(COMPLETER)
+        if writer is not None and writer.completion is not None:
+            await writer.completion.begun()
 
     async def run(self) -> None:
         """Run every rank's life to its end."""

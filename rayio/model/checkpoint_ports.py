@@ -6,11 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from rayio.model.ledger import Tally
+from rayio.model.manifest import Link
 from rayio.place import Where, checkpoint_place
 from rayio.storage.base import Served
 
 #: The writer that completes checkpoints.
 COMPLETER = 0
+NO_CHECKPOINT = Link(-1, -1)
 
 
 class Shard(NamedTuple):
@@ -25,8 +27,8 @@ class Shard(NamedTuple):
     period: int = 0
     #: The run that wrote it, or writes it.
     run: str = ""
-    #: The share of the state that its checkpoint has.
-    fraction: float = 1.0
+    #: The checkpoint that it is part of; a file of a stage has none.
+    link: Link = NO_CHECKPOINT
     #: True if it is read from the burst tier.
     in_burst: bool = False
 
@@ -48,8 +50,8 @@ class WriterPort(Protocol):
     async def read(self, shard: Shard, at: Where) -> Served[None]:
         """Read and verify a shard."""
 
-    async def report(self, durable: Mapping[str, Sequence[str]], at: Where, in_burst: bool = False) -> list[str]:
-        """Report durable files by folder, to the writer that completes checkpoints; return complete folders.
+    async def report(self, durable: Mapping[Link, Sequence[str]], at: Where, in_burst: bool = False) -> list[Link]:
+        """Report durable files by checkpoint, to the writer that completes checkpoints; return complete ones.
 
         ``in_burst``: they are in the burst tier.
         """

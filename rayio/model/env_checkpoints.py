@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from rayio.model.burst import Tier
 from rayio.model.checkpoint_ports import COMPLETER as COMPLETER
@@ -13,11 +13,13 @@ from rayio.model.checkpoint_ports import Drained, Marking, WriterPort
 from rayio.model.checkpoint_ports import Shard as Shard
 from rayio.model.kernel import Kernel
 from rayio.model.ledger import Tally
+from rayio.model.manifest import Link
 from rayio.model.savers import Raw, Saver
 from rayio.model.stamp import Stamp
 from rayio.place import Where
-from rayio.storage.base import Requests, Served, Storage
+from rayio.storage.base import Opener, Requests, Served, Storage
 from rayio.storage.itemise import Samples
+from rayio.storage.real import Noted
 from rayio.storage.stores.opening import Store
 from rayio.storage.uploads import sizes_of_writes
 from rayio.trace.recorder import Add
@@ -46,6 +48,8 @@ class CheckpointEnv:
         self.doing: tuple[str, int, Where, int | None] | None = None
         #: The last opened file of the activity.
         self.file = ""
+        #: The time at which the last file of the activity was opened, or the last request to a checkpoint's was done.
+        self.heard = 0
         #: Error of a checkpoint written in the background.
         self.failure: Exception | None = None
         #: The checkpoint being written in the background.
@@ -54,16 +58,16 @@ class CheckpointEnv:
         self.saved: Marking | None = None
         #: The same of a checkpoint that is still being written.
         self._unsaved: tuple[int, Tally] | None = None
-        #: Durable files by folder of checkpoints that are not known to be complete, in storage and in the burst tier,
-        #: and running reports of them.
-        self._durable: dict[bool, dict[str, list[str]]] = {False: {}, True: {}}
+        #: Durable files of checkpoints that are not known to be complete, in storage and in the burst tier, and running
+        #: reports of them.
+        self._durable: dict[bool, dict[Link, list[str]]] = {False: {}, True: {}}
         self._reports: dict[int, Awaitable[None]] = {}
         self._number = 0
         #: The store of a checkpoint writer, for manifests; None for modelled storage, and for other roles.
         self.store: Store | None = None
-        #: What makes the content of a checkpoint writer's files, and the index of each checkpoint.
+        #: What makes the content of a checkpoint writer's files, and the index by the share of the state in it.
         self.saver: Saver = Raw()
-        self.index: Mapping[str, bytes] = {}
+        self.index: Callable[[float], Mapping[str, bytes]] = lambda fraction: {}
         #: True if a checkpoint writer may replace files of complete checkpoints.
         self.is_replacing = False
         #: The burst tier of a checkpoint writer, and a rank's part of it.
@@ -118,10 +122,11 @@ class CheckpointEnv:
         requests = Requests((shard.writer, LOADING, max(at.step, 0)), 1, sizes, known_bytes=shard.num_bytes)
         try:
             loading = self.saver.loading(
-                shard.path, shard.num_bytes, shard.request_bytes, shard.period, self.index, Stamp(shard.run, shard.path)
-            )
+                shard.path, shard.num_bytes, shard.request_bytes, shard.period, self.index(shard.link.fraction),
+                Stamp(shard.run, shard.path),
+            )  # fmt: skip
             storage = self.burst.storage if shard.in_burst and self.burst is not None else self.storage
-            served = await storage.read(requests, loading)
+            served = await storage.read(requests, lambda opener: loading(self._opener(opener)))
         except Exception as error:
             self.span("load", start, self.kernel.now(), at, status="error")
             self._record_failed(error, at)
@@ -138,6 +143,13 @@ class CheckpointEnv:
             self.span("verify", made, end, at, nbytes=shard.num_bytes)
         self._requests(served, at)
         return Served(None, served.opens, served.requests, served.nbytes, moved=served.moved)
+
+    def moved(self) -> None:
+        """Note a request to a file of a checkpoint, for stall reports."""
+        self.heard = self.kernel.now()
+
+    def _opener(self, opener: Opener) -> Opener:
+        return lambda path, *kept: cast(BinaryIO, Noted(opener(path, *kept), self.moved))
 
     async def drain(self, shard: Shard, at: Where) -> Served[None]:
         """Copy a shard from the burst tier to storage, while further ones may be written to the tier."""
@@ -235,8 +247,7 @@ class CheckpointEnv:
     def durable_are(self, shards: Sequence[Shard], at: Where, *, in_burst: bool) -> None:
         """Report durable files in the background: training does not wait for a manifest."""
         for shard in shards:
-            folder, _, name = shard.path.rpartition("/")
-            self._durable[in_burst].setdefault(folder, []).append(name)
+            self._durable[in_burst].setdefault(shard.link, []).append(shard.path.rpartition("/")[2])
         self._number += 1
         reporting = self._report(self._number, at, in_burst)
         self._reports[self._number] = self.kernel.spawn(reporting, f"{self.name} reports files")
@@ -244,8 +255,8 @@ class CheckpointEnv:
     async def _report(self, number: int, at: Where, in_burst: bool) -> None:
         durable = self._durable[in_burst]
         try:
-            for folder in await self.writers[COMPLETER].report({**durable}, at, in_burst):
-                durable.pop(folder, None)
+            for link in await self.writers[COMPLETER].report({**durable}, at, in_burst):
+                durable.pop(link, None)
         except Exception as error:  # raised when the rank next checks
             self.failure = error
         finally:

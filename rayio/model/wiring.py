@@ -145,13 +145,9 @@ class Wiring:
         root: str | Path,
         devices: Devices,
         *,
-        num_ranks: int,
-        born: int | None = None,
-        late_ns: int = 0,
-        loader: LoaderKind | None = None,
-        cores: CoresOf | None = None,
-        run_id: str = "",
-    ) -> None:
+        num_ranks: int, born: int | None = None, late_ns: int = 0, loader: LoaderKind | None = None,
+        cores: CoresOf | None = None, run_id: str = "",
+    ) -> None:  # fmt: skip
         self.plan = plan
         #: The steps that ranks had taken before the run went on, if batches may come early.
         self.taken: dict[int, Taken] = {}
@@ -159,6 +155,7 @@ class Wiring:
         self.run_id = run_id
         self.cores = cores
         self.kernel = kernel
+        self.ending = kernel.ending if isinstance(kernel, WallKernel) else Event()
         self.recorder = recorder
         self.root = root
         self.devices = devices
@@ -228,24 +225,24 @@ class Wiring:
         assert checkpointing is not None
         node = self.plan.node_of_writer(number)
         env = self._env("checkpoint_writer", str(number), node)
-        env.storage = self._through_layers(node, checkpointing.path, is_dataset=False)
+        env.storage = self._through_layers(node, checkpointing.path, is_dataset=False, note=env.moved)
         if not self.plan.modelled:
             env.store, env.is_replacing = self.plan.store(self.root, checkpointing.path), checkpointing.is_replacing
             env.saver, env.index = checkpointing.saver, checkpointing.index
             checkpointing.prepare(number)
             self.closing.append(env.saver.close)
         if (tier := checkpointing.burst) is not None:
-            env.burst = self._tier(tier, node)
+            env.burst = self._tier(tier, node, checkpointing.fill, env.moved)
         return env
 
-    def _tier(self, tier: BurstTier, node: int) -> Tier:
+    def _tier(self, tier: BurstTier, node: int, fill: Filling, note: Callable[[], None]) -> Tier:
         """Return a writer's burst tier."""
-        plan, saved = self.plan, self.plan.checkpointing
+        plan = self.plan
         if plan.modelled:
             device = plan.num_devices + (node if tier.scope == "node" else 0)
             return tier.modelled(self.devices.arbiter(device), self.kernel, plan.seed, itemised=plan.trace.is_itemised)
         store = plan.store(self.root, tier.path)
-        return Tier(tier, self._real(store, fill_random if saved is None else saved.fill), store)
+        return Tier(tier, self._real(store, fill, note), store)
 
     def completion(self, env: Env) -> Completion:
         """Return the counter of durable files of a run's checkpoints, for the writer that completes them."""
@@ -339,12 +336,14 @@ class Wiring:
         storage = self.plan.data_storage(partial(self._through_layers, node, is_dataset=True))
         return storage if self.cores is None else ParsedStorage(storage, self.cores(node), self.plan.costs.cpu)
 
-    def _through_layers(self, node: int, path: str, *, is_dataset: bool) -> Storage:
+    def _through_layers(
+        self, node: int, path: str, *, is_dataset: bool, note: Callable[[], None] | None = None
+    ) -> Storage:
         """Return a node's storage with layers. Modelled storage is stateless: roles of a node share it."""
         plan, of = self.plan, (node, path, is_dataset)
         if (known := self._layered.get(of)) is not None:
             return known
-        storage = self._storage(node, path, is_dataset=is_dataset)
+        storage = self._storage(node, path, note, is_dataset=is_dataset)
         for layer in plan.layers:
             mount = Mount(
                 self.kernel, node, path, is_dataset, plan.loader.io_depth, plan.trace.is_itemised,
@@ -355,21 +354,22 @@ class Wiring:
             self._layered[of] = storage
         return storage
 
-    def _real(self, store: Store, fill: Filling, depth: int = 1) -> RealStorage:
-        kernel, itemised = self.kernel, self.plan.trace.is_itemised
-        anchor, ending = (kernel.anchor, kernel.ending) if isinstance(kernel, WallKernel) else (None, None)
-        return RealStorage(store, kernel.threaded, anchor, is_itemised=itemised, ending=ending, depth=depth, fill=fill)
+    def _real(self, store: Store, fill: Filling, note: Callable[[], None] | None, depth: int = 1) -> RealStorage:
+        anchor = self.kernel.anchor if isinstance(self.kernel, WallKernel) else None
+        return RealStorage(
+            store, self.kernel.threaded, anchor, is_itemised=self.plan.trace.is_itemised, ending=self.ending,
+            depth=depth, fill=fill, note=note,
+        )  # fmt: skip
 
-    def _storage(self, node: int, path: str, *, is_dataset: bool) -> Storage:
+    def _storage(self, node: int, path: str, note: Callable[[], None] | None, *, is_dataset: bool) -> Storage:
         plan, trace = self.plan, self.plan.trace
         if not plan.modelled:
             depth = plan.loader.io_depth if self.loader.has_roles else 1  # another library's worker makes one request
             saves = None if is_dataset else plan.checkpointing
             fill: Filling = fill_random if saves is None or saves.path != path else saves.fill
             if saves is not None and saves.path == path and (tier := saves.burst) is not None:
-                ending = self.kernel.ending if isinstance(self.kernel, WallKernel) else Event()
-                fill = Copied(plan.store(self.root, tier.path), tier.drain_rate, ending)
-            return self._real(plan.store(self.root, path), fill, depth)
+                fill = Copied(plan.store(self.root, tier.path), tier.drain_rate, self.ending)
+            return self._real(plan.store(self.root, path), fill, note, depth)
         saved, device = plan.checkpointing, plan.device_of_node(node)
         tier = None if is_dataset or saved is None or saved.path != path else saved.burst
         if (modelled := self._modelled.get((device, tier is None))) is None:

@@ -9,6 +9,7 @@ from rayio.engines.ray.actors.birth import Birth
 from rayio.engines.ray.actors.shells import Host
 from rayio.model import roles
 from rayio.model.checkpoint_ports import COMPLETER, Shard
+from rayio.model.manifest import Link
 from rayio.place import Where
 from rayio.storage.base import Served
 
@@ -55,7 +56,7 @@ class CheckpointWriter(Host):
         saves = self.plan.checkpointing
         await roles.clear_tier(self._envs[number], () if saves is None else saves.names_of(number), kept)
 
-    async def report(self, durable: Mapping[str, Sequence[str]], at: Where, in_burst: bool) -> list[str]:
+    async def report(self, durable: Mapping[Link, Sequence[str]], at: Where, in_burst: bool) -> list[Link]:
         """Count durable files; the last one's report writes the manifest. Return complete checkpoints."""
         self.begin()
         assert self._completion is not None

@@ -16,6 +16,7 @@ from rayio.errors import RunError
 from rayio.model.consumed import Consumed
 from rayio.model.env import Shard
 from rayio.model.kernel import Future, WallKernel
+from rayio.model.manifest import Link
 from rayio.model.prefetch import LocalQueue
 from rayio.model.queue import Delivery, QueueSpec, Take
 from rayio.model.wiring import Wiring
@@ -333,9 +334,9 @@ class RemoteWriter:
         served: Served[None] = await self._answer(self.handle.read.remote(self.number, shard, at))
         return served
 
-    async def report(self, durable: Mapping[str, Sequence[str]], at: Where, in_burst: bool = False) -> list[str]:
+    async def report(self, durable: Mapping[Link, Sequence[str]], at: Where, in_burst: bool = False) -> list[Link]:
         """See ``rayio.model.checkpoint_ports.WriterPort``."""
-        complete: list[str] = await self._answer(self.handle.report.remote(durable, at, in_burst))
+        complete: list[Link] = await self._answer(self.handle.report.remote(durable, at, in_burst))
         return complete
 
     async def drain(self, shard: Shard, at: Where) -> Served[None]:
