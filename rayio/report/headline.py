@@ -15,7 +15,7 @@ from rayio.records.doubts import Doubt
 from rayio.records.explained import Explained
 from rayio.records.metric_names import lookup
 from rayio.records.origin import IMPORTED, storage_words
-from rayio.records.run_result import RunResult
+from rayio.records.run_result import Imported, RunResult
 from rayio.report.content import Content
 from rayio.report.definitions import term
 from rayio.report.markup import escape
@@ -136,7 +136,7 @@ def numbers(content: Content) -> tuple[list[Number], list[Number]]:
     small += _others(result)
     if result.imported is None:  # the tile of AU tells that no step was measured
         large = [row for row in large if row[0] == "au" or lookup(result, row[0]) is not None or row[3] != UNKNOWN]
-    if result.imported is None or result.imported.reduced:  # unknown numbers are in the notes, not in tiles
+    if result.imported is None or result.imported.has_no_steps:  # unknown numbers are in the notes, not in tiles
         small = [row for row in small if lookup(result, row[0]) is not None]
     return large, small
 
@@ -214,6 +214,8 @@ def _of_import(result: RunResult) -> tuple[list[Number], list[Number]]:
     """Return the numbers of an import: its benchmark's large, rayio's for the same records small."""
     imported = result.imported
     assert imported is not None
+    if imported.au is None:
+        return _of_imported_checkpoints(imported), []
     published = imported.published_au
     has_other = published is not None and not imported.reduced and f"{published:.2f}" != f"{imported.au:.2f}"
     remark = f"by DLIO's formula; published {published:.2f} %" if has_other else "by DLIO's formula, as published"
@@ -230,6 +232,17 @@ def _of_import(result: RunResult) -> tuple[list[Number], list[Number]]:
         name, points, meaning = lost
         large.append(("", "au-dlio", f"lost most to {name}", f"{points:.2f} points", meaning))
     return large, [_au(result), _throughput(result)] if not imported.reduced else []
+
+
+def _of_imported_checkpoints(imported: Imported) -> list[Number]:
+    """Return the published rates of checkpoints without training."""
+    large: list[Number] = []
+    for name, key, moved in (("saving", "saved", imported.saved), ("restoring", "restored", imported.restored)):
+        if moved is not None:
+            rate = UNKNOWN if moved.mib_per_second is None else f"{format_number(moved.mib_per_second)} MiB/s"
+            remark = "as published" + ("" if moved.seconds is None else f", {format_seconds(moved.seconds)} on rank 0")
+            large.append((f"imported.{key}.mib_per_second", name, name, rate, remark))
+    return large
 
 
 def _others(result: RunResult) -> list[Number]:
