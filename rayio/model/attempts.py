@@ -326,7 +326,7 @@ def continued(plan: Plan, mark: Mark | None, attempt: int) -> Plan:
     if mark is None or saved is None:
         return replace(plan, start=plan.start._replace(attempt=attempt))
     epoch, step = saved.schedule.step(mark.number)
-    restored = saved.restored_at(epoch, step)
+    restored = saved.restored_at(epoch, step, mark.tallies[0].chain)
     is_last = step + 1 == plan.steps[epoch] and epoch + 1 < len(plan.steps)
     start = Start(epoch + 1, 0, attempt) if is_last else Start(epoch, step + 1, attempt)
     return replace(plan, start=start, checkpointing=replace(saved, restored=restored))

@@ -79,8 +79,10 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
             end = await env.compute_and_synchronise(seconds, training.sync_after(epoch, step), at)
             saves = clock is None or (training.sees_all(epoch, step) and clock.is_due(end))
             if step == pause or (saves and clock is not None):
-                if saves and (shards := training.shards(at)):
-                    await save(env, training, shards, at)
+                if saves:
+                    shards, tally.chain = training.shards(at, tally.chain), training.chain(at, tally.chain)
+                    if shards:
+                        await save(env, training, shards, at)
                 env.raise_failure()
                 for number in training.evaluations(at):
                     await evaluate(env, training, tally, number, at)

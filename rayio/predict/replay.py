@@ -27,7 +27,7 @@ from rayio.analyze.timeline import Ints, integers, texts
 from rayio.analyze.window import find_window
 from rayio.model.planning import Times
 from rayio.predict import observe
-from rayio.predict.costs import SAVING, typical
+from rayio.predict.costs import SAVING, is_full, typical
 from rayio.predict.costs import costs as costs_of
 from rayio.scenario import derive, evaluation
 from rayio.scenario.decode import Work
@@ -86,6 +86,8 @@ class RecordedTimes:
         if saved is not None and saved.incremental is not None:
             paths = (shard.path for shard in saved.increments())
             times._of_increments = frozenset(seeds.key(plan.seed, f"first_byte/{path}") for path in paths)
+            if saved.seconds is not None:  # which are increments is not known before
+                times.otherwise = np.concatenate([self.otherwise, self.increments])
         return times
 
     def draw(self, address_key: int, index: Ints) -> Floats:
@@ -270,13 +272,10 @@ def _writes(saves: pa.Table, scenario: Scenario) -> tuple[Floats, Floats]:
     writes, others = length[is_writer & (name == 0)] / 1e9, length[is_writer & (name >= 1)] / 1e9
     each: Floats = writes + (others.sum() / len(writes) if len(writes) else 0.0)
     saved = scenario.checkpoint
-    if saved is None or saved.incremental is None or saved.every is None:
+    if saved is None or saved.incremental is None:
         return each, np.empty(0)
-    schedule, rows = derive.schedule(scenario, saved.every), np.flatnonzero(is_writer & (name == 0))
-    places = zip(*(integers(saves, column)[rows].tolist() for column in ("epoch", "step")), strict=True)
-    due = [schedule.due(epoch, step, schedule.steps.of(epoch)) for epoch, step in places]
-    is_full = np.array([bool(numbers) and saved.incremental.is_full(numbers[-1]) for numbers in due], bool)
-    return each[is_full], each[~is_full]
+    full = is_full(saves, saved.incremental.fraction)[is_writer & (name == 0)]
+    return each[full], each[~full]
 
 
 def _costs(slices: Slices, charged: Attribution, scenario: Scenario, saves: pa.Table) -> Costs:

@@ -299,8 +299,8 @@ class RunResult(Record):
     window_steps: int | None = value("whole steps in the window, of the rank with the fewest", "steps")
     window_epochs: int | None = value("epochs of these steps", "epochs", default=None)
     samples_per_second: Number = value(
-        "samples delivered in the window, all ranks; after failures from the first step of the run to the window's "
-        "end, lost time included",
+        "samples of the batches delivered in the window, all ranks, with those that storage.faults skipped; after "
+        "failures from the first step of the run to the window's end, lost time included",
         "samples/s",
     )
     mib_per_second: Number = value(

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 
 from rayio.analyze.stages import shown
+from rayio.analyze.verdict import begins_slowly, bound_of, of_wall_time
 from rayio.imports.dlio_losses import largest
 from rayio.records.doubts import Doubt
 from rayio.records.explained import Explained
@@ -21,7 +22,7 @@ from rayio.report.markup import escape
 from rayio.report.text.doubts import title as title_of
 from rayio.report.text.doubts import worded
 from rayio.report.text.summary import fetched_line, fetched_row, format_done, transfer_rows, whose_overhead
-from rayio.report.text.terms import seconds
+from rayio.report.text.terms import counted, seconds
 from rayio.scenario import derive
 from rayio.scenario.expect import Condition
 from rayio.units import UNKNOWN, format_number, format_seconds, format_share
@@ -30,7 +31,7 @@ from rayio.units import UNKNOWN, format_number, format_seconds, format_share
 _TRANSFERS = {"saving": "saved.mib_per_second", "restoring": "restored.mib_per_second"}
 
 #: Changes that nobody can make, which tell what limits a run: ``With connections = ∞``.
-_UNREAL = re.compile(r"= (∞|0)(?!\S)|\bno (throttling|stragglers)\b")
+_UNREAL = re.compile(r"= (∞|0)(?!\S)|\bno (throttling|slow ranks)\b")
 
 #: Of a bottleneck that no simulation names.
 BY_SHARE = (
@@ -180,12 +181,33 @@ def _read(result: RunResult) -> Number:
 
 
 def _lost_most(explained: Explained | None) -> Number | None:
-    lost = [row for row in explained.verdict.table if row.share and row.seconds] if explained else []
-    if not lost:
+    """Return what took most time: failures, the wait for first batches, or a cause of loss in the counted steps.
+
+    Causes of one bottleneck count together, as in the verdict.
+    """
+    if explained is None:
+        return None
+    verdict, failures = explained.verdict, explained.failures
+    bound = max(verdict.bounds, key=lambda name: verdict.bounds[name], default=None)
+    share = 0.0 if bound is None else verdict.bounds[bound]
+    failed = 0.0 if failures is None else failures.lost_share or 0.0
+    first = (verdict.first_batches_share or 0.0) if begins_slowly(verdict) else 0.0
+    if failures is not None and failed > max(first, of_wall_time(verdict, share, failed)):
+        remark = f"of wall time, in {counted(failures.restarts, 'restart')}"
+        return "", "span-restart", "lost most to failures", format_share(failed), remark
+    if first > of_wall_time(verdict, share, failed):
+        return "", "span-data_wait", "lost most to first batches", format_share(first), "of wall time, before AU counts"
+    lost = [row for row in verdict.table if row.share and row.seconds]
+    if bound is None or not lost:
         return None
     most = max(lost, key=lambda row: row.share or 0.0)
-    remark = f"of step time, in all {format_seconds(most.seconds)}: {most.meaning}"
-    return "", f"cause-{most.cause}", f"lost most to {shown(most.cause)}", format_share(most.share), remark
+    if bound_of(most.cause) == bound or not any(bound_of(row.cause) == bound for row in lost):
+        remark = f"of step time, in all {format_seconds(most.seconds)}: {most.meaning}"
+        return "", f"cause-{most.cause}", f"lost most to {shown(most.cause)}", format_share(most.share), remark
+    rows = [row for row in lost if bound_of(row.cause) == bound]
+    largest = shown(max(rows, key=lambda row: row.share or 0.0).cause)
+    remark = f"of step time, in all {format_seconds(sum(row.seconds for row in rows))}: most of it {largest}"
+    return "", "exposed", "lost most to data loading", format_share(share), remark
 
 
 def _of_import(result: RunResult) -> tuple[list[Number], list[Number]]:

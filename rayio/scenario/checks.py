@@ -162,7 +162,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     yield from of_kinds(scenario, lambda kind: kind.contradictions(scenario))
     if (steps := derive.steps_per_epoch(scenario)) > MAX_STEPS:
         yield f"train.steps={show(train.steps)}: {steps} steps per epoch; at most {MAX_STEPS} are possible"
-    yield from train.parallelism.refusals(derive.saving_ranks(scenario))
+    yield from checkpoint_checks.divisions(scenario)
     yield from derive.pace(scenario).contradictions(cluster.nodes, ranks, who)
     if train.device_copy is not None:
         yield from train.device_copy.refusals(loader)
