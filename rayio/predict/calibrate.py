@@ -179,11 +179,13 @@ def learn(
     loading = _payload(scenario, info)
     all_runs = (Learnable(name, scenario, info, run.slices), *more)
     seen, of_full, of_alone, cpu = _cpu_of(all_runs), _cpu_of(full), _cpu_of(alone), CpuCosts()
-    slower, received, shown_alone = None, None, lone(alone)
+    slower, received, shown_alone = None, None, None
     if len(seen) == len(all_runs):
         # Busy runs show CPU times with full cores: with free ones, work takes so many times less.
         slower = contention_of(of_alone or seen, of_full) if of_full else None
-        received = shown_alone.rate if shown_alone else receiving([(seen, 1.0), (of_full, slower or 1.0)])
+        received = receiving([(seen, 1.0), (of_full, slower or 1.0), (of_alone, 1.0)])
+        if (shown_alone := lone(alone, received)) is not None:
+            received = shown_alone.rate
         cpu, of_cpu = learn_cpu(of_full or seen, scenario.dataset.format, received and received / (slower or 1.0))
         notes += of_cpu
     slower = slower if cpu.is_work else None
