@@ -9,6 +9,7 @@ from planted import TRUTH, busy, made, recorded, seconds_per_step
 
 from rayio.predict.calibrate import learn
 from rayio.scenario.model import Scenario
+from rayio.session.calibration import Calibration
 
 #: Ranks that map and free each batch: 1.8 ms with batches of 2.4 MB, and 0.7 ms with 200 kB.
 MAPPED = TRUTH | {"receive": "600 us", "receive_bandwidth": "2 GB/s", "cpu": TRUTH["cpu"] | {"rank": "600 us"}}
@@ -57,6 +58,16 @@ def test_two_sizes_separate_what_taking_a_batch_takes_by_bytes(mapped: Scenario)
     costs = mapped.charges
     assert costs.receive_bandwidth == pytest.approx(2e9, rel=0.02)
     assert costs.receive == pytest.approx(600e-6, rel=0.2)
+
+
+def test_a_run_of_one_rank_names_what_it_cannot_know() -> None:
+    first, full, lone = (
+        recorded(made(busy("600 kB", workers, 1, compute), CROWDED))
+        for workers, compute in ((1, "30 ms"), (4, "0 ms"), (1, "20 ms"))
+    )
+    learned = learn(first.spans, first.scenario, first.info, full=[full], alone=[lone], is_cached=True)
+    assert any(note.startswith("costs.neighbour: this run has one rank") for note in Calibration.of(learned).notes)
+    assert learned.scenario.charges.neighbour == 0
 
 
 @pytest.fixture(scope="module")

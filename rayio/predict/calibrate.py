@@ -43,6 +43,7 @@ from rayio.records.calibrated import (
     LayerDelays,
     NoBusyRun,
     Note,
+    OneRank,
     OthersWorked,
     SimulatedBack,
     StorageFitted,
@@ -278,6 +279,7 @@ def learn(
         taught = freed(
             taught, apparent(run, seen_costs, warm), requests, cores, plan, notes, is_busy=is_busy, most=most
         )
+        notes += [OneRank()] if shown_alone and not neighbours else []
         if shown_alone and learned.neighbour:
             times, apart = evened(all_runs, shown_alone)
             usual = {"neighbour": round(taught.charges.neighbour * times, 9), "neighbour_error": apart}
