@@ -31,7 +31,7 @@ from rayio.model.processors import CoresOf, MessageCpu
 from rayio.model.queue import Delivery, Lease, QueueSpec
 from rayio.model.scaler import InProcessStaff, PooledStaff
 from rayio.model.wiring import LoaderKind, Wiring
-from rayio.model.workflow import Conductor, StageTally
+from rayio.model.workflow import Conductor, Progress
 from rayio.place import Where
 from rayio.scenario.costs import Costs, taken
 from rayio.scenario.meetings import ALL
@@ -193,7 +193,7 @@ class InProcess:
 
     With ``cores`` of each node the work of ``costs.cpu`` runs on them. ``clock`` is the kernel if it is virtual: then
     fewer events serve roles that act alike. ``saved`` receives the checkpoints that ranks have passed, ``stages``
-    the tallies of stages.
+    what the processes of stages did.
     """
 
     def __init__(
@@ -209,11 +209,11 @@ class InProcess:
         clock: VirtualKernel | None = None,
         saved: Saved | None = None,
         run_id: str = "",
-        stages: list[StageTally] | None = None,
+        stages: Progress | None = None,
     ) -> None:
         self.plan = plan
         self.complete = saved
-        self._stage_tallies = [] if stages is None else stages
+        self._stages = Progress(plan.workflow) if stages is None else stages
         self.cores = cores
         self.kernel = kernel
         self.costs = costs
@@ -270,8 +270,8 @@ class InProcess:
         try:
             lives = [self.wiring.rank(tally.rank, self, tally) for tally in self.tallies]
             if self.plan.workflow:
-                start, tallies = self.wiring.stage_process, self._stage_tallies
-                stages = Conductor(self.plan.workflow, self.kernel, start, tallies).run()
+                start = self.wiring.stage_process
+                stages = Conductor(self.plan.workflow, self.kernel, start, self._stages).run()
                 if self.plan.workflow.is_background:
                     self.kernel.spawn(stages, "stages")
                 else:
