@@ -309,10 +309,13 @@ def _sure(
     """Return the scenario with the contention of full cores, and the bounds of its CPU times."""
     least, most = CPU_BETWEEN
     if full:
+        measured = scenario.charges.cpu.contention
         scenario, apart = as_full(scenario, full, cores, notes)
         if apart is not None:
             error = max(apart, as_alone(scenario, alone, notes), CPU_ERROR_ALONE if alone else CPU_ERROR)
         least, most = UNFITTED if apart is None else (1 - error, 1 + error)
+        if alone:  # contention beyond that of CPU times may have been the work of other programs
+            least *= min(1.0, measured / scenario.charges.cpu.contention)
         if foreign > MOST_FOREIGN:
             notes.append(OthersWorked(foreign))
             least = min(least, 1 - foreign)
