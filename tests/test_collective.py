@@ -48,6 +48,12 @@ def test_a_real_run_and_its_simulation_make_the_same_list_of_requests(
     }
 
 
+def test_workers_that_own_files_shuffle_the_same_way_on_every_rank(tmp_path: Path) -> None:
+    dealt = {"loader__assignment": "by_file", "loader__shuffle": "buffer", "loader__shuffle_buffer": 9}
+    wanted = together(**dealt, loader__num_workers=2)
+    assert run_locally(on_disk(wanted, tmp_path), tmp_path).ledger.even
+
+
 @pytest.mark.parametrize("aggregators", [1, 2, 4])
 def test_bytes_and_opens_of_storage_fall_by_the_size_of_a_group(aggregators: int) -> None:
     group, alone = 4 // aggregators, simulated(apart())
