@@ -158,14 +158,14 @@ def of_checkpoint(run: Run) -> Iterator[Change]:
     if not section.asynchronous:
         yield Change(
             "checkpoints async", kind="setting", to=with_keys("checkpoint", asynchronous=True),
-            key="checkpoint.asynchronous=true", helps=("checkpoint",), after=("no checkpoints",),
+            key="checkpoint.asynchronous=true", helps=("checkpoint",), after=("no checkpoints",), tried_by=BOTH,
         )  # fmt: skip
     ranks = run.scenario.topology.ranks
     is_cut = 1 < ranks <= section.model.num_bytes and isinstance(section.writers, (RankZero, Dedicated))
     if run.modelled is not None and is_cut and section.subset_of is None:  # real storage: unknown for more writers
         yield Change(
             "checkpoints sharded", kind="setting", to=with_keys("checkpoint", writers=Sharded()),
-            key="checkpoint.writers=sharded", helps=("checkpoint",), after=("no checkpoints",),
+            key="checkpoint.writers=sharded", helps=("checkpoint",), after=("no checkpoints",), tried_by=BOTH,
         )  # fmt: skip
     if number > 1 or seconds:
         rarer = Every(seconds=2 * seconds) if seconds else _rarer(run.scenario, every)

@@ -81,7 +81,9 @@ def with_spans(
     of_steps = [OF_STEPS] if trace.level == "step" else []
     notes = (*checks.idle(scenario), *of_steps, *on_ray_only(plan, "virtual"), *attempts.notes())
     result = replace(result, trace=counts, notes=(*notes, *result.notes))
-    done = conclude(result, scenario, plan, "virtual", tallies, restarts=attempts.restarts, stages=attempts.stages)
+    done = conclude(
+        result, scenario, plan, "virtual", tallies, restarts=attempts.restarts, stages=attempts.stages.tallies
+    )
     return done, spans
 
 

@@ -259,7 +259,9 @@ class ModelStorage:
         address, num_opens, sizes, places, known_bytes, *_ = requests
         number, spec = len(sizes), self.spec
         nbytes = requests.total_bytes if known_bytes is None else known_bytes
-        if self.io_depth == 1:
+        if not number:
+            alone = float(self.latencies.apart(address, 0, spec.open, num_opens)[1].sum())
+        elif self.io_depth == 1:
             latency = self.latencies.sum_of_reads(address, number, spec.open, num_opens)
             alone = latency + nbytes / spec.connection_bandwidth
         else:

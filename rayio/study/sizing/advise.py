@@ -160,7 +160,8 @@ class _Advising:
         path = join(self.root, str(out) if out is not None else f"advice/{self.base.name}")
         if not is_path(path):
             raise ScenarioError(f"not yet: --out {path}; give a folder (datasets may be at an address)")
-        directory = SweepDirectory.open(Path(path), self._identity())
+        opened = SweepDirectory.by_default if out is None else SweepDirectory.open
+        directory = opened(Path(path), self._identity())
         self.trials = Trials(
             directory, engine="virtual", target=target, formula=formula, root=self.root, reporter=reporter
         )

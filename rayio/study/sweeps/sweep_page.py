@@ -42,8 +42,8 @@ _DEFINITIONS = {
     ),
     "front": (
         "front",
-        "the Pareto front: no other point with as many accelerators has at least the same AU with no more readers, "
-        "memory and reader nodes",
+        "the Pareto front: no other point with as many accelerators has at least the same AU (after failures goodput) "
+        "with no more readers, memory and reader nodes",
     ),
     "readers": ("readers", "workers of all ranks: ranks × loader.num_workers"),
     "memory": (
