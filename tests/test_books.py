@@ -21,7 +21,7 @@ from rayio.model.attempts import Mark
 from rayio.model.completing import Completion
 from rayio.model.kernel import WallKernel
 from rayio.model.ledger import Tally
-from rayio.model.manifest import search
+from rayio.model.manifest import Link, search
 from rayio.model.planning import plan_of
 from rayio.model.resuming import Keeper
 from rayio.model.wiring import Wiring
@@ -59,7 +59,7 @@ def completing(root: Path, steps: int, books: Any, keep: int | None = 1) -> None
             for name, size in saved.parts.items():
                 (root / "kept" / folder).mkdir(parents=True, exist_ok=True)
                 (root / "kept" / folder / name).write_bytes(bytes(size))
-            reports.append(asyncio.create_task(completion.report({folder: [*saved.parts]}, Where(0, 0, step))))
+            reports.append(asyncio.create_task(completion.report({Link(0, step): [*saved.parts]}, Where(0, 0, step))))
             await until(lambda: len(folders(root)) > 0 and folders(root)[-1] == checkpoint_folder(0, len(reports) - 1))
         await books.look(root, reports)
         await asyncio.gather(*reports)
@@ -148,6 +148,18 @@ def test_checkpoints_without_a_manifest_never_push_out_the_one_with(tmp_path: Pa
     keeper.write()
     assert named_in(tmp_path) == [3, 5, 6, 7]
     assert keeper.must_write(9, is_needed=True) is False, "not every rank has passed it"
+
+
+def test_a_checkpoint_of_an_older_chain_stays_named(tmp_path: Path) -> None:
+    """If a file of the full checkpoint is gone, no increment since it can be restored."""
+    keeper = Keeper(directory(tmp_path), 1)
+    for number in range(8):
+        full = number - number % 4
+        keeper.keep(Mark(number, (Tally(0, chain=(*range(full, number + 1),)),)))
+    keeper.write()
+    assert named_in(tmp_path) == [3, 5, 6, 7]
+    (newest, *_), _ = resuming.read(keeper.directory, 1)
+    assert newest.tallies[0].chain == (4, 5, 6, 7)
 
 
 def test_a_write_that_is_needed_does_not_wait_for_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ GIB = 1 << 30
 SMALL = {"kind": "transformer", "layers": 4, "hidden": 256, "ffn": 1024, "vocabulary": 3200, "heads": 8, "kv_heads": 4}
 
 
-def subset(of: int | None, nodes: int = 1, per_node: int = 2, *, path: str = "model://x", **more: Any) -> Scenario:
+def subset(of: int | None, nodes: int = 1, per_node: Any = 2, *, path: str = "model://x", **more: Any) -> Scenario:
     section = {
         "path": "ck", "model": SMALL, "writers": "parallel", "subset_of": of, "fsync": False,
         "phases": {"writes": 2, "reads": 2},
@@ -79,6 +79,53 @@ def test_files_are_those_that_the_same_ranks_write_in_a_whole_run(ranks: int, wh
     assert sum(row["bytes"] for row in here.rows("write")) == 2 * sum(files.values())
 
 
+def test_unequal_nodes_have_the_files_of_equal_ones(whole_run: Any, tmp_path: Path) -> None:
+    (parallelism, all_files), each = whole_run, [1, 2, 1]
+    some = subset(8, nodes=3, per_node=each, path="data", parallelism=parallelism)
+    run(some, engine="local", root=tmp_path, out="run")
+    mine = {f"rank-{rank:05d}" for rank in range(4)}
+    theirs = {name: size for name, size in all_files.items() if any(rank in name for rank in mine)}
+    assert files_on_disk(tmp_path) == theirs
+    nodes = {row["rank"]: row["node"] for row in simulated(some).rows("checkpoint")}
+    assert nodes == {0: 0, 1: 1, 2: 1, 3: 2}
+    assert some.saving_topology.ranks_per_node == (1, 2, 1, 2, 2), "so phases.shift=node is that of the run's nodes"
+
+
+def training(of: int | None, nodes: int, **more: Any) -> Scenario:
+    """Give ranks that all read different batches, and checkpoints after 2 and 4 of 5 steps."""
+    divided = {"parallelism": {"tensor": 2, "pipeline": 2, "zero_stage": 1}, "phases": None, "every": {"steps": 2}}
+    more |= {"checkpoint": divided | more.pop("checkpoint", {}), "train__epochs": 1, "train__steps": 5}
+    return subset(of, nodes=nodes, per_node=1, parallelism={}, **more)
+
+
+def test_a_subset_that_trains_saves_its_part_and_goes_on_from_it(tmp_path: Path) -> None:
+    whole, part = training(None, 8, path="data"), training(8, 2, path="data")
+    files: list[dict[str, bytes]] = []
+    for wanted, root in ((whole, tmp_path / "whole"), (part, tmp_path / "part")):
+        assert run(wanted, engine="local", root=root, out="run").result.exit_code == 0
+        files.append({file.name: file.read_bytes()[256:] for file in (root / "ck").glob("*/*.bin")})
+    assert files[1] == {name: there for name, there in files[0].items() if "rank-00000" in name or "rank-00001" in name}
+    again = run(training(8, 2, path="data", checkpoint={"restore": "newest"}), engine="local", root=tmp_path / "part")
+    assert again.result.restored is not None
+    assert again.result.restored.bytes == sum(derive.checkpoint_shares(part))
+    dying = {"events": [{"kind": "rank", "number": 1, "at_step": 4}], "detect": 0, "restart": 0}
+    lived = simulated(training(8, 2, failures=dying))
+    assert lived.ledger.even
+    assert sum(row["bytes"] for row in lived.rows("load")) == sum(derive.checkpoint_shares(part))
+
+
+def test_a_subset_of_whole_replicas_reads_as_they_do() -> None:
+    """Two of four replicas of two tensor ranks: each pair reads the same batches, and saves its part of all four."""
+    some = subset(8, nodes=2, parallelism={"tensor": 2, "zero_stage": 1}, checkpoint={
+        "phases": None, "every": {"steps": 4}
+    })  # fmt: skip
+    whole = subset(None, nodes=4, parallelism={"tensor": 2, "zero_stage": 1})
+    assert derive.checkpoint_shares(some) == derive.checkpoint_shares(whole)[:4]
+    taken = {rank: [row["bytes"] for row in simulated(some).rows("data_wait", rank=rank)] for rank in range(4)}
+    assert some.topology.data_parallel == 2
+    assert len(taken[0]) == len(taken[3]) > 0
+
+
 def test_ranks_read_what_the_next_of_them_saved(tmp_path: Path) -> None:
     shifted = subset(
         8, nodes=2, path="data", parallelism={"tensor": 2, "pipeline": 2, "zero_stage": 3},
@@ -97,7 +144,7 @@ def test_ranks_read_what_the_next_of_them_saved(tmp_path: Path) -> None:
         ({"subset_of": 9, "tensor": 1}, "checkpoint.subset_of=9: must be a multiple of cluster.ranks_per_node"),
         ({"subset_of": 6}, "pipeline: 1}: a replica of the model takes 4 ranks, which do not divide the 6"),
         ({"writers": "rank_zero"}, "checkpoint.subset_of=8: with checkpoint.writers=rank_zero, one rank saves for"),
-        ({"phases": None, "every": {"steps": 1}}, "not yet: checkpoint.subset_of=8 with training; give checkpoint.ph"),
+        ({"phases": None, "every": {"steps": 1}}, "of cluster.nodes × cluster.ranks_per_node; checkpoint.parallelism"),
     ],
     ids=["multiple", "parts", "writers", "training"],
 )  # fmt: skip

@@ -252,6 +252,71 @@ def test_a_run_that_lost_a_rank_reads_its_chain(newest: int, tmp_path: Path) -> 
         assert again == {n: HALVES[n % EVERY == 0][0] for n in range(newest + 1, 6)}
 
 
+def clocked(data: str = "data", steps: int = 60, **sections: Any) -> Scenario:
+    """Give steps of 10 ms, and a checkpoint after the first one in each interval of 45 ms."""
+    wanted = saving(data, steps, every={"seconds": "45 ms"})
+    return wanted.model_copy(update={
+        "train": scenario(train={"compute": "10 ms", "warmup_steps": 0}).train,
+        **{name: getattr(scenario(**{name: section}), name) for name, section in sections.items()},
+    })  # fmt: skip
+
+
+def test_by_the_clock_every_third_checkpoint_is_full() -> None:
+    done = simulated(clocked("model://x"))
+    saved = states(done)
+    assert len(saved) > 2 * EVERY
+    assert [saved[step] for step in sorted(saved)] == [[*HALVES[n % EVERY == 0]] for n in range(len(saved))]
+
+
+@pytest.mark.parametrize("newest", [1, 2, 3])
+def test_by_the_clock_a_run_that_lost_a_rank_reads_its_chain(newest: int, tmp_path: Path) -> None:
+    undisturbed = sorted(states(simulated(clocked("model://x"))))
+    failing = {"events": [{"kind": "rank", "number": 1, "at_step": undisturbed[newest] + 2}], "detect": 0, "restart": 0}
+    wanted = clocked("model://x", failures=failing)
+    here, there = simulated(wanted), run_locally(on_disk(clocked(failures=failing), tmp_path), tmp_path)
+    for result in (here, there):
+        assert result.ledger.even
+        before = sorted({row["step"] for row in result.rows("write", attempt=0, rank=0)})
+        loads = [(row["step"], row["bytes"]) for row in result.rows("load", rank=0)]
+        read = [*Incremental(**CHANGED).chain(before.index(loads[-1][0]))]
+        assert loads == [(before[n], HALVES[n % EVERY == 0][0]) for n in read]
+        again = result.rows("write", attempt=1, rank=0)
+        steps = sorted({row["step"] for row in again})
+        sizes = {row["step"]: row["bytes"] for row in again}
+        assert [sizes[step] for step in steps] == [
+            HALVES[n % EVERY == 0][0] for n in range(read[-1] + 1, read[-1] + 1 + len(steps))
+        ]
+    assert [step for step, _ in [(row["step"], 0) for row in here.rows("load", rank=0)]][-1] == undisturbed[newest]
+    store = open_store(str(tmp_path / "kept"))
+    for manifest in search(store).complete:
+        assert chain(store, manifest)[0].fraction == 1, "each chain is whole, with those of the second attempt too"
+
+
+def test_by_the_clock_full_and_increments_are_told_apart_by_their_bytes(tmp_path: Path) -> None:
+    wanted = on_disk(clocked(), tmp_path)
+    done = run(wanted, engine="local", root=tmp_path, out="run", reporter=Heard())
+    spans = done.spans()
+    number = len(spans[spans.name == "manifest"])
+    shown = Shown(RunDirectory(str(tmp_path / "run")).slices(), plan_of(wanted, modelled=False))
+    assert len(shown.checkpoints) == 2 * -(-number // EVERY)
+
+
+def test_pytorch_alone_loads_an_increment_of_dcp(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from torch.distributed import checkpoint
+
+    first = ran(tmp_path, "run", engine="dcp")
+    assert first.result.ledger is not None
+    for number in (3, 4):
+        sizes = dict(zip(("shard-00000.bin", "shard-00001.bin"), HALVES[number % EVERY == 0], strict=True))
+        parts = {name: torch.zeros(size, dtype=torch.uint8) for name, size in sizes.items()}
+        with pytest.warns(UserWarning, match="single process"):
+            checkpoint.load(parts, checkpoint_id=tmp_path / "kept" / folder(number))
+        assert all(part.any() for part in parts.values())
+    again = ran(tmp_path, "again", engine="dcp", restore=folder(5), every={"steps": 8})
+    assert {number for _, number in loaded(again.spans())} == {3, 4, 5}
+
+
 def test_phases_write_and_read_chains(tmp_path: Path) -> None:
     wanted = saving(phases={"writes": 5, "reads": 5}, every="none")
     for result in (simulated(wanted), run_locally(on_disk(wanted, tmp_path), tmp_path)):
@@ -266,8 +331,6 @@ def test_phases_write_and_read_chains(tmp_path: Path) -> None:
         ({"incremental": {"fraction": 1, "full_every": 2}}, "checkpoint.incremental.fraction=1: must be a number"),
         ({"incremental": {"fraction": 0.5, "full_every": 1}}, "full_every=1: must be a whole number of at least 2"),
         ({"incremental": {"fraction": 0.5}}, "checkpoint.incremental.full_every: is required and missing"),
-        ({"every": {"seconds": 1}}, r"not yet: checkpoint.incremental with checkpoint.every=\{seconds: 1 s\}"),
-        ({"engine": "dcp"}, "not yet: checkpoint.incremental with checkpoint.engine=dcp"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(checkpoint: dict[str, Any], said: str) -> None:

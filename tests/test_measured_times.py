@@ -14,7 +14,7 @@ from rayio.errors import ScenarioError
 from rayio.scenario.derive import compute_times
 from rayio.scenario.load import build, load
 from rayio.scenario.write import to_yaml
-from rayio.schema.empirical import Empirical
+from rayio.schema.empirical import Empirical, levels, table
 from scenarios import run_locally, scenario, simulated
 
 TEXT = """\
@@ -57,6 +57,20 @@ def test_values_are_read_next_to_the_scenario(
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert compute_of(written(tmp_path, compute, **files)).values == (0.01, 0.02, 0.03)
+
+
+@pytest.mark.parametrize("number", [513, 900, 3000, 200_000])
+def test_the_largest_of_many_draws_is_that_of_the_values(number: int) -> None:
+    """A barrier waits for it. Of N values, the largest of n draws is at most the i-th with chance (i / N)^n."""
+    values = np.sort(np.random.default_rng(number).lognormal(-3, 1, number))
+    kept, known = table(values), levels(number)
+    for ranks in (1, 8, 64, 512, 4096):
+        chance = (np.arange(number + 1) / number) ** ranks
+        wanted = float(values @ np.diff(chance))
+        grid = np.concatenate([np.linspace(0, 1, 200_001), 1 - np.geomspace(1e-9, 1e-3, 20_000)[::-1]])
+        grid.sort()
+        middle = np.interp((grid[1:] + grid[:-1]) / 2, known, kept)
+        assert float(middle @ np.diff(grid**ranks)) == pytest.approx(wanted, rel=0.02), ranks
 
 
 def test_a_base_and_an_override_name_files_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

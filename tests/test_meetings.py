@@ -132,6 +132,22 @@ def test_every_loss_of_a_round_of_several_steps_is_charged_once_and_to_its_cause
         assert not charged.lost["other"][waits].any()
 
 
+def test_a_wait_inside_a_replica_has_its_cause_until_all_ranks_meet() -> None:
+    """Rank 0 saves, rank 1 waits for it at their next step, and both are late where they meet the other replica."""
+    run = simulated(scenario(
+        cluster={"nodes": 2, "ranks_per_node": 2}, dataset__num_files=80, train__epochs=1, train__steps=20,
+        loader__batch_size=1, train__compute="10 ms", train__parallelism={"tensor": 2},
+        train__sync={"kind": "barrier", "every": 5}, storage__model="memory",
+        checkpoint={"every": {"steps": 3}, "path": "ck", "model": {"bytes": "100 MB"}, "fsync": False},
+    ))  # fmt: skip
+    charged = attribute(run.spans, meetings=run.plan.meetings)
+    steps, saving = charged.steps, sum(row["duration_ns"] for row in run.rows("checkpoint", rank=0))
+    assert (sum(charged.lost.values()) + steps.parts["compute"] == steps.duration).all()
+    assert "straggler" not in charged.lost, "all compute as long"
+    for life in range(4):
+        assert charged.lost["checkpoint"][steps.life == life].sum() == pytest.approx(saving, rel=0.01)
+
+
 @pytest.mark.parametrize("parts", [1, 2, 3])
 @pytest.mark.parametrize("every", [0, 1, 2, 5])
 @pytest.mark.parametrize("steps", [1, 4, 7])

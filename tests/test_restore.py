@@ -22,7 +22,7 @@ from rayio.errors import DataError, RayioError
 from rayio.model import roles
 from rayio.model.completing import Completion
 from rayio.model.kernel import WallKernel
-from rayio.model.manifest import NAME, Manifest, parse, search
+from rayio.model.manifest import NAME, Link, Manifest, parse, search
 from rayio.model.planning import plan_of
 from rayio.model.wiring import Wiring
 from rayio.place import Where
@@ -332,7 +332,7 @@ def test_what_this_run_has_still_to_write_is_not_removed_meanwhile(root: Path) -
         recorder = Recorder()
         env = Wiring(plan, kernel, recorder, root, InProcess(plan, kernel, recorder, []), num_ranks=2).writer(0)
         completion = Completion(env, saved, "run", roles.complete, InProcess(plan, kernel, recorder, []).book)
-        await completion.report({FIRST: ["shard-00000.bin", "shard-00001.bin"]}, Where(0, 0, 1))
+        await completion.report({Link(0, 1): ["shard-00000.bin", "shard-00001.bin"]}, Where(0, 0, 1))
 
     asyncio.run(first_is_complete())
     assert {path.name for path in (root / "kept").iterdir()} == {FIRST, LAST}

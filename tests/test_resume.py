@@ -20,6 +20,7 @@ import rayio
 from rayio.cli import main
 from rayio.errors import RunError, ScenarioError, StorageError
 from rayio.model import resuming
+from rayio.model.env_checkpoints import CheckpointEnv
 from rayio.model.resuming import Keeper
 from rayio.scenario.write import to_yaml
 from rayio.session.resume import resume
@@ -64,6 +65,22 @@ def test_a_run_that_broke_off_goes_on_from_its_newest_checkpoint(tmp_path: Path)
     assert "the run broke off after" in run.summary()
     with pytest.raises(StorageError, match=r"is complete \(exit code 0\): nothing is left to resume"):
         resume(run.address)
+
+
+def test_a_manifest_that_is_being_written_when_a_rank_dies_is_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = CheckpointEnv.publish
+
+    async def late(env: CheckpointEnv, files: Any, at: Any, *, fsync: bool) -> None:
+        await env.kernel.sleep_until(env.kernel.now() + 50_000_000)  # the rank dies about 6 ms after the checkpoint
+        await publish(env, files, at, fsync=fsync)
+
+    monkeypatch.setattr(CheckpointEnv, "publish", late)
+    run = resume(broken_off(tmp_path))
+    is_whole(run)
+    assert run.result.failures is not None
+    assert [(one.epoch, one.step) for one in run.result.failures.attempts] == [(0, 8)]
 
 
 def test_what_an_earlier_part_survived_stays_in_the_result(tmp_path: Path) -> None:

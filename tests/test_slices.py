@@ -34,6 +34,7 @@ from rayio.predict.replay import Measured
 from rayio.report import figures, tracks
 from rayio.report.build import write
 from rayio.scenario import derive
+from rayio.scenario.meetings import meetings_of
 from rayio.session.calibration import Calibration
 from rayio.trace.aside import Unnamed
 from rayio.trace.order import dense_order, order_by
@@ -65,6 +66,10 @@ CASES: dict[str, dict[str, Any]] = {
         "loader.num_workers": {"min": 1, "max": 4, "every": "50 ms", "calm": "100 ms"}, "storage.model": "s3",
         "cluster.reader_pool": {"nodes": 2, "slots": 2, "start": "20 ms", "idle_timeout": "100 ms"},
         "storage.throttle": {"reads_per_second": 100, "split_after": "never"}, "storage.max_attempts": 30,
+    },
+    "replicas that meet now and then": {
+        "train.parallelism.tensor": 2, "train.sync": {"kind": "barrier", "every": 4}, "loader.batch_size": 1,
+        "train.compute": {"kind": "exponential", "mean": "10 ms"},
     },
     "bound on bytes": {"loader.max_bytes_in_flight": "3000 B", "loader.payload": "real", "dataset.path": "data/x"},
 }  # fmt: skip
@@ -112,7 +117,8 @@ def test_numbers_are_those_of_the_whole_however_small_the_slices_are(run: RunDir
     for run_of_slices in (aside, RunArrays.of_spans(cut)):
         same(measure(run_of_slices, shape).as_json(), measured)
     same(*(scaling(each, arrays_of(each)) for each in (cut, whole)))
-    charged, expected = attribute(cut, payload=payload), attribute(whole, payload=payload)
+    meetings = meetings_of(scenario)
+    charged, expected = (attribute(spans, payload=payload, meetings=meetings) for spans in (cut, whole))
     same(fields_of(charged), fields_of(expected))
     same(fields_of(judge(charged, shape)), fields_of(judge(expected, shape)))
     readers = derive.num_readers(scenario)

@@ -15,6 +15,7 @@ import pytest
 
 import rayio
 from rayio.errors import RunError, ScenarioError
+from rayio.model.env_checkpoints import CheckpointEnv
 from rayio.model.kernel import WallKernel
 from rayio.model.standing import Silence, Standing, Vigil, silence
 from rayio.place import Where
@@ -59,6 +60,47 @@ def test_a_reader_that_is_held_up_is_named_with_its_file() -> None:
 def test_a_reader_that_opens_files_is_no_silence() -> None:
     seconds, _ = told([rank(0, "data_wait", 11, 60), lease(0, 11, 58), reader(0, 11, 59, 98, "a/40.npz")], 100)
     assert seconds == 2
+
+
+def writer(number: int, doing: str, since: float, heard: float, file: str) -> Standing:
+    at = Where(number, 0, 7)
+    return Standing(
+        "checkpoint_writer", f"checkpoint_writer-{number}", doing, at, int(since * S), int(heard * S), None, file
+    )
+
+
+def test_a_restore_whose_writer_reads_is_no_silence() -> None:
+    seconds, _ = told([rank(0, "restore", 7, 10), writer(0, "load", 10, 998, "ck/a.bin")], 1000)
+    assert seconds == 2
+    seconds, story = told([rank(0, "restore", 7, 10), writer(0, "load", 10, 100, "ck/a.bin")], 1000)
+    assert (seconds, story) == (
+        900,
+        "rank-0 has waited 990 s for the restore of its checkpoint of epoch 0, step 7; "
+        "checkpoint_writer-0 has been reading ck/a.bin for 990 s",
+    )
+
+
+def test_whoever_meets_without_compute_waits_for_what_holds_the_others() -> None:
+    waiting = rank(1, "sync", 0, 10)
+    seconds, _ = told([rank(0, "restore", 7, 10), waiting, writer(0, "load", 10, 998, "ck/a.bin")], 1000)
+    assert seconds == 2
+
+
+def test_every_request_to_a_checkpoint_is_a_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of a checkpoint may take longer than the deadline: its writer is heard of after each request."""
+    heard: dict[str, list[int]] = {}
+    moved = CheckpointEnv.moved
+
+    def noted(env: CheckpointEnv) -> None:
+        moved(env)
+        (now,) = env.standing()  # type: ignore[attr-defined]
+        heard.setdefault(now.doing, []).append(now.heard)
+
+    monkeypatch.setattr(CheckpointEnv, "moved", noted)
+    saving = {"path": "ck", "model": {"bytes": 10_000}, "request_bytes": 2500, "phases": {"writes": 1, "reads": 1}}
+    rayio.run(scenario(dataset__path="data", checkpoint=saving), engine="local", root=tmp_path, out="r")
+    assert {doing: len(set(times)) for doing, times in heard.items()} == {"write": 4, "load": 4}
+    assert all(times == sorted(times) for times in heard.values())
 
 
 def test_a_rank_that_computes_for_an_hour_is_no_silence() -> None:

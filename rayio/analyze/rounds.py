@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,9 @@ from rayio.trace.order import DENSE
 PREPARING = ("device_copy", "bubble")
 #: Phases of a step after its compute that are not waiting for each other.
 BLOCKING = tuple(name for name in STEP_PHASES if name not in ("data_wait", *PREPARING, "compute", "sync"))
+
+
+NOTHING: Mapping[str, Ints] = MappingProxyType({})
 
 
 class Rounds:
@@ -81,11 +85,15 @@ class Made:
     """Durations by cause of some steps' rounds: from when their rank left the last barrier to when it computed.
 
     ``waits`` are those steps' waits for data by stage; see :data:`~rayio.analyze.stalls.CAUSES`. A round has several
-    steps where all ranks do not meet after each (``Meeting``). Waits for other ranks within it count as ``straggler``.
+    steps where all ranks do not meet after each (``Meeting``). ``within`` has the causes of waits for other ranks
+    within it, by step.
     """
 
-    def __init__(self, steps: Steps, waits: Mapping[str, Ints], meeting: Meeting | None = None) -> None:
-        self._steps, self._waits = steps, waits
+    def __init__(
+        self, steps: Steps, waits: Mapping[str, Ints], meeting: Meeting | None = None,
+        within: Mapping[str, Ints] = NOTHING,
+    ) -> None:  # fmt: skip
+        self._steps, self._waits, self._within = steps, waits, within
         self._preparing = [name for name in PREPARING if steps.parts[name].any()]
         self._blocking = [name for name in BLOCKING if steps.parts[name].any()]
         #: The first steps of ranks and of attempts; then of each step's round, and whether its rank began with it.
@@ -105,12 +113,13 @@ class Made:
         steps, is_first, begin = self._steps, self.is_first[chosen], self._begin
         made = {stage: self._since(ns, chosen, 0) for stage, ns in self._waits.items()}
         made["straggler"] = self._since(steps.parts["compute"], chosen, 0)
-        if begin is not None:
-            made["straggler"] += self._since(steps.parts["sync"], chosen, 0) - steps.parts["sync"][chosen]
         for name in self._preparing:
             made[name] = self._since(steps.parts[name], chosen, 0)
         for name in self._blocking:
             made[name] = self._since(steps.parts[name], chosen, 1, is_first)
+        for cause, ns in self._within.items() if begin is not None else ():
+            more = self._since(ns, chosen, 0) - ns[chosen]
+            made[cause] = made[cause] + more if cause in made else more
         made["other"] = steps.computed[chosen] - self.left[chosen] - sum(made.values())
         return made
 
@@ -176,8 +185,14 @@ class Slowest:
         place = self.rounds.of(steps)
         return place if meeting is None else place + np.maximum(meeting.groups(steps), 0) * self.rounds.number
 
-    def of(self, steps: Steps, waits: Mapping[str, Ints], rank: Ints) -> Late:
-        """Return the slowest steps of a slice; ``rank`` has its ranks by life."""
+    @property
+    def has_replicas(self) -> bool:
+        """True if all ranks meet after several steps, and the ranks of a replica after each."""
+        meetings = self.meetings
+        return meetings is not None and meetings.parts > 1 and meetings.every > 1
+
+    def of(self, steps: Steps, waits: Mapping[str, Ints], rank: Ints, within: Mapping[str, Ints] = NOTHING) -> Late:
+        """Return the slowest steps of a slice; ``rank`` has its ranks by life. For ``within`` see :class:`Made`."""
         meeting = Meeting.of(self.meetings, rank)
         place = self.place_of(steps, meeting)
         latest = np.full(self.number, BEFORE)
@@ -186,7 +201,7 @@ class Slowest:
         slowest = np.full(self.number, -1)
         np.maximum.at(slowest, place[last], last)
         there = np.flatnonzero(slowest >= 0)
-        chosen, made = slowest[there], Made(steps, waits, meeting)
+        chosen, made = slowest[there], Made(steps, waits, meeting, within)
         return Late(there, latest[there], made.left[chosen], made.of(chosen))
 
     def add(self, late: Late) -> None:

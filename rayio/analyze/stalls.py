@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,12 +20,12 @@ from rayio.analyze.delays import columns_of, meanings
 from rayio.analyze.intervals import BEFORE, split_exactly
 from rayio.analyze.part import COLUMNS, Part
 from rayio.analyze.passes import Timelines
-from rayio.analyze.rounds import BLOCKING, PREPARING, Late, Made, Meeting, Rounds, Slowest
+from rayio.analyze.rounds import BLOCKING, NOTHING, PREPARING, Late, Made, Meeting, Rounds, Slowest
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stages import STAGES, UNSAID, cut
 from rayio.analyze.timeline import Ints, Lives, Steps, StepsInSlices, integers, texts
 from rayio.analyze.window import Window, settled
-from rayio.scenario.meetings import Meetings
+from rayio.scenario.meetings import ALL, Meetings
 from rayio.trace.aside import Kept, Unnamed
 from rayio.trace.slices import Slices
 
@@ -50,6 +51,9 @@ def causes_with(occurred: Iterable[str]) -> dict[str, str]:
     more = meanings(sorted({*occurred} - CAUSES.keys() - {UNSAID}))
     return {**STAGES, **more, **CAUSES} if more else CAUSES
 
+
+#: Causes that a round has as what is left of it.
+_REST = ("allreduce", "other")
 
 _NO_TIMES = np.zeros(0, np.int64)
 
@@ -139,9 +143,10 @@ class Losses:
 
     def by_slice(self) -> Iterator[Attribution]:
         """Yield the losses of each slice: waits for data, and waits for other ranks."""
-        for steps, waited in zip(self.timed.by_slice(), self._waited, strict=True):
-            waits = waited if isinstance(waited, dict) else dict(zip(waited[0], waited[1].columns(), strict=True))
-            by_sync = {} if self._slowest is None else _charge_sync(steps, waits, self._slowest, self.lives.rank)
+        for steps, waits in self._slices():
+            within = self._within(steps, waits)
+            slowest = self._among_replicas if within else self._slowest
+            by_sync = {} if slowest is None else _charge_sync(steps, waits, slowest, self.lives.rank, within)
             losses = {**by_sync}
             for stage, ns in waits.items():
                 losses[stage] = losses[stage] + ns if stage in losses else ns
@@ -152,6 +157,31 @@ class Losses:
             _add(losses, "outage", outage)
             _add(losses, "other", other - outage)
             yield Attribution(self.lives, steps, losses, by_sync)
+
+    def _slices(self) -> Iterator[tuple[Steps, Mapping[str, Ints]]]:
+        """Yield the steps of each slice, with their waits for data by stage."""
+        for steps, waited in zip(self.timed.by_slice(), self._waited, strict=True):
+            yield steps, waited if isinstance(waited, dict) else dict(zip(waited[0], waited[1].columns(), strict=True))
+
+    def _within(self, steps: Steps, waits: Mapping[str, Ints]) -> Mapping[str, Ints]:
+        """Return the waits inside replicas by cause, which are part of the round until all ranks meet."""
+        slowest, rank = self._slowest, self.lives.rank
+        if slowest is None or not slowest.has_replicas:
+            return NOTHING
+        meeting = Meeting.of(slowest.meetings, rank)
+        is_within = np.zeros(0, np.bool_) if meeting is None else meeting.groups(steps) != ALL
+        causes = _charge_sync(steps, waits, slowest, rank)
+        # what no cause has is overhead, as all that is left of a round
+        return {cause: np.where(is_within, ns, 0) for cause, ns in causes.items() if cause not in _REST}
+
+    @cached_property
+    def _among_replicas(self) -> Slowest:
+        """The slowest steps, with the causes of waits inside replicas."""
+        assert self._slowest is not None
+        slowest = Slowest(self._slowest.rounds, self._slowest.meetings)
+        for steps, waits in self._slices():
+            slowest.add(slowest.of(steps, waits, self.lives.rank, self._within(steps, waits)))
+        return slowest
 
     def charged(self) -> Attribution:
         """Return the losses of all slices together."""
@@ -231,7 +261,9 @@ def _outage(outages: Sequence[tuple[Ints, Ints]], steps: Steps) -> Ints:
     return waited
 
 
-def _charge_sync(steps: Steps, waits: Mapping[str, Ints], slowest: Slowest, rank: Ints) -> dict[str, Ints]:
+def _charge_sync(
+    steps: Steps, waits: Mapping[str, Ints], slowest: Slowest, rank: Ints, within: Mapping[str, Ints] = NOTHING
+) -> dict[str, Ints]:
     """Return every step's sync by cause: until the slowest rank is there to its causes, then to the all-reduce.
 
     A round lasts from when a rank left the last barrier to when it computed. The slowest rank's round is longer by its
@@ -241,7 +273,7 @@ def _charge_sync(steps: Steps, waits: Mapping[str, Ints], slowest: Slowest, rank
     if not sync.any():
         return {}
     meeting = Meeting.of(slowest.meetings, rank)
-    place, own_rounds = slowest.place_of(steps, meeting), Made(steps, waits, meeting)
+    place, own_rounds = slowest.place_of(steps, meeting), Made(steps, waits, meeting, within)
     # Causes in the order of the table: among equally large ones the first takes the rest of rounding.
     causes = causes_with(slowest.made)
     kinds = [cause for cause in causes if cause in slowest.made or cause == "startup"]
@@ -253,7 +285,7 @@ def _charge_sync(steps: Steps, waits: Mapping[str, Ints], slowest: Slowest, rank
         late = np.clip(slowest.computed[of] - steps.computed[mine], 0, sync[mine])
         began_later = slowest.left[of] - own_rounds.left[mine]
         longer = {cause: ns[of] - own[cause] if cause in own else ns[of] for cause, ns in slowest.made.items()}
-        longer["startup"] = np.where(is_first, began_later, 0)
+        longer["startup"] = longer.get("startup", 0) + np.where(is_first, began_later, 0)
         longer["other"] += np.where(is_first, 0, began_later)
         more = [np.maximum(longer[cause], 0) for cause in kinds]
         for cause, ns in zip(kinds, split_exactly(late, more), strict=True):

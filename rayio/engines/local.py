@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -120,6 +120,9 @@ def run(
                     task.result()
         except DeadError as error:
             lives.record_begin(recorder)
+            with suppress(TimeoutError):  # a rank's death ends no writer: what is durable becomes complete
+                async with asyncio.timeout(plan.cluster.stall_deadline):
+                    await process.completed()
             return error.death
         finally:
             if provider is not None:
@@ -209,7 +212,7 @@ class LocalEngine:
             )  # fmt: skip
             outcome.notes += attempts.notes()
         finally:
-            outcome.restarts, outcome.stages = attempts.restarts, attempts.stages
+            outcome.restarts, outcome.stages = attempts.restarts, attempts.stages.tallies
             recording.keeper.remember(attempts.restarts)
             if not plan.modelled:
                 outcome.after = [sighting.look(plan, site.root)]

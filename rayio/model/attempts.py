@@ -19,7 +19,7 @@ from rayio.errors import RunError
 from rayio.model.ledger import Tally
 from rayio.model.plan import Plan
 from rayio.model.plan_parts import Doom
-from rayio.model.workflow import StageTally
+from rayio.model.workflow import Progress
 from rayio.place import Start
 from rayio.records.failures import Restart
 from rayio.scenario.failures import ENDING, named
@@ -159,7 +159,7 @@ class Attempts:
         self.origin = self.begin = begin
         self.restarts: list[Restart] = []
         #: What the processes of each stage did.
-        self.stages: list[StageTally] = []
+        self.stages = Progress(plan.workflow)
         section = plan.failures
         #: Events that end an attempt and have not happened, by position.
         self._events = {
@@ -326,7 +326,7 @@ def continued(plan: Plan, mark: Mark | None, attempt: int) -> Plan:
     if mark is None or saved is None:
         return replace(plan, start=plan.start._replace(attempt=attempt))
     epoch, step = saved.schedule.step(mark.number)
-    restored = saved.restored_at(epoch, step)
+    restored = saved.restored_at(epoch, step, mark.tallies[0].chain)
     is_last = step + 1 == plan.steps[epoch] and epoch + 1 < len(plan.steps)
     start = Start(epoch + 1, 0, attempt) if is_last else Start(epoch, step + 1, attempt)
     return replace(plan, start=start, checkpointing=replace(saved, restored=restored))

@@ -8,9 +8,9 @@ from typing import Protocol
 
 from rayio.model.env import Env
 from rayio.model.kernel import Future
-from rayio.model.manifest import NAME, Manifest, needed, remove, search
+from rayio.model.manifest import NAME, Link, Manifest, needed, remove, search
 from rayio.model.saving import Checkpointing
-from rayio.place import Where, checkpoint_place
+from rayio.place import Where
 from rayio.storage.stores.opening import Store
 
 #: Time between two looks at the run's resume file (ns).
@@ -48,10 +48,10 @@ class Completion:
         self.checkpointing = checkpointing
         self.run = run
         self._write = complete
-        #: Names of durable files, by folder; and the folders whose manifests are written or being written.
-        self._durable: dict[str, set[str]] = {}
-        self._begun: set[str] = set()
-        self._complete: set[str] = set()
+        #: Names of durable files, by checkpoint; and the ones whose manifests are written or being written.
+        self._durable: dict[Link, set[str]] = {}
+        self._begun: set[Link] = set()
+        self._complete: set[Link] = set()
         self._last: Future | None = None
         #: Complete checkpoints, the oldest first (None: not looked for), and those that follow them.
         self._kept: list[Manifest] | None = None
@@ -63,8 +63,8 @@ class Completion:
     def _num_parts(self) -> int:
         return len(self.checkpointing.parts)
 
-    async def report(self, durable: Mapping[str, Sequence[str]], at: Where) -> list[str]:
-        """Add durable files, by folder, and complete the checkpoints that now have all; return complete ones."""
+    async def report(self, durable: Mapping[Link, Sequence[str]], at: Where) -> list[Link]:
+        """Add durable files, by checkpoint, and complete those that now have all; return complete ones."""
         if at.attempt != self._attempt:  # all ranks began again: they save what followed their checkpoint anew
             if at.attempt < self._attempt:
                 return []
@@ -73,16 +73,21 @@ class Completion:
                 known.clear()
             self._kept = None  # some are withdrawn
             self._new.clear()
-        for folder, names in durable.items():
-            if folder in self._begun:
+        for link, names in durable.items():
+            if link in self._begun:
                 continue
-            there = self._durable.setdefault(folder, set())
+            there = self._durable.setdefault(link, set())
             there.update(names)
             if len(there) == self._num_parts:
-                self._begun.add(folder)
-                del self._durable[folder]
-                await self._finish(folder, at)
-        return [folder for folder in durable if folder in self._complete]
+                self._begun.add(link)
+                del self._durable[link]
+                await self._finish(link, at)
+        return [link for link in durable if link in self._complete]
+
+    async def begun(self) -> None:
+        """Wait until every manifest that is being written is there."""
+        while (last := self._last) is not None and not last.done():
+            await last
 
     async def _settle(self, newest: Manifest) -> None:
         """Have the run's resume file name a complete checkpoint, then remove the oldest ones beyond those to be kept.
@@ -139,21 +144,19 @@ class Completion:
             )
         ]
 
-    async def _finish(self, folder: str, at: Where) -> None:
+    async def _finish(self, link: Link, at: Where) -> None:
         """Write a manifest, after earlier ones."""
         env, before = self.env, self._last
-        mine = self._last = env.kernel.future(f"the manifest of {folder}")
+        mine = self._last = env.kernel.future(f"the manifest of {link.folder}")
         if before is not None:
             await before
         try:
-            place = checkpoint_place(folder)
-            assert place is not None
             now = 0 if env.store is None else env.kernel.now()  # a model's manifest has the same size at any time
             run = self.run if env.store is None else self.checkpointing.run
-            manifest = self.checkpointing.manifest(place, run, at.attempt, now)
-            index = self.checkpointing.index
-            await self._write(env, manifest, index, Where(0, *place, at.attempt), fsync=self.checkpointing.fsync)
-            self._complete.add(folder)
+            manifest = self.checkpointing.manifest(link, run, at.attempt, now)
+            index, place = self.checkpointing.index(link.fraction), Where(0, link.epoch, link.step, at.attempt)
+            await self._write(env, manifest, index, place, fsync=self.checkpointing.fsync)
+            self._complete.add(link)
         finally:
             mine.set_result(None)
         await self._settle(manifest)

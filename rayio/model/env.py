@@ -29,6 +29,8 @@ from rayio.trace.span import SPANS
 T = TypeVar("T")
 
 NOTHING: Mapping[str, float] = {}
+#: Activities on one file, which messages name.
+FILES = {"read", "write", "load", "stage_read", "stage_write", "stage_open"}
 
 
 class QueuePort(Protocol):
@@ -78,8 +80,6 @@ class Env(StageEnv):
         self.is_capturing = is_capturing
         #: True if the role's activity may be queried; False on the virtual clock.
         self.is_watched = is_watched
-        #: The time at which the last file of the activity was opened.
-        self.heard = 0
         #: Start of this role's life (ns); on Ray, of its actor.
         self.born = kernel.now() if born is None else born
         #: Time (ns) that taking a batch holds this rank beyond the model's.
@@ -117,7 +117,7 @@ class Env(StageEnv):
         """Yield this role's current activity, if any."""
         if (doing := self.doing) is not None:
             name, since, at, until = doing
-            file = self.file if name in ("read", "write", "stage_read", "stage_write") else ""
+            file = self.file if name in FILES else ""
             yield Standing(self.role, self.name, name, at, since, max(since, self.heard), until, file)
 
     @staticmethod

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
 from rayio.model.kernel import Kernel
 from rayio.model.ledger import Tally
+from rayio.model.manifest import Link
 from rayio.model.savers import Raw, Saver
 from rayio.model.stamp import Stamp
 from rayio.place import Where, checkpoint_place
-from rayio.storage.base import Requests, Served, Storage
+from rayio.storage.base import Opener, Requests, Served, Storage
 from rayio.storage.itemise import Samples
+from rayio.storage.real import Noted
 from rayio.storage.stores.opening import Store
 from rayio.storage.uploads import sizes_of_writes
 from rayio.trace.recorder import Add
@@ -22,6 +24,9 @@ from rayio.trace.recorder import Add
 COMPLETER = 0
 #: In place of an epoch in the address of latencies: those of restoring differ from those of batches.
 LOADING = -1
+
+
+NO_CHECKPOINT = Link(-1, -1)
 
 
 class Shard(NamedTuple):
@@ -36,8 +41,8 @@ class Shard(NamedTuple):
     period: int = 0
     #: The run that wrote it, or writes it.
     run: str = ""
-    #: The share of the state that its checkpoint has.
-    fraction: float = 1.0
+    #: The checkpoint that it is part of; a file of a stage has none.
+    link: Link = NO_CHECKPOINT
 
     def saved_at(self, at: Where) -> Where:
         """Return a rank's place with the epoch and step of the file's checkpoint.
@@ -57,8 +62,8 @@ class WriterPort(Protocol):
     async def read(self, shard: Shard, at: Where) -> Served[None]:
         """Read and verify a shard."""
 
-    async def report(self, durable: Mapping[str, Sequence[str]], at: Where) -> list[str]:
-        """Report durable files by folder, to the writer that completes checkpoints; return complete folders."""
+    async def report(self, durable: Mapping[Link, Sequence[str]], at: Where) -> list[Link]:
+        """Report durable files by checkpoint, to the writer that completes checkpoints; return complete ones."""
 
 
 def _append(content: bytes, file: BinaryIO) -> None:
@@ -81,6 +86,8 @@ class CheckpointEnv:
         self.doing: tuple[str, int, Where, int | None] | None = None
         #: The last opened file of the activity.
         self.file = ""
+        #: The time at which the last file of the activity was opened, or the last request to a checkpoint's was done.
+        self.heard = 0
         #: Error of a checkpoint written in the background.
         self.failure: Exception | None = None
         #: The checkpoint being written in the background.
@@ -89,15 +96,15 @@ class CheckpointEnv:
         self.saved: Callable[[int, Tally], None] | None = None
         #: The same of a checkpoint that is still being written.
         self._unsaved: tuple[int, Tally] | None = None
-        #: Durable files by folder of checkpoints that are not known to be complete, and running reports of them.
-        self._durable: dict[str, list[str]] = {}
+        #: Durable files of checkpoints that are not known to be complete, and running reports of them.
+        self._durable: dict[Link, list[str]] = {}
         self._reports: dict[int, Awaitable[None]] = {}
         self._number = 0
         #: The store of a checkpoint writer, for manifests; None for modelled storage, and for other roles.
         self.store: Store | None = None
-        #: What makes the content of a checkpoint writer's files, and the index of each checkpoint.
+        #: What makes the content of a checkpoint writer's files, and the index by the share of the state in it.
         self.saver: Saver = Raw()
-        self.index: Mapping[str, bytes] = {}
+        self.index: Callable[[float], Mapping[str, bytes]] = lambda fraction: {}
         #: True if a checkpoint writer may replace files of complete checkpoints.
         self.is_replacing = False
 
@@ -145,9 +152,10 @@ class CheckpointEnv:
         requests = Requests((shard.writer, LOADING, max(at.step, 0)), 1, sizes, known_bytes=shard.num_bytes)
         try:
             loading = self.saver.loading(
-                shard.path, shard.num_bytes, shard.request_bytes, shard.period, self.index, Stamp(shard.run, shard.path)
-            )
-            served = await self.storage.read(requests, loading)
+                shard.path, shard.num_bytes, shard.request_bytes, shard.period, self.index(shard.link.fraction),
+                Stamp(shard.run, shard.path),
+            )  # fmt: skip
+            served = await self.storage.read(requests, lambda opener: loading(self._opener(opener)))
         except Exception as error:
             self.span("load", start, self.kernel.now(), at, status="error")
             self._record_failed(error, at)
@@ -164,6 +172,13 @@ class CheckpointEnv:
             self.span("verify", made, end, at, nbytes=shard.num_bytes)
         self._requests(served, at)
         return Served(None, served.opens, served.requests, served.nbytes, moved=served.moved)
+
+    def moved(self) -> None:
+        """Note a request to a file of a checkpoint, for stall reports."""
+        self.heard = self.kernel.now()
+
+    def _opener(self, opener: Opener) -> Opener:
+        return lambda path, *kept: cast(BinaryIO, Noted(opener(path, *kept), self.moved))
 
     async def withdraw(self, path: str, at: Where) -> None:
         """Remove the manifest of a checkpoint of which a file is about to be replaced."""
@@ -225,15 +240,14 @@ class CheckpointEnv:
     def _written_are(self, shards: Sequence[Shard], at: Where) -> None:
         """Report durable files in the background: training does not wait for a manifest."""
         for shard in shards:
-            folder, _, name = shard.path.rpartition("/")
-            self._durable.setdefault(folder, []).append(name)
+            self._durable.setdefault(shard.link, []).append(shard.path.rpartition("/")[2])
         self._number += 1
         self._reports[self._number] = self.kernel.spawn(self._report(self._number, at), f"{self.name} reports files")
 
     async def _report(self, number: int, at: Where) -> None:
         try:
-            for folder in await self.writers[COMPLETER].report({**self._durable}, at):
-                self._durable.pop(folder, None)
+            for link in await self.writers[COMPLETER].report({**self._durable}, at):
+                self._durable.pop(link, None)
         except Exception as error:  # raised when the rank next checks
             self.failure = error
         finally:

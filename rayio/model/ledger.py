@@ -39,6 +39,8 @@ class Tally:
     skipped: int = 0
     #: The steps of its epoch; kept only if batches may come early.
     taken: Taken | None = field(default=None, compare=False)
+    #: The numbers of the checkpoints that a restore of its last one reads; only with increments.
+    chain: tuple[int, ...] = field(default=(), compare=False)
 
     @property
     def name(self) -> str:

@@ -67,11 +67,13 @@ class Manifest:
 
 
 class Link(NamedTuple):
-    """A checkpoint that a restore reads, and the share of the state in it: all of it first, then each increment."""
+    """A full checkpoint or an increment, as its manifest describes it."""
 
     epoch: int
     step: int
+    #: The share of the state that it has, and the folder of the checkpoint since which it has the changes.
     fraction: float = 1.0
+    base: str = ""
 
     @property
     def folder(self) -> str:
@@ -328,7 +330,7 @@ def chosen(
             f"{key}: {store.full(manifest.folder)} is {error}; choose another checkpoint.path, or the scenario that "
             "saved it"
         ) from None
-    read_back = tuple(Link(link.epoch, link.step, link.fraction) for link in links)
+    read_back = tuple(Link(link.epoch, link.step, link.fraction, link.base) for link in links)
     return Restored(manifest.epoch, manifest.step, manifest.request_bytes, manifest.run, read_back), notes
 
 

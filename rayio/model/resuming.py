@@ -47,9 +47,15 @@ class Keeper:
         self._written_at, self._pause = -PAUSE_SECONDS, PAUSE_SECONDS
 
     def keep(self, mark: Mark) -> None:
-        """Add a checkpoint that all ranks have passed; those without a manifest yet never replace the one with."""
-        earlier, latest = self._marks[: 1 - MOST_MARKS], self._marks[1 - MOST_MARKS :]
-        self._marks = [*(known for known in earlier if known.number == self._complete), *latest, mark]
+        """Add a checkpoint that all ranks have passed; those without a manifest yet never replace the one with.
+
+        If the newest ones are increments since one full checkpoint, the newest one that does not need it stays too.
+        """
+        earlier, latest = self._marks[: 1 - MOST_MARKS], [*self._marks[1 - MOST_MARKS :], mark]
+        full = {_full(known) for known in latest}
+        others = [known for known in earlier if _full(known) not in full][-1:] if len(full) == 1 else []
+        stay = (known for known in earlier if known.number == self._complete or known in others)
+        self._marks = [*stay, *latest]
         self._is_new = True
 
     def remember(self, restarts: Sequence[Restart]) -> None:
@@ -129,6 +135,11 @@ def read(directory: RunDirectory, world_size: int) -> tuple[list[Mark], tuple[Re
     return marks[::-1], restarts
 
 
+def _full(mark: Mark) -> int:
+    """Return the number of the full checkpoint that a restore of one reads."""
+    return next(iter(mark.tallies[0].chain), mark.number)
+
+
 def _digest(content: Mapping[str, Any], scenario: bytes) -> str:
     """Return the digest of the file's content and of the run's scenario."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode() + b"\0" + scenario).hexdigest()
@@ -149,12 +160,16 @@ def _tally(entry: Any) -> Tally:
     if "taken" in entry:
         epoch, low, extra = entry["taken"]
         taken = Taken(epoch if epoch == -1 else _whole(epoch), _whole(low), tuple(map(_whole, extra)))
-    return Tally(rank, steps, samples, nbytes, digest, evaluations, of_them, attempt, skipped=skipped, taken=taken)
+    return Tally(
+        rank, steps, samples, nbytes, digest, evaluations, of_them, attempt, skipped=skipped, taken=taken,
+        chain=tuple(map(_whole, entry.get("chain", ()))),
+    )  # fmt: skip
 
 
 def _entry(tally: Tally) -> dict[str, Any]:
     numbers: dict[str, Any] = {name: getattr(tally, name) for name in _NUMBERS}
-    return numbers if tally.taken is None else numbers | {"taken": tally.taken}
+    lists = {"taken": tally.taken, "chain": tally.chain}
+    return numbers | {name: entries for name, entries in lists.items() if entries}
 
 
 def _whole(value: Any) -> int:

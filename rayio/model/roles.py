@@ -79,8 +79,10 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
             end = await env.compute_and_synchronise(seconds, training.sync_after(epoch, step), at)
             saves = clock is None or (training.sees_all(epoch, step) and clock.is_due(end))
             if step == pause or (saves and clock is not None):
-                if saves and (shards := training.shards(at)):
-                    await save(env, training, shards, at)
+                if saves:
+                    shards, tally.chain = training.shards(at, tally.chain), training.chain(at, tally.chain)
+                    if shards:
+                        await save(env, training, shards, at)
                 env.raise_failure()
                 for number in training.evaluations(at):
                     await evaluate(env, training, tally, number, at)
@@ -189,6 +191,10 @@ async def run_process(env: Env, work: Process, source: Storage | None) -> StageT
             await env.sleep("stage_compute", work.seconds, at)
         if written is not None:
             tally.wrote(await env.write_file(written, at))
+    if work.opens:
+        files, storage = (work.writes, env.storage) if work.writes else (work.reads, source)
+        assert storage is not None
+        tally.opens += await env.open_files(files, storage, work.opens, (FIRST - work.stage, 1, work.number), at)
     env.span("life", env.born, env.kernel.now(), at, lane=1)
     return tally
 

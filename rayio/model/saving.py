@@ -13,7 +13,7 @@ from rayio.model.env import COMPLETER, Shard
 from rayio.model.manifest import Identity, Link, Manifest, Restored
 from rayio.model.savers import Saver
 from rayio.model.stamp import Stamp
-from rayio.place import Where
+from rayio.place import Where, checkpoint_folder
 from rayio.scenario.checkpoint import Phases
 from rayio.scenario.incremental import Incremental, changed
 from rayio.scenario.schedule import Schedule
@@ -64,13 +64,20 @@ class Checkpointing:
     #: True if the run may replace checkpoints: then their manifests are removed first.
     is_replacing: bool = False
 
-    def shards(self, at: Where, steps: int) -> Sequence[Shard]:
-        """Return the shards that rank ``at.rank``, with ``steps`` steps in this epoch, saves after this step."""
+    def shards(self, at: Where, steps: int, chain: tuple[int, ...] = ()) -> Sequence[Shard]:
+        """Return the shards that rank ``at.rank``, with ``steps`` steps in this epoch, saves after this step.
+
+        ``chain`` is that of the checkpoint before.
+        """
         due = self.schedule.due(at.epoch, at.step, steps)
         if not due:
             return ()
-        numbers = self.writers.of_rank(at.rank, self.topology)
-        return tuple(shard for number_due in due for number in numbers for shard in self._shards(number_due, number))
+        numbers, shards = self.writers.of_rank(at.rank, self.topology), list[Shard]()
+        for number in due:
+            chain = self.longer(chain, number)
+            link = self.link(number, chain)
+            shards += (shard for writer in numbers for shard in self._shards_in(link, writer))
+        return tuple(shards)
 
     def number_of(self, epoch: int, step: int) -> int:
         """Return the number of the checkpoint after a step; -1 for a step without one."""
@@ -78,20 +85,31 @@ class Checkpointing:
             return step
         return max(self.schedule.due(epoch, step, self.schedule.steps.of(epoch)), default=-1)
 
-    def link(self, number: int) -> Link:
-        """Return the checkpoint of a number, with the share of the state that it has."""
-        place = (0, number) if self.phases is not None else self.schedule.step(number)
-        return Link(*place, 1.0 if self.incremental is None else self.incremental.fraction_of(number))
+    def longer(self, chain: tuple[int, ...], number: int) -> tuple[int, ...]:
+        """Return the numbers that a restore of a checkpoint reads; ``chain`` is that of the one before, if any."""
+        return () if self.incremental is None else self.incremental.longer(chain, number)
 
-    def restored_at(self, epoch: int, step: int) -> Restored:
-        """Return a checkpoint that this run has written, with all that a restore of it reads."""
+    def link(self, number: int, chain: Sequence[int] = ()) -> Link:
+        """Return the checkpoint of a number; ``chain`` has the numbers that a restore of it reads."""
+        kind = self.incremental
+        if kind is None or (len(chain) == 1 if chain else kind.is_full(number)):
+            return Link(*self._place(number))
+        base = chain[-2] if chain else number - 1
+        return Link(*self._place(number), kind.fraction, checkpoint_folder(*self._place(base)))
+
+    def _place(self, number: int) -> tuple[int, int]:
+        return (0, number) if self.phases is not None else self.schedule.step(number)
+
+    def restored_at(self, epoch: int, step: int, chain: Sequence[int] = ()) -> Restored:
+        """Return a checkpoint that this run has written, with all that a restore of it reads: those of ``chain``."""
         number = self.number_of(epoch, step)
-        chain = range(number, number + 1) if self.incremental is None else self.incremental.chain(number)
-        return Restored(epoch, step, self.request_bytes, self.run, tuple(map(self.link, chain)))
+        chain = (number,) if self.incremental is None else chain or self.incremental.chain(number)
+        links = tuple(self.link(each, chain[: place + 1]) for place, each in enumerate(chain))
+        return Restored(epoch, step, self.request_bytes, self.run, links)
 
     def increments(self) -> Iterator[Shard]:
-        """Return the files of all increments of the run."""
-        numbers = range(self.schedule.number) if self.incremental is not None else ()
+        """Return the files of all increments of the run; none if the clock decides which there are."""
+        numbers = range(self.schedule.number) if self.incremental is not None and self.seconds is None else ()
         for link in (link for link in map(self.link, numbers) if link.fraction < 1):
             for writer in range(len(self.sizes)):
                 yield from self._shards_in(link, writer)
@@ -105,13 +123,10 @@ class Checkpointing:
         numbers, link = self.writers.of_rank(rank, self.topology), self.link(self.number_of(*place))
         return tuple(shard for number in numbers for shard in self._shards_in(link, number))
 
-    def _shards(self, due: int, writer: int) -> Iterator[Shard]:
-        return self._shards_in(self.link(due), writer)
-
     def _shards_in(self, link: Link, writer: int) -> Iterator[Shard]:
         for part in self.writers.files(writer, self.state, self.topology):
             path, size = f"{link.folder}/{part.name}", changed(part.num_bytes, link.fraction)
-            yield Shard(path, size, self.request_bytes, self.fsync, writer, run=self.run, fraction=link.fraction)
+            yield Shard(path, size, self.request_bytes, self.fsync, writer, run=self.run, link=link)
 
     @property
     def largest(self) -> list[int]:
@@ -141,10 +156,12 @@ class Checkpointing:
         parts = (part for writer in writers for part in self.writers.files(writer, self.state, self.topology))
         return {part.name: part.num_bytes for part in parts}
 
-    @cached_property
-    def index(self) -> Mapping[str, bytes]:
-        """The files of one checkpoint that are written before its manifest, by name."""
-        return self.saver.index(self.parts)
+    def index(self, fraction: float = 1.0) -> Mapping[str, bytes]:
+        """Return the files of one checkpoint that are written before its manifest, by name; see :meth:`files`."""
+        if fraction not in self._indexes:
+            parts = {name: changed(num_bytes, fraction) for name, num_bytes in self.parts.items()}
+            self._indexes[fraction] = self.saver.index(parts)
+        return self._indexes[fraction]
 
     def files(self, fraction: float = 1.0) -> dict[str, int]:
         """Return the names of the files of one checkpoint, with their bytes; the manifest is none of them.
@@ -153,7 +170,7 @@ class Checkpointing:
         """
         saver = self.saver
         each = {name: saver.file_bytes(changed(num_bytes, fraction)) for name, num_bytes in self.parts.items()}
-        return each | {name: len(content) for name, content in self.index.items()}
+        return each | {name: len(content) for name, content in self.index(fraction).items()}
 
     def check_memory(self, free: int) -> None:
         """Refuse a state that a writer holds, and that does not fit in a node's free memory (bytes).
@@ -189,19 +206,23 @@ class Checkpointing:
             for shard in self._shards_in(link, number)
         )
 
-    def manifest(self, place: tuple[int, int], run: str, attempt: int, now: int) -> Manifest:
-        """Return the manifest of the checkpoint after a step, given as (epoch, step), at the time ``now`` (ns)."""
-        of, chain = self.identity, self.restored_at(*place).chain
-        fraction = chain[-1].fraction
-        if fraction not in self._files:
-            self._files[fraction] = self.files(fraction)
+    def manifest(self, link: Link, run: str, attempt: int, now: int) -> Manifest:
+        """Return the manifest of a checkpoint at the time ``now`` (ns)."""
+        of = self.identity
+        if link.fraction not in self._files:
+            self._files[link.fraction] = self.files(link.fraction)
         return Manifest(
-            run=run, attempt=attempt, epoch=place[0], step=place[1], saved_ns=now, scenario=of.scenario,
-            model=of.model, layout=of.layout, request_bytes=self.request_bytes, files=self._files[fraction],
-            base=chain[-2].folder if len(chain) > 1 else "", fraction=fraction,
+            run=run, attempt=attempt, epoch=link.epoch, step=link.step, saved_ns=now, scenario=of.scenario,
+            model=of.model, layout=of.layout, request_bytes=self.request_bytes, files=self._files[link.fraction],
+            base=link.base, fraction=link.fraction,
         )  # fmt: skip
 
     @cached_property
     def _files(self) -> dict[float, Mapping[str, int]]:
         """Files by the share of the state that they have, as far as they were needed."""
+        return {}
+
+    @cached_property
+    def _indexes(self) -> dict[float, Mapping[str, bytes]]:
+        """Indexes, in the same way."""
         return {}

@@ -13,9 +13,10 @@ from rayio.errors import RunError
 from rayio.place import Where
 from rayio.units import format_seconds
 
-#: Spans of a rank that waits for a batch, and for writes.
+#: Spans of a rank that waits for a batch, and for a writer; and what a writer does.
 _DATA = ("data_wait", "eval_data_wait")
-_SAVING = ("checkpoint", "checkpoint_wait")
+_SAVING = ("checkpoint", "checkpoint_wait", "restore")
+_MOVING = {"write": "writing", "load": "reading"}
 _TOLD = 2
 #: Seconds of silence worth a line, and between two looks.
 FIRST_SECONDS, LOOK_SECONDS = 30.0, 5.0
@@ -86,7 +87,7 @@ class _Picture:
         self.ranks = [standing for standing in standings if standing.role == "rank"]
 
     def is_at_barrier(self, rank: Standing) -> bool:
-        if rank.doing == "broadcast":
+        if rank.doing in ("broadcast", "sync"):
             return rank.until is None
         return rank.doing == "compute" and rank.until is not None and rank.until < self.now
 
@@ -136,7 +137,8 @@ class _Picture:
         if rank.doing in _DATA:
             return f"{rank.name} has waited {since} for its batch of {_step(rank.at)}{self._lease(rank)}"
         if rank.doing in _SAVING:
-            return f"{rank.name} has waited {since} for its checkpoint of {_step(rank.at)}{self._writing()}"
+            what = "the restore of its checkpoint" if rank.doing == "restore" else "its checkpoint"
+            return f"{rank.name} has waited {since} for {what} of {_step(rank.at)}{self._moving()}"
         if rank.doing == "read":
             return f"{rank.name} has been reading {rank.file or 'its batch'} of {_step(rank.at)} for {since}"
         return f"{rank.name} has been in {rank.doing} of {_step(rank.at)} for {since}"
@@ -161,12 +163,12 @@ class _Picture:
         shown = names if len(names) <= 3 else [*names[:3], f"{len(names) - 3} more"]
         return f"{how} {', '.join(shown)}" if names else ""
 
-    def _writing(self) -> str:
-        writing = [s for s in self.standings if s.role == "checkpoint_writer" and s.doing == "write"]
-        if not writing:
+    def _moving(self) -> str:
+        moving = [s for s in self.standings if s.role == "checkpoint_writer" and s.doing in _MOVING]
+        if not moving:
             return ""
-        first = min(writing, key=lambda standing: standing.heard)
-        return f"; {first.name} has been writing {first.file} for {self._ago(first.since)}"
+        first = min(moving, key=lambda standing: standing.heard)
+        return f"; {first.name} has been {_MOVING[first.doing]} {first.file} for {self._ago(first.since)}"
 
     def _ago(self, then: int) -> str:
         return f"{max(0, self.now - then) / 1e9:.0f} s"

@@ -174,6 +174,13 @@ class Training:
         """Return the shards of a checkpoint of a chain that this rank reads: those that it would save."""
         return () if self.checkpointing is None else self.checkpointing.restored_shards(restored, link, self.rank)
 
-    def shards(self, at: Where) -> Sequence[Shard]:
-        """Return the checkpoint shards that this rank saves after a step."""
-        return self.checkpointing.shards(at, self.steps(at.epoch)) if self.checkpointing is not None else ()
+    def shards(self, at: Where, chain: tuple[int, ...] = ()) -> Sequence[Shard]:
+        """Return the checkpoint shards that this rank saves after a step; ``chain`` is that of the one before."""
+        return self.checkpointing.shards(at, self.steps(at.epoch), chain) if self.checkpointing is not None else ()
+
+    def chain(self, at: Where, chain: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the chain of the last checkpoint after a step."""
+        for number in self.checkpoints(at):
+            assert self.checkpointing is not None
+            chain = self.checkpointing.longer(chain, number)
+        return chain

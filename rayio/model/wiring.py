@@ -237,7 +237,7 @@ class Wiring:
         assert checkpointing is not None
         node = self.plan.node_of_writer(number)
         env = self._env("checkpoint_writer", str(number), node)
-        env.storage = self._through_layers(node, checkpointing.path, is_dataset=False)
+        env.storage = self._through_layers(node, checkpointing.path, is_dataset=False, note=env.moved)
         if not self.plan.modelled:
             env.store, env.is_replacing = self.plan.store(self.root, checkpointing.path), checkpointing.is_replacing
             env.saver, env.index = checkpointing.saver, checkpointing.index
@@ -335,12 +335,14 @@ class Wiring:
         storage = self.plan.data_storage(partial(self._through_layers, node, is_dataset=True))
         return storage if self.cores is None else ParsedStorage(storage, self.cores(node), self.plan.costs.cpu)
 
-    def _through_layers(self, node: int, path: str, *, is_dataset: bool) -> Storage:
+    def _through_layers(
+        self, node: int, path: str, *, is_dataset: bool, note: Callable[[], None] | None = None
+    ) -> Storage:
         """Return a node's storage with layers. Modelled storage is stateless: roles of a node share it."""
         plan, of = self.plan, (node, path, is_dataset)
         if (known := self._layered.get(of)) is not None:
             return known
-        storage = self._storage(node, path, is_dataset=is_dataset)
+        storage = self._storage(node, path, note, is_dataset=is_dataset)
         for layer in plan.layers:
             mount = Mount(
                 self.kernel, node, path, is_dataset, plan.loader.io_depth, plan.trace.is_itemised,
@@ -351,7 +353,7 @@ class Wiring:
             self._layered[of] = storage
         return storage
 
-    def _storage(self, node: int, path: str, *, is_dataset: bool) -> Storage:
+    def _storage(self, node: int, path: str, note: Callable[[], None] | None, *, is_dataset: bool) -> Storage:
         plan, trace = self.plan, self.plan.trace
         if not plan.modelled:
             store, kernel = plan.store(self.root, path), self.kernel
@@ -360,8 +362,9 @@ class Wiring:
             saves = None if is_dataset else plan.checkpointing
             fill = fill_random if saves is None or saves.path != path else saves.fill
             return RealStorage(
-                store, kernel.threaded, anchor, is_itemised=trace.is_itemised, ending=ending, depth=depth, fill=fill
-            )
+                store, kernel.threaded, anchor, is_itemised=trace.is_itemised, ending=ending, depth=depth, fill=fill,
+                note=note,
+            )  # fmt: skip
         device = plan.device_of_node(node)
         if (modelled := self._modelled.get(device)) is None:
             modelled = self._modelled[device] = ModelStorage(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.rounds import PREPARING
-from rayio.analyze.timeline import Ints, Steps, integers, texts
+from rayio.analyze.timeline import Ints, Steps, integers, is_text, texts
 from rayio.predict.observe import Batches
 from rayio.scenario.meetings import ALL, Meetings
 from rayio.scenario.model import Costs
@@ -164,6 +164,20 @@ def _on_top(steps: Steps) -> Ints:
 
 #: Spans of writers that save a checkpoint.
 SAVING = ("write", "fsync", "serialise")
+
+
+def is_full(spans: pa.Table, increment_share: float) -> NDArray[np.bool_]:
+    """Return which spans are those of full checkpoints, by the bytes that writers wrote of each.
+
+    The first checkpoint of a run is full, and increments have ``increment_share`` of its state.
+    """
+    key = np.stack([integers(spans, column) for column in ("attempt", "epoch", "step")])
+    _, of = np.unique(key, axis=1, return_inverse=True)
+    of = of.reshape(-1)
+    is_write = is_text(spans, "name", "write") & is_text(spans, "role", "checkpoint_writer")
+    written = np.bincount(of, np.where(is_write, integers(spans, "bytes"), 0))
+    full: NDArray[np.bool_] = (written > written.max(initial=0) * (1 + increment_share) / 2)[of]
+    return full
 
 
 def checkpoint_ns(spans: pa.Table) -> Ints:

@@ -27,7 +27,7 @@ from rayio.analyze.timeline import Ints, integers, texts
 from rayio.analyze.window import find_window
 from rayio.model.planning import Times
 from rayio.predict import observe
-from rayio.predict.costs import SAVING, typical
+from rayio.predict.costs import SAVING, is_full, typical
 from rayio.predict.costs import costs as costs_of
 from rayio.scenario import derive, evaluation
 from rayio.scenario.decode import Work
@@ -86,6 +86,8 @@ class RecordedTimes:
         if saved is not None and saved.incremental is not None:
             paths = (shard.path for shard in saved.increments())
             times._of_increments = frozenset(seeds.key(plan.seed, f"first_byte/{path}") for path in paths)
+            if saved.seconds is not None:  # which are increments is not known before
+                times.otherwise = np.concatenate([self.otherwise, self.increments])
         return times
 
     def draw(self, address_key: int, index: Ints) -> Floats:
@@ -199,14 +201,14 @@ class Measured:
         by_epoch = saved is not None and saved.every is not None and saved.every.epochs is not None
         by_epoch &= isinstance(derive.epoch_steps(scenario).each, tuple) and not isinstance(cut_at, int)
         if saved is not None and not by_clock and not by_epoch:  # in steps, which a cut epoch does not change
-            every = Every(steps=derive.checkpoint_period(scenario))
+            every = Every(steps=1) if saved.every is None else Every(**derive.schedule(scenario, saved.every).in_steps)
             sections["checkpoint"] = saved.model_copy(update={"every": every})
         if (
             scenario.train.evaluate is not None
             and isinstance(cut_at, int)
             and cut_at < derive.steps_per_epoch(scenario)
         ):
-            every = Every(steps=evaluation.period_of(scenario))
+            every = Every(**derive.schedule(scenario, scenario.train.evaluate.every).in_steps)
             train["evaluate"] = scenario.train.evaluate.model_copy(update={"every": every})
         sections["train"] = scenario.train.model_copy(update={"compute_cores": 0, **train})
         if self.work is not None:
@@ -270,13 +272,10 @@ def _writes(saves: pa.Table, scenario: Scenario) -> tuple[Floats, Floats]:
     writes, others = length[is_writer & (name == 0)] / 1e9, length[is_writer & (name >= 1)] / 1e9
     each: Floats = writes + (others.sum() / len(writes) if len(writes) else 0.0)
     saved = scenario.checkpoint
-    if saved is None or saved.incremental is None or saved.every is None:
+    if saved is None or saved.incremental is None:
         return each, np.empty(0)
-    schedule, rows = derive.schedule(scenario, saved.every), np.flatnonzero(is_writer & (name == 0))
-    places = zip(*(integers(saves, column)[rows].tolist() for column in ("epoch", "step")), strict=True)
-    due = [schedule.due(epoch, step, schedule.steps.of(epoch)) for epoch, step in places]
-    is_full = np.array([bool(numbers) and saved.incremental.is_full(numbers[-1]) for numbers in due], bool)
-    return each[is_full], each[~is_full]
+    full = is_full(saves, saved.incremental.fraction)[is_writer & (name == 0)]
+    return each[full], each[~full]
 
 
 def _costs(slices: Slices, charged: Attribution, scenario: Scenario, saves: pa.Table) -> Costs:

@@ -10,10 +10,10 @@ import numpy as np
 
 from rayio.analyze.arrays import concatenated
 from rayio.analyze.passes import Timelines
-from rayio.analyze.timeline import Ints, Steps, integers
+from rayio.analyze.timeline import Ints, Steps
 from rayio.model.plan import Plan
 from rayio.predict import observe
-from rayio.predict.costs import SAVING, checkpoint_ns
+from rayio.predict.costs import SAVING, checkpoint_ns, is_full
 from rayio.trace.slices import Slices
 
 if TYPE_CHECKING:
@@ -52,9 +52,7 @@ class Shown:
         saved = self.plan.checkpointing
         if saved is None or saved.incremental is None:
             return spans
-        places = zip(integers(spans, "epoch").tolist(), integers(spans, "step").tolist(), strict=True)
-        numbers = [saved.number_of(*place) for place in places]
-        return spans.filter(np.array([number >= 0 and saved.incremental.is_full(number) for number in numbers], bool))
+        return spans.filter(is_full(spans, saved.incremental.fraction))
 
     @property
     def is_bound(self) -> bool:

@@ -124,7 +124,7 @@ class Checkpoint(Section):
     subset_of: Annotated[int | None, whole(1, MAX_RANKS, or_none=True)] = Field(
         None,
         description="Ranks of the training whose first ranks these are: they save their parts of its model, and the "
-        "others are left out (the subset mode of MLPerf Storage). Only with checkpoint.phases; none is all.",
+        "others are left out (the subset mode of MLPerf Storage). These ranks train by themselves; none is all.",
     )
 
     def contradictions(self) -> Iterator[str]:
@@ -134,21 +134,6 @@ class Checkpoint(Section):
             yield "checkpoint.every: is required and missing; give it, or checkpoint.phases"
         if self.phases is not None and self.phases.reads > self.phases.writes:
             yield f"checkpoint.phases.reads={self.phases.reads}: more than the {self.phases.writes} of writes"
-        if self.subset_of is not None and self.phases is None:
-            yield (
-                f"not yet: checkpoint.subset_of={self.subset_of} with training; give checkpoint.phases, which writes "
-                "and reads checkpoints alone"
-            )
-        if self.incremental is not None and self.every is not None and self.every.seconds is not None:
-            yield (
-                f"not yet: checkpoint.incremental with checkpoint.every={self.every.by_clock}, where the number of a "
-                "checkpoint is not known before; give steps or epochs"
-            )
-        if self.incremental is not None and self.engine == "dcp":
-            yield (
-                "not yet: checkpoint.incremental with checkpoint.engine=dcp, whose index names whole tensors; use raw "
-                "or torch"
-            )
         if self.phases is not None and self.keep is not None:
             yield f"checkpoint.keep={self.keep}: checkpoint.phases reads what it writes; leave one of the two out"
         if self.phases is not None and self.restore != NOTHING:
@@ -169,10 +154,8 @@ class Checkpoint(Section):
         if self.parallelism is not None:
             yield from self.parallelism.refusals(topology.ranks, "checkpoint.parallelism")
         if (of := self.subset_of) is not None and (of < ranks or (isinstance(each, int) and of % each)):
-            yield (
-                f"checkpoint.subset_of={of}: must be a multiple of cluster.ranks_per_node={each}, "
-                f"and at least the {ranks} ranks of the run"
-            )
+            multiple = f"a multiple of cluster.ranks_per_node={each}, and " if isinstance(each, int) else ""
+            yield f"checkpoint.subset_of={of}: must be {multiple}at least the {ranks} ranks of the run"
             return
         if of is not None and not isinstance(self.writers, BesideRanks):
             yield (

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from rayio.scenario import derive
 from rayio.scenario.address import MODELLED
 from rayio.scenario.meetings import meeting_period
-from rayio.schema.fields import show
 
 if TYPE_CHECKING:
     from rayio.scenario.model import Scenario
@@ -21,16 +20,22 @@ def refusals(scenario: Scenario) -> Iterator[str]:
         return
     if saved.path.startswith(MODELLED) and not dataset.is_modelled:
         yield f"checkpoint.path={saved.path}: has no bytes, and dataset.path={dataset.path} has; give a folder"
-    if saved.subset_of is not None and isinstance(scenario.cluster.on_nodes, tuple):
-        yield (
-            f"not yet: checkpoint.subset_of={saved.subset_of} with cluster.ranks_per_node="
-            f"{show(scenario.cluster.ranks_per_node)}, where nodes differ; give one number"
-        )
-    else:
-        yield from saved.refusals(scenario.saving_topology, derive.world_size(scenario))
+    yield from saved.refusals(scenario.saving_topology, derive.world_size(scenario))
     yield from _by_clock(scenario)
     if saved.phases is not None and scenario.train.evaluate is not None:
         yield "train.evaluate: checkpoint.phases is a run without training; leave one of the two out"
+
+
+def divisions(scenario: Scenario) -> Iterator[str]:
+    """Refuse a model that the ranks cannot divide: those of the run, and those that it has a subset of."""
+    saved, division = scenario.checkpoint, scenario.train.parallelism
+    of = None if saved is None else saved.subset_of
+    alone = "; checkpoint.parallelism divides the model that is saved alone" if of is not None else ""
+    if of is None or derive.phases(scenario) is None:
+        yield from (line + alone for line in division.refusals(derive.world_size(scenario)))
+    if of is not None and saved is not None and saved.parallelism is None:
+        for line in division.refusals(of):
+            yield line.replace("cluster.nodes × cluster.ranks_per_node", "checkpoint.subset_of")
 
 
 def idle(scenario: Scenario) -> Iterator[str]:

@@ -162,7 +162,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     yield from of_kinds(scenario, lambda kind: kind.contradictions(scenario))
     if (steps := derive.steps_per_epoch(scenario)) > MAX_STEPS:
         yield f"train.steps={show(train.steps)}: {steps} steps per epoch; at most {MAX_STEPS} are possible"
-    yield from train.parallelism.refusals(derive.saving_ranks(scenario))
+    yield from checkpoint_checks.divisions(scenario)
     yield from derive.pace(scenario).contradictions(cluster.nodes, ranks, who)
     if train.device_copy is not None:
         yield from train.device_copy.refusals(loader)
@@ -318,9 +318,10 @@ def idle(scenario: Scenario) -> list[str]:
 
 
 def _no_checkpoint(scenario: Scenario, steps: int) -> str:
-    saved, first = scenario.checkpoint, derive.checkpoint_period(scenario)
+    saved = scenario.checkpoint
     every = None if saved is None else saved.every
     if every is None or every.seconds is None:
+        first = 0 if every is None else derive.schedule(scenario, every).until(0)
         return f"checkpoint.every: no checkpoint falls due, the first would be after {first} of {steps} steps"
     compute = format_seconds(derive.ideal_seconds(scenario))
     return (

@@ -314,12 +314,6 @@ def checkpoint_shards(scenario: Scenario) -> tuple[int, ...]:
     return loads[: len(used)]  # each belongs to a rank of the same number
 
 
-def saving_ranks(scenario: Scenario) -> int:
-    """Return the ranks that divide a model: those of the run, or those that it has a subset of."""
-    saved = scenario.checkpoint
-    return world_size(scenario) if saved is None or saved.subset_of is None else saved.subset_of
-
-
 def checkpoint_contents(scenario: Scenario) -> dict[str, tuple[int, int]]:
     """Return the number of files of one checkpoint and their bytes, by what they hold."""
     checkpoint = scenario.checkpoint
@@ -371,8 +365,8 @@ def period(scenario: Scenario, every: Every) -> int:
 def schedule(scenario: Scenario, every: Every) -> Schedule:
     """Return the occasions of a run; of seconds, those without any wait."""
     if every.epochs is not None:
-        return Schedule(every.epochs, epoch_steps(scenario), of_epochs=True)
-    return Schedule(period(scenario, every), epoch_steps(scenario))
+        return Schedule(every.epochs, epoch_steps(scenario), of_epochs=True, first=every.first)
+    return Schedule(period(scenario, every), epoch_steps(scenario), first=every.first)
 
 
 def checkpoint_steps(scenario: Scenario) -> Iterator[tuple[int, int]]:

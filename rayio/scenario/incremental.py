@@ -34,8 +34,8 @@ class Incremental(Section):
     """Checkpoints of which most have only a part of the state.
 
     >>> saved = Incremental(fraction=0.1, full_every=4)
-    >>> [saved.is_full(number) for number in range(5)], [*saved.chain(6)], saved.changed(105)
-    ([True, False, False, False, True], [4, 5, 6], 11)
+    >>> [saved.is_full(number) for number in range(5)], saved.chain(6), saved.changed(105)
+    ([True, False, False, False, True], (4, 5, 6), 11)
     """
 
     fraction: Annotated[float, Reads(_share, _SHARE)] = Field(
@@ -50,17 +50,17 @@ class Incremental(Section):
         """Return True if the checkpoint of this number, from 0, has the whole state."""
         return number % self.full_every == 0
 
-    def chain(self, number: int) -> range:
+    def chain(self, number: int) -> tuple[int, ...]:
         """Return the checkpoints that a restore of one reads: the newest full one, and each increment since."""
-        return range(number - number % self.full_every, number + 1)
+        return (*range(number - number % self.full_every, number + 1),)
+
+    def longer(self, chain: tuple[int, ...], number: int) -> tuple[int, ...]:
+        """Return the chain of the checkpoint after the one with ``chain``, which is empty before the first one."""
+        return (*chain, number) if 0 < len(chain) < self.full_every else (number,)
 
     def changed(self, num_bytes: int) -> int:
         """Return the bytes of an increment of a state of ``num_bytes``, rounded up."""
         return changed(num_bytes, self.fraction)
-
-    def fraction_of(self, number: int) -> float:
-        """Return the share of the state that the checkpoint of this number has; 1 is a full one."""
-        return 1.0 if self.is_full(number) else self.fraction
 
     def number_full(self, checkpoints: int) -> int:
         """Return how many of the first checkpoints are full."""
@@ -73,7 +73,7 @@ class Incremental(Section):
         """
         most = 0
         for newest in range(min(checkpoints, keep + 2 * self.full_every)):
-            first = self.chain(max(0, newest - keep)).start  # the one before is complete, the newest is written
+            first = self.chain(max(0, newest - keep))[0]  # the one before is complete, the newest is written
             fulls = self.number_full(newest + 1) - self.number_full(first)
             most = max(most, fulls * full + (newest + 1 - first - fulls) * increment)
         return most

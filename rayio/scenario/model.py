@@ -82,24 +82,25 @@ class Scenario(Section):
     @property
     def topology(self) -> Topology:
         """The ranks, their nodes, and their parts of the model. An impossible division counts as none."""
-        ranks = Topology(nodes=self.cluster.nodes, ranks_per_node=self.cluster.on_nodes)
-        return ranks if self._subset_of is not None else self._divided(ranks)
+        ranks, saved = Topology(nodes=self.cluster.nodes, ranks_per_node=self.cluster.on_nodes), self.checkpoint
+        has_part = saved is not None and saved.subset_of is not None and saved.phases is not None
+        return ranks if has_part else self._divided(ranks)
 
     @property
     def saving_topology(self) -> Topology:
         """The ranks that save a checkpoint: these, or ``checkpoint.subset_of`` ranks, of which these are the first."""
         divided = None if self.checkpoint is None else self.checkpoint.parallelism
-        of, nodes, each = self._subset_of, self.cluster.nodes, self.cluster.on_nodes
+        of = None if self.checkpoint is None else self.checkpoint.subset_of
+        nodes, each, most = self.cluster.nodes, self.cluster.on_nodes, self.cluster.most_ranks
         if of is None and divided is None:
             return self.topology
         if of is None:
             return self._divided(Topology(nodes=nodes, ranks_per_node=each), divided)
-        most = self.cluster.most_ranks  # of every node: unequal ones are refused (Checkpoint.refusals)
-        return self._divided(Topology(nodes=max(1, of // most), ranks_per_node=most), divided)
-
-    @property
-    def _subset_of(self) -> int | None:
-        return None if self.checkpoint is None else self.checkpoint.subset_of
+        if isinstance(each, int):
+            return self._divided(Topology(nodes=max(1, of // most), ranks_per_node=most), divided)
+        full, rest = divmod(max(0, of - sum(each)), most)  # nodes that the run does not have are as its largest
+        each = (*each, *(most,) * full, *(rest,) * bool(rest))
+        return self._divided(Topology(nodes=len(each), ranks_per_node=each), divided)
 
     def _divided(self, ranks: Topology, divided: Division | None = None) -> Topology:
         """Return ranks with the parts of the model that they have."""

@@ -24,17 +24,20 @@ def levels(number: int) -> Floats:
     """Return the levels of the quantiles that represent ``number`` values: even ones, and closer ones at both ends.
 
     >>> levels(100_000)[[0, 1, -1]].tolist(), len(levels(100_000)), len(levels(measured_values.MOST_VALUES))
-    ([0.0, 1e-05, 1.0], 327, 353)
+    ([0.0, 5e-06, 1.0], 327, 353)
     """
     halvings = np.log2(number / PARTS)
-    ends = np.append(2.0 ** -np.arange(0, halvings, 1 / IN_A_HALVING) / PARTS, 1 / number)
+    ends = np.append(2.0 ** -np.arange(0, halvings, 1 / IN_A_HALVING) / PARTS, 0.5 / number)
     inner = np.arange(1, PARTS) / PARTS
     return np.unique(np.concatenate([[0.0], ends, inner, 1 - ends, [1.0]]))
 
 
 def table(values: Floats) -> Floats:
-    """Return sorted values, or their quantiles at :func:`levels` with 7 digits where there are more than are kept."""
-    kept = np.sort(values) if len(values) <= MOST_KEPT else np.quantile(values, levels(len(values)))
+    """Return sorted values, or their quantiles at :func:`levels` with 7 digits where there are more than are kept.
+
+    The n-th of N values is the quantile at (n - 0.5) / N (Hazen), so that the largest is drawn as often as any other.
+    """
+    kept = np.sort(values) if len(values) <= MOST_KEPT else np.quantile(values, levels(len(values)), method="hazen")
     return np.array([float(f"{value:.7g}") for value in kept.tolist()])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from threading import Event
-from typing import BinaryIO, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, BinaryIO, NamedTuple, Protocol, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,6 +121,35 @@ class Filling(Protocol):
         """Return what was written."""
 
 
+class Noted:
+    """A file that calls ``note`` after each request to it."""
+
+    def __init__(self, file: Any, note: Callable[[], None]) -> None:
+        self._file, self._note = file, note
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def __enter__(self) -> Self:
+        self._file.__enter__()
+        return self
+
+    def __exit__(self, *why: object) -> None:
+        self._file.__exit__(*why)
+
+    def write(self, buffer: Any) -> int:
+        """Write one request."""
+        length: int = self._file.write(buffer)
+        self._note()
+        return length
+
+    def readinto(self, buffer: Any) -> int:
+        """Read one request."""
+        length: int = self._file.readinto(buffer)
+        self._note()
+        return length
+
+
 class RealStorage:
     """Storage with bytes (``rayio.storage.base.Storage``). ``run`` makes blocking calls for the engine.
 
@@ -140,8 +169,11 @@ class RealStorage:
         ending: Event | None = None,
         depth: int = 1,
         fill: Filling = fill_random,
+        note: Callable[[], None] | None = None,
     ) -> None:
         self.depth = depth
+        #: Called after each request of writing a file.
+        self.note = note
         #: Writes the content of a file.
         self.fill = fill
         self._crew = Crew(depth)
@@ -227,16 +259,17 @@ class RealStorage:
             raise ValueError(f"cannot write {num_bytes} bytes in requests of {request_bytes}")
         traffic = Traffic(self.anchor, is_itemised=self.is_itemised, ending=self.ending)
 
-        filled = Filled(num_bytes)
+        filled, note = Filled(num_bytes), self.note
 
         def fill(file: BinaryIO) -> None:
             nonlocal filled
-            filled = self.fill(file, path, num_bytes, request_bytes)
+            noted = file if note is None else cast(BinaryIO, Noted(file, note))
+            filled = self.fill(noted, path, num_bytes, request_bytes)
 
         doing = f"writing {num_bytes} bytes"
 
         def write() -> None:
-            if self.store.is_local and not self._is_prepared:
+            if not self._is_prepared:
                 self.store.prepare(doing)
                 self._is_prepared = True
             self.store.write(path, fill, traffic=traffic, fsync=fsync, doing=doing)

@@ -33,6 +33,7 @@ from rayio.model.cpu_account import ProcessCpu, Stopwatch
 from rayio.model.env import COMPLETER, QueuePort, Shard
 from rayio.model.kernel import WallKernel
 from rayio.model.ledger import Tally
+from rayio.model.manifest import Link
 from rayio.model.plan_parts import Doom
 from rayio.model.queue import Delivery, Lease, QueueSpec, Take
 from rayio.model.queue_levels import Levels, levels_of
@@ -392,7 +393,7 @@ class CheckpointWriter(Host):
         async with self._busy[number]:
             return await roles.read_shard(self._envs[number], shard, at)
 
-    async def report(self, durable: Mapping[str, Sequence[str]], at: Where) -> list[str]:
+    async def report(self, durable: Mapping[Link, Sequence[str]], at: Where) -> list[Link]:
         """Count durable files; the last one's report writes the manifest. Return complete checkpoints."""
         self.begin()
         assert self._completion is not None

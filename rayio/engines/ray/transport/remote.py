@@ -16,6 +16,7 @@ from rayio.errors import RunError
 from rayio.model.consumed import Consumed
 from rayio.model.env import Shard
 from rayio.model.kernel import Future, WallKernel
+from rayio.model.manifest import Link
 from rayio.model.prefetch import LocalQueue
 from rayio.model.queue import Delivery, QueueSpec, Take
 from rayio.model.wiring import Wiring
@@ -333,9 +334,9 @@ class RemoteWriter:
         served: Served[None] = await self._answer(self.handle.read.remote(self.number, shard, at))
         return served
 
-    async def report(self, durable: Mapping[str, Sequence[str]], at: Where) -> list[str]:
+    async def report(self, durable: Mapping[Link, Sequence[str]], at: Where) -> list[Link]:
         """See ``rayio.model.env.WriterPort``."""
-        complete: list[str] = await self._answer(self.handle.report.remote(durable, at))
+        complete: list[Link] = await self._answer(self.handle.report.remote(durable, at))
         return complete
 
     @staticmethod
