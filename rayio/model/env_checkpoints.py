@@ -206,7 +206,7 @@ class CheckpointEnv:
         self.doing = None
         nbytes, requests = sum(s.nbytes for s in served), sum(s.requests for s in served)
         self.span("checkpoint", start, self.kernel.now(), at, nbytes=nbytes, requests=requests)
-        self._written_are(shards, at)
+        self.written_are(shards, at)
 
     async def broadcast(self, seconds: float, at: Where) -> None:
         """Wait until rank 0 has sent a restored state to all ranks."""
@@ -237,7 +237,7 @@ class CheckpointEnv:
             *(self.writers[shard.writer].write(shard, shard.saved_at(at)) for shard in shards)
         )
 
-    def _written_are(self, shards: Sequence[Shard], at: Where) -> None:
+    def written_are(self, shards: Sequence[Shard], at: Where) -> None:
         """Report durable files in the background: training does not wait for a manifest."""
         for shard in shards:
             self._durable.setdefault(shard.link, []).append(shard.path.rpartition("/")[2])
@@ -313,7 +313,7 @@ class CheckpointEnv:
     async def _write_behind(self, shards: Sequence[Shard], at: Where) -> None:
         try:
             await self._write_all(shards, at)
-            self._written_are(shards, at)
+            self.written_are(shards, at)
             if self.saved is not None and self._unsaved is not None:
                 self.saved(*self._unsaved)
         except Exception as error:  # raised when the rank next checks: it may not be waiting now
