@@ -55,7 +55,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
     ),
     "straggler": (
         {"train.stragglers": {"ranks": [1], "factor": 1.6}},
-        {"no stragglers": {"train.stragglers": None}, "no barrier": {"train.sync": "none"}},
+        {"no slow ranks": {"train.stragglers": None}, "no barrier": {"train.sync": "none"}},
     ),
     "checkpoint": (
         {"checkpoint": {"every": {"steps": 8}, "path": "checkpoints", "model": {"bytes": "256 MB"}, "fsync": False}},

@@ -230,10 +230,10 @@ UNKNOWN = "unknown"
 def format_share(share: float | None, digits: int = 1) -> str:
     """Return a fraction as text in percent; "unknown" for None.
 
-    >>> format_share(0.3453), format_share(None)
-    ('34.5 %', 'unknown')
+    >>> format_share(0.3453), format_share(-0.0001), format_share(None)
+    ('34.5 %', '0.0 %', 'unknown')
     """
-    return UNKNOWN if share is None else f"{100 * share:.{digits}f} %"
+    return UNKNOWN if share is None else f"{100 * share:z.{digits}f} %"
 
 
 def format_number(value: float | None) -> str:

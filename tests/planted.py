@@ -9,6 +9,7 @@ from rayio.analyze.metrics import measure
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import texts
 from rayio.predict.learnable import Learnable
+from rayio.scenario.costs import taken
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario
 from scenarios import scenario, simulated
@@ -60,7 +61,7 @@ def recorded(wanted: Scenario, factor: float = 1.0) -> Learnable:
     roles = {
         "reader": read + decoded + factor * wanted.charges.put_work(nbytes),
         "queue": factor * cpu.queue,
-        "rank": factor * (cpu.rank + cpu.step),
+        "rank": factor * (cpu.rank + cpu.step + taken(round(nbytes), wanted.charges.receive_bandwidth)),
     }
     said = {
         "roles": {role: each * batches for role, each in roles.items()},

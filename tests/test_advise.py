@@ -141,6 +141,16 @@ def test_what_cannot_be_advised_is_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "advice").exists()
 
 
+def test_advice_leaves_failures_out(tmp_path: Path) -> None:
+    failing = {"failures": {"mtbf": "2 s", "restart": "1 s"}}
+    found = advised(tmp_path / "with", "loader.num_workers=1..4", failing)
+    without = advised(tmp_path / "without", "loader.num_workers=1..4", {})
+    assert found.tried == without.tried
+    assert next(note for note in found.notes if note not in without.notes).startswith("failures are left out")
+    with pytest.raises(ScenarioError, match=r"--vary failures.mtbf: failures do not change AU; use rayio sweep"):
+        advised(tmp_path / "no", "failures.mtbf=1..3", failing)
+
+
 def test_values_are_read_as_a_scenario_has_them() -> None:
     one, other = varied("dataset.format=npz,tfrecord,loader.decode={kind: exponential, mean: 5 ms}|1 ms")
     assert (one.key, one.values, one.is_ordered) == ("dataset.format", ("npz", "tfrecord"), False)

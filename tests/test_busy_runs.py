@@ -21,7 +21,7 @@ from rayio.scenario.derive import compute_times
 from rayio.scenario.model import NO_TIME, Scenario
 from rayio.scenario.write import to_yaml
 from rayio.session import busy_runs
-from rayio.session.busy_runs import busy_scenario, calibrated
+from rayio.session.busy_runs import busy_scenario, calibrated, lone_scenario
 from rayio.study.sizing import knee
 from rayio.trace.arrow import empty_table
 from scenarios import scenario
@@ -57,6 +57,22 @@ def test_a_busy_run_has_no_compute_and_enough_workers_for_every_core(ranks: int)
     assert derive.total_rank_steps(full) == pytest.approx(3000, rel=0.15)
     plan_of(full, modelled=False)
     to_yaml(full)
+
+
+def test_a_lone_run_has_one_rank_and_one_worker_whose_batches_are_ready() -> None:
+    wanted = scenario(**REAL | {"cluster__ranks_per_node": 4, "loader__num_workers": 3, "train__compute": "80 ms"})
+    lone = lone_scenario(wanted, told(0.004))
+    assert lone is not None
+    assert (lone.cluster.world_size, lone.loader.max_workers, lone.dataset) == (1, 1, wanted.dataset)
+    assert compute_times(lone).expected == pytest.approx(0.005)  # its worker needs 4 ms for a batch
+    assert derive.total_rank_steps(lone) == pytest.approx(400, rel=0.15)
+    plan_of(lone, modelled=False)
+    to_yaml(lone)
+
+
+@pytest.mark.parametrize("changes", [{"loader__num_workers": 0}, {"cluster__nodes": 2}])
+def test_ranks_without_workers_and_several_nodes_get_no_lone_run(changes: dict[str, Any]) -> None:
+    assert lone_scenario(scenario(**REAL | changes), told(0.004)) is None
 
 
 def test_a_rank_that_reads_for_itself_still_does() -> None:

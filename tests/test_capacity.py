@@ -20,7 +20,7 @@ from rayio.predict.calibrate import calibrate
 from rayio.records.answers import answer_schema
 from rayio.records.sizing import HOLDS, UNDECIDED, CapacityFound
 from rayio.report.capacity_page import page
-from rayio.report.text.sizing import command, text, with_interval
+from rayio.report.text.sizing import command, fed, text, with_interval
 from rayio.reporter import Reporter
 from rayio.scenario.derive import num_checkpoints, total_steps
 from rayio.scenario.load import load
@@ -30,7 +30,7 @@ from rayio.session.calibration import Calibration
 from rayio.session.conclude import in_memory
 from rayio.session.execute import simulate
 from rayio.study.sizing.capacity import capacity
-from rayio.study.sizing.knee import shortened
+from rayio.study.sizing.knee import shortened, widest
 from rayio.study.sizing.questions import Question
 from rayio.study.sizing.search import Bracket, falls, largest, smallest
 from rayio.study.sizing.trials import mean_of
@@ -124,6 +124,25 @@ def test_what_cannot_be_searched_is_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "capacity").exists()
 
 
+def test_failures_are_left_out_of_every_number(tmp_path: Path) -> None:
+    # AU counts no time lost to failures: bytes and changes that did would contradict it. Rank 3 is in no smaller point.
+    events = [{"kind": "rank", "number": 3, "at_step": 20}, {"kind": "node", "at": "2 s"}]
+    failing = planted(1.5 * DEMAND, failures={"events": events, "detect": "1 s", "restart": "2 s"})
+    named = tmp_path / "failing.yaml"
+    named.write_text("{extends: unet3d-small, name: failing, cluster: {ranks_per_node: 4}}")
+    found = capacity(named, failing, out=tmp_path / "capacity")
+    assert found.accelerators == 1
+    assert sum("failures are left out" in note for note in found.notes) == 1
+    for point in found.points:
+        assert point.au is not None
+        assert point.needed_bytes_per_second is not None
+        assert point.bytes_per_second == pytest.approx(point.au * point.needed_bytes_per_second, rel=0.03)
+    without = capacity(named, planted(1.5 * DEMAND, failures=None), out=tmp_path / "without")
+    assert [point.au for point in found.points] == [point.au for point in without.points]
+    assert found.changes == without.changes
+    assert not any("failures" in note for note in without.notes)
+
+
 def test_the_ends_of_the_search_are_said(tmp_path: Path) -> None:
     none = found_in(tmp_path / "none", planted(0.5 * DEMAND))
     assert (none.setting, none.accelerators, none.is_at_least) == (None, None, False)
@@ -203,6 +222,39 @@ def test_a_search_that_is_interrupted_at_once_claims_nothing(tmp_path: Path) -> 
     found = found_in(tmp_path, planted(2.5 * DEMAND), reporter=_MoreImpatient())
     assert (found.is_finished, found.accelerators, found.points) == (False, None, ())
     assert text(found, 100) == "interrupted before the first point was over: nothing is known yet"
+
+
+def test_many_more_workers_are_no_advice_where_they_add_nothing(tmp_path: Path) -> None:
+    # Storage gives all that is wanted: the point reaches this target, and more workers do not change its AU.
+    question = Question.of("unet3d-small", planted(9 * DEMAND), "cluster.ranks_per_node", "virtual")
+    au = in_memory(question.scenario(2)).au or 0.0
+    assert widest(question, 2, au - 0.01, "au") is None
+    above_all = widest(question, 2, 1.0 + 1e-6, "au")
+    assert above_all is not None
+    assert not above_all.holds
+
+
+def test_checkpoints_are_changed_where_they_are_the_bottleneck(tmp_path: Path) -> None:
+    saved = {"every": {"steps": 10}, "path": "ck", "model": {"bytes": "100 MB"}, "writers": "sharded"}
+    slow = planted(8 * DEMAND, checkpoint=saved)
+    found = found_in(tmp_path, slow, most=4)
+    assert found.bottleneck is not None
+    assert found.bottleneck.bound == "checkpoint"
+    best = next(change for change in found.changes if change.change == "checkpoint.asynchronous=true")
+    made = in_memory(Question.of("unet3d-small", slow, "cluster.ranks_per_node", "virtual").scenario(1))
+    assert (best.au_without or 0) == pytest.approx(made.au, abs=0.01)
+    done = {**slow, "checkpoint": {**saved, "asynchronous": True}}
+    made = in_memory(Question.of("unet3d-small", done, "cluster.ranks_per_node", "virtual").scenario(1))
+    assert best.au == pytest.approx(made.au, abs=0.01)
+
+
+def test_undecided_numbers_are_a_range(tmp_path: Path) -> None:
+    found = found_in(tmp_path, planted(2.5 * DEMAND))
+    holds, fails = (next(p for p in found.points if (p.status == HOLDS) is wanted) for wanted in (True, False))
+    unsure = [replace(fails, setting=n, accelerators=n, status=UNDECIDED) for n in (3, 4, 7)]
+    assert "; 3 to 7: undecided" in fed(replace(found, points=(holds, *unsure)))
+    between = replace(fails, setting=5, accelerators=5)
+    assert "; 3 and 4 and 7: undecided" in fed(replace(found, points=(holds, *unsure, between)))
 
 
 def test_a_target_within_the_noise_is_repeated_with_other_seeds_and_called_undecided(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_a_writer_that_came_for_a_killed_one_learns_again_which_files_are_durabl
     """Six checkpoints of two ranks are twelve reports; the writer that counts them is another one after some."""
     reported, calls = Completion.report, count()
 
-    async def report(completion: Completion, durable: Any, at: Where) -> list[str]:
+    async def report(completion: Completion, durable: Any, at: Where) -> list[Any]:
         if next(calls) == reports:
             for known in (completion._durable, completion._begun, completion._complete):
                 known.clear()

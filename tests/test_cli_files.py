@@ -84,3 +84,25 @@ def test_a_report_that_is_not_wanted_has_no_place(option: list[str], capsys: pyt
         main(["report", "runs/one", "--no-html", *option])
     assert left.value.code == 2
     assert "remove --no-html" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("export", "r", "--csv"), ("export", "r", "--perfetto"), ("export", "r", "--otlp-json"),
+        ("report", "r", "--out"), ("compare", "r", "r", "--out"), ("calibrate", "r", "--out"),
+        ("import", "dlio", "workload.yaml", "--out"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_file_in_a_folder_that_does_not_exist_is_refused_and_the_folder_not_made(
+    words: tuple[str, ...], home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "r").mkdir()
+    (home / "r/run.json").write_text("{}")
+    with pytest.raises(SystemExit) as left:
+        main([*words, "typo/mine.out"])
+    assert left.value.code == 2
+    folder = "typo does not exist; make it (mkdir -p typo), or correct it"
+    assert capsys.readouterr().err == f"rayio: cannot write typo/mine.out: {folder}\n"
+    assert not (home / "typo").exists()

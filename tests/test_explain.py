@@ -142,9 +142,9 @@ def test_straggler_bound(tmp_path: Path) -> None:
     assert (found["verdict"]["bound"], found["verdict"]["cause"]) == ("straggler", "straggler")
     assert share(found, "straggler") == pytest.approx(1 / 6, abs=POINTS)
     assert (found["ranks"][0]["rank"], found["ranks"][0]["of_typical"]) == (1, pytest.approx(1.5))
-    named = "longer than others: rank 1 (1.50 × the compute of the others, last in 100 % of steps). With no stragglers"
+    named = "longer than others: rank 1 (1.50 × the compute of the others, last in 100 % of steps). With no slow ranks"
     assert named in found["sentence"]
-    assert changed(found, "no stragglers")["causal_share"] == pytest.approx(1, abs=POINTS)
+    assert changed(found, "no slow ranks")["causal_share"] == pytest.approx(1, abs=POINTS)
     assert changed(found, "workers × 2")["causal_share"] == pytest.approx(0, abs=POINTS)
 
 
@@ -159,7 +159,7 @@ def test_slow_ranks_are_counted_however_many_are_listed(tmp_path: Path) -> None:
     found = explained(
         planted(train__stragglers=slow, cluster__ranks_per_node=32, dataset__num_files=1920, train__steps=12), tmp_path
     )
-    assert " and 9 more. With no stragglers" in found["sentence"]
+    assert " and 9 more. With no slow ranks" in found["sentence"]
     assert len(found["ranks"]) == 8
 
 
@@ -169,7 +169,10 @@ def test_jitter_is_lost_at_the_barrier_and_no_single_rank_is_to_blame(tmp_path: 
     found = explained(planted(train__compute=jitter, cluster__ranks_per_node=8, dataset__num_files=1920), tmp_path)
     assert (found["verdict"]["bound"], found["verdict"]["cause"]) == ("straggler", "straggler")
     assert share(found, "straggler") == pytest.approx(1 - 10 / (5 + 10 * 8 / 9), abs=POINTS)
-    assert changed(found, "no stragglers")["causal_share"] < 0.2
+    # It is chance: no rank is slow, and if all computed as long as they do in the mean, all of the loss would be gone.
+    assert "no slow ranks" not in {row["change"] for row in found["simulated"]["changes"]}
+    assert changed(found, "equal compute")["causal_share"] == pytest.approx(1, abs=POINTS)
+    assert changed(found, "equal compute")["time_saved"] == pytest.approx(share(found, "straggler"), abs=POINTS)
     assert changed(found, "no barrier")["causal_share"] == pytest.approx(1, abs=POINTS)
     assert found["prediction"]["change"] == "With no barrier (train.sync=none)"
     assert "that compute longer than others, a different rank each time. With no barrier" in found["sentence"]

@@ -106,11 +106,8 @@ def test_a_file_system_that_is_read_only_is_called_so(home: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (["export", "run", "--csv", "notes/x.csv"], "cannot write notes/x.csv: a part of this path is a file, not a"),
-        (
-            ["calibrate", "run", "--out", "notes/x.yaml"],
-            "cannot write notes/x.yaml: a part of this path is a file, not",
-        ),
+        (["export", "run", "--csv", "notes/x.csv"], "cannot write notes/x.csv: notes is not a folder"),
+        (["calibrate", "run", "--out", "notes/x.yaml"], "cannot write notes/x.yaml: notes is not a folder"),
     ],
 )
 def test_a_file_in_the_place_of_a_folder_is_called_so(

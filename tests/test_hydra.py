@@ -111,6 +111,7 @@ COPIED = "\n".join(f"a{n}: {{" + ", ".join(f"k{k}: '${{a{n + 1}}}'" for k in ran
         ("defaults: [../other]", "main.yaml:1: defaults: ../other: leaves the folder of the configuration"),
         ("a: {b: '${c.d}'}", "main.yaml:1: a.b: ${c.d}: there is no such key"),
         ("abc: {d: 1}\ne: '${abd.d}'", "main.yaml:2: e: ${abd.d}: there is no such key; did you mean workload.abc?"),
+        ("reader: {a: 1}\ne: '${workload.reeder.a}'", "there is no such key; did you mean workload.reader?"),
         ("a: '${b}'\nb: '${a}'", "a: goes round in a circle: workload.a -> workload.b -> workload.a"),
         ("a: {b: '${workload.a}'}", "a.b: goes round in a circle: workload.a.b -> workload.a.b"),
         ("a: '${now:%Y}'", "main.yaml:1: a: ${now:%Y}: rayio has no resolver now; write its value"),

@@ -166,6 +166,7 @@ def test_an_import_leads_with_the_split_of_its_own_benchmark(results: Path, tmp_
     found, told = explain(made.path), made.result.imported
     assert told is not None
     assert told.lost_points is not None
+    assert told.au is not None
     points = {name: getattr(told.lost_points, name) for name in LOSSES}
     most = max(points, key=lambda name: points[name])
     assert found.sentence.startswith(f"AU {told.au:.2f} % by DLIO's formula; of the {100 - told.au:.2f} points")

@@ -180,10 +180,10 @@ def test_an_evaluation_is_as_often_as_in_dlio(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("after", "between", "epochs", "due"),
-    [(1, 1, 3, 3), (5, 2, 5, 1), (2, 2, 7, 3), (4, 9, 7, 1), (6, 1, 5, 0), (1, 2, 5, None), (5, 2, 9, None)],
+    [(1, 1, 3, 3), (5, 2, 5, 1), (2, 2, 7, 3), (4, 9, 7, 1), (6, 1, 5, 0), (1, 2, 5, 3), (5, 2, 9, 3), (3, 1, 8, 6)],
 )
-def test_checkpoints_and_evaluations_are_due_as_in_dlio_or_refused(
-    after: int, between: int, epochs: int, due: int | None, tmp_path: Path
+def test_checkpoints_and_evaluations_are_due_as_in_dlio(
+    after: int, between: int, epochs: int, due: int, tmp_path: Path
 ) -> None:
     """DLIO's are due after the epochs ``after``, ``after + between``, …: counted here."""
     theirs = [epoch for epoch in range(1, epochs + 1) if epoch >= after and (epoch - after) % between == 0]
@@ -193,18 +193,44 @@ def test_checkpoints_and_evaluations_are_due_as_in_dlio_or_refused(
         f"{saves}.checkpoint_after_epoch": after, f"{tries}.eval_after_epoch": after,
         f"{saves}.epochs_between_checkpoints": between, f"{tries}.epochs_between_evals": between,
     }  # fmt: skip
-    source = written(tmp_path, EVALUATED)
-    if due is None:
-        shown = ", ".join(map(str, theirs[:3]))
-        with pytest.raises(ScenarioError) as told:
-            load(source, overrides)
-        for does in ("saves", "evaluates"):
-            assert [line for line in told.value.problems if f"=2: DLIO {does} after epochs {shown}" in line]
-        return
-    scenario = load(source, overrides)
+    scenario = load(written(tmp_path, EVALUATED), overrides)
     assert derive.num_checkpoints(scenario) == num_evaluations(scenario) == len(theirs) == due
     per_epoch = derive.steps_per_epoch(scenario)
     assert [epoch + 1 for epoch, step in derive.checkpoint_steps(scenario) if step == per_epoch - 1] == theirs
+    spans = rayio.simulate(scenario, out=tmp_path / "run").spans()
+    for name in ("checkpoint", "evaluate"):
+        assert sorted({epoch + 1 for epoch in spans[spans.name == name].epoch}) == theirs, name
+
+
+def test_all_that_cannot_be_is_listed_at_once(tmp_path: Path) -> None:
+    """Interpolations and overrides without a target stand beside keys that are refused."""
+    text = VOLUMES.replace("batch_size: 3", "batch_size: '${workload.reader.nothing}', shuffle_size: x, wrong: 1")
+    text = text.replace("epochs: 4", "epochs: '${.none}'")
+    with pytest.raises(ScenarioError) as told:
+        load(written(tmp_path, text), ["~workload.storage", "++workload.reader.prefetch_size=many"])
+    found = [line.partition("workload.yaml:")[2] or line for line in told.value.problems]
+    expected = (
+        "reader.batch_size: ${workload.reader.nothing}: there is no such key", "reader.wrong=1: is no key",
+        "train.epochs: ${.none}: there", "~workload.storage: there is no", "prefetch_size=many: must be",
+    )  # fmt: skip
+    for key in expected:
+        assert [line for line in found if key in line], key
+    assert len(found) == 5
+
+
+def test_an_empty_section_is_one(tmp_path: Path) -> None:
+    text = VOLUMES + "profiling: {}\nevaluation: {}\noutput:\n"
+    assert load(written(tmp_path, text)) == load(written(tmp_path, VOLUMES))
+
+
+@pytest.mark.parametrize("form", ["npy", "png", "indexed_binary"])
+def test_formats_that_dlio_never_compresses_are_not_compressed(form: str, tmp_path: Path) -> None:
+    name = written(tmp_path, VOLUMES)
+    plain = [f"++workload.dataset.format={form}", "++workload.dataset.record_length_bytes_stdev=0"]
+    made = converted(name, [*plain, "++workload.dataset.compression=gzip"])
+    assert made is not None
+    assert [line for line in made.idle if "dataset.compression=gzip: as in DLIO" in line]
+    assert load(name, [*plain, "++workload.dataset.compression=gzip"]).dataset == load(name, plain).dataset
 
 
 #: A value of each key that acts, other than its default.

@@ -256,7 +256,7 @@ DAMAGE: dict[str, tuple[str, Callable[[Any], object], str]] = {
     ),
     "checkpoints alone": (
         "summary.json", lambda v: v.update(metric={"save_checkpoint_duration_mean_seconds": 3.0}),
-        "AU of training to import: it has save_checkpoint_duration_mean_seconds, of another kind of run",
+        "save_checkpoint_duration_mean_seconds is 3, but that of rank 0's times is 0.5: files of different runs?",
     ),
     "no world size": ("summary.json", _without("num_accelerators"), "num_accelerators is null; expected a whole"),
     "no number at all": (

@@ -433,6 +433,28 @@ def test_a_pfw_that_breaks_off_gives_what_is_whole(tmp_path: Path) -> None:
     assert any(note.startswith("a.pfw breaks off in line 2") for note in result.notes)
 
 
+def test_events_that_are_there_twice_are_one_line(tmp_path: Path) -> None:
+    """Waits of a loop never overlap, but for a microsecond that a trace rounds."""
+    twice, out = "it waits for two batches at once, 0 s after its first", tmp_path / "run"
+    events = steps(12, wait=30, work=60)
+    path = kineto(tmp_path / "a.json", [*events, *events])
+    assert f"a.json: {twice}" in _line(import_torch_profiler, [path], out)
+    lines = loop_of_dlio(12, is_old=False)
+    path = pfw(tmp_path / "a.pfw", [*lines, *lines])
+    assert f"process 1: {twice}" in _line(import_dftracer, [path], out)
+    rounded = [each | {"dur": each["dur"] + 1} for each in loop_of_dlio(12, is_old=False)]
+    result = import_dftracer([pfw(tmp_path / "b.pfw", rounded)], out).result
+    assert result.time.data_wait is not None
+    assert result.share.data_wait is not None
+    assert 0 <= result.share.data_wait <= 1
+
+
+@pytest.mark.parametrize("thread", [{"a": 1}, [1], None, "x"])
+def test_a_thread_of_any_type_is_a_thread(thread: Any, tmp_path: Path) -> None:
+    events = [each | {"tid": thread} for each in loop_of_dlio(12, is_old=False)]
+    assert import_dftracer([pfw(tmp_path / "a.pfw", events)], tmp_path / "run").result.steps
+
+
 def test_the_commands_print_the_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kineto(tmp_path / "trace.json", steps(20, wait=30, work=60))
     with pytest.raises(SystemExit) as ended:

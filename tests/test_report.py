@@ -304,6 +304,8 @@ def test_a_page_that_was_asked_for_elsewhere_and_cannot_be_written_is_an_error(
 ) -> None:
     run = simulated(tmp_path)
     assert command("report", run.path, "--out", "/dev/null/page.html") == 2
+    assert command("report", run.path, "--out", tmp_path / "new/page.html") == 2
+    (tmp_path / "new").mkdir()
     assert command("report", run.path, "--out", tmp_path / "new/page.html") == 0
     assert (tmp_path / "new/page.html").is_file()
     assert command("report", run.path, "--out", tmp_path) == 2

@@ -164,6 +164,15 @@ def test_the_page_works_and_says_the_numbers_of_the_run(look: Callable[[rayio.Ru
         {"cluster__ranks_per_node": 70, "dataset__num_files": 1400, "train__epochs": 1},
         {"train__compute": "20 min"},
         {"train__compute": "3 us"},
+        # Its window begins late, at three quarters of the run.
+        {
+            "failures": {
+                "events": [{"kind": "node", "at": "0.2 s"}],
+                "policy": "from_start",
+                "restart": 0.6,
+                "detect": 0,
+            }
+        },
     ],
     ids=str,
 )

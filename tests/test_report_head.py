@@ -75,6 +75,42 @@ def test_one_number_is_equal_wherever_it_appears(kind: str, tmp_path: Path) -> N
     assert compute[0] == page.numbers["au"]
 
 
+def lost_most(page: Page) -> tuple[str, str, str]:
+    found = re.search(r"lost most to ([\w ]+?) ([\d.]+ %) (of (?:step|wall) time[^<]*)", page.words)
+    assert found, page.words
+    return found[1], found[2], found[3]
+
+
+def test_the_tile_names_failures_where_they_took_most(tmp_path: Path) -> None:
+    failing = {"events": [{"kind": "node", "at": "900 ms"}], "restart": "1 s", "detect": "1 s"}
+    checkpoint = {"every": {"steps": 10}, "path": "ck", "model": {"bytes": "40 MB"}}
+    run = simulated(tmp_path, failures=failing, checkpoint=checkpoint, dataset__num_files=240)
+    found = explain(run.path, simulate=False)
+    assert found.failures is not None
+    largest = max(row.share or 0.0 for row in found.verdict.table)
+    assert (found.failures.lost_share or 0.0) > largest
+    name, value, rest = lost_most(written(run)[0])
+    assert (name, value) == ("failures", f"{100 * (found.failures.lost_share or 0.0):.1f} %")
+    assert rest.startswith("of wall time, in 1 restart")
+
+
+def test_the_tile_adds_up_the_causes_of_one_bottleneck(tmp_path: Path) -> None:
+    # A batch takes 10 ms to read and 9 to decode; rank 1 computes for 15 ms, rank 0 for 10. No cause takes as much as
+    # the straggler, but reading and decoding together take more.
+    run = simulated(
+        tmp_path, cluster__ranks_per_node=2, dataset__num_files=160, loader__num_workers=1, loader__decode="4.5 ms",
+        train__stragglers={"ranks": [1], "factor": 1.5}, train__compute="10 ms",
+        storage__model={"first_byte": "2.4 ms", "connection_bandwidth": "1 TB/s", "bandwidth": "1 TB/s"},
+    )  # fmt: skip
+    found = explain(run.path, simulate=False)
+    assert found.verdict.bound == "input"
+    largest = max(found.verdict.table, key=lambda row: row.share or 0.0)
+    assert largest.cause == "straggler"
+    name, value, rest = lost_most(written(run)[0])
+    assert (name, value) == ("data loading", f"{100 * (found.verdict.bound_share or 0.0):.1f} %")
+    assert "most of it read" in rest, rest
+
+
 @pytest.mark.parametrize(
     ("au", "target", "said"),
     [

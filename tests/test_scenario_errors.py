@@ -126,7 +126,7 @@ def complaint_about(text: str) -> str:
         ("train.sync=3", "train.sync=3: must be none, barrier or {kind: allreduce"),
         ("checkpoint.every={}", "checkpoint.every={}: must be {steps: n}, {epochs: n} or {seconds: n}"),
         ("checkpoint.every={steps: 1, epochs: 1}", "must be {steps: n}, {epochs: n} or {seconds: n}"),
-        ("checkpoint.every=3", "checkpoint.every=3: must be a mapping with epochs, seconds or steps"),
+        ("checkpoint.every=3", "checkpoint.every=3: must be a mapping with epochs, first, seconds or steps"),
         (
             "checkpoint.writers=x",
             "checkpoint.writers=x: must be rank_zero, all_ranks, sharded, per_node, per_group, parallel or {ded",

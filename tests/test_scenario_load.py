@@ -90,7 +90,8 @@ checkpoint:
 expect: {au: ">= 0.90", data_wait_share: "< 5 %"}
 published: [{fact: requests_of, value: 98 %, size: 256 KiB, tolerance: 5 %, source: a profile}]
 costs:
-  {lease: 1 ms, put: 3 ms, put_bandwidth: 4 GB/s, take: 2 ms, receive: 1 us, transfer_latency: 5 us,
+  {lease: 1 ms, put: 3 ms, put_bandwidth: 4 GB/s, take: 2 ms, receive: 1 us, neighbour: 2 us,
+   neighbour_error: 0.2, transfer_latency: 5 us,
    transfer_bandwidth: 2 GB/s, barrier: 4 ms, step: 20 us, checkpoint: 6 ms, checkpoint_less: 1 ms,
    checkpoint_more: 2 ms, fixed_work: 45 ms, error: 0.05, source: counted,
    cpu: {format: npz, sample: 1 us, bandwidth: 1 GB/s, queue: 3 us, rank: 4 us, background: 6 ms}}

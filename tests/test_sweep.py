@@ -578,6 +578,37 @@ def test_a_sweep_with_failures_has_a_column_for_goodput_and_one_without_has_none
     assert "goodput" not in str(free)
 
 
+def test_another_sweep_of_a_scenario_has_a_directory_of_its_own(home: Path) -> None:
+    (home / "s.yaml").write_text(to_yaml(scenario()))
+    first = rayio.sweep("s.yaml", {"loader.num_workers": [1, 2]}, processes=1)
+    other = rayio.sweep("s.yaml", {"loader.prefetch_factor": [1, 2]}, processes=1)
+    third = rayio.sweep("s.yaml", {"train.compute": ["1 ms", "2 ms"]}, processes=1)
+    assert [each.path.name for each in (first, other, third)] == ["small", "small-2", "small-3"]
+    again = rayio.sweep("s.yaml", {"loader.prefetch_factor": [1, 2, 3]}, processes=1)
+    assert (again.path, len(again.rows)) == (other.path, 3)
+    with pytest.raises(StorageError, match=r"holds a sweep with swept keys=.*; choose another --out"):
+        rayio.sweep("s.yaml", {"train.compute": ["1 ms", "2 ms"]}, processes=1, out="sweeps/small")
+
+
+def drawn_fronts(page: str, name: str) -> list[int]:
+    """Give the number of points of each front in a scatter plot, by the corners of its line."""
+    plot = page.split(f">{name} <small>")[1].split('class="line l-au" d="')[1].split('"')[0]
+    return [1 + line.count("H") for line in plot.split("M")[1:]]
+
+
+def test_a_scatter_plot_has_a_front_for_each_number_of_accelerators(tmp_path: Path) -> None:
+    slow = {"loader.decode": ["10 ms"], "loader.num_workers": [1, 2, 3], "cluster.ranks_per_node": [1, 2]}
+    (tmp_path / "s.yaml").write_text(to_yaml(scenario(dataset__num_files=96)))
+    swept = rayio.sweep(tmp_path / "s.yaml", slow, processes=1, out=tmp_path / "sweep")
+    page = (swept.path / "sweep.html").read_text()
+    assert drawn_fronts(page, "AU against readers") == [3, 3]
+    assert "each line is the Pareto front of one number of accelerators" in page
+    assert sum(drawn_fronts(page, "AU against readers")) == len(swept.front)
+    # Points with one setting for each number of accelerators have nothing to choose from.
+    alone = rayio.sweep(tmp_path / "s.yaml", {"cluster.ranks_per_node": [1, 2, 4]}, processes=1, out=tmp_path / "b")
+    assert "AU against readers" not in (alone.path / "sweep.html").read_text()
+
+
 def test_the_front_of_a_sweep_with_failures_has_the_fastest_interval(tmp_path: Path) -> None:
     """The slowest point has the highest AU, because it saves least; what it lost is in no step."""
     deaths = {"events": [{"kind": "rank", "number": 1, "at": "20.5 s"}], "detect": "1 s", "restart": "1 s"}
@@ -591,3 +622,10 @@ def test_the_front_of_a_sweep_with_failures_has_the_fastest_interval(tmp_path: P
     assert (often.mean("au") or 0) < (rarely.mean("au") or 0)
     assert (often.mean("wall_seconds") or 0) < (rarely.mean("wall_seconds") or 0)
     assert swept.front == [often]
+    most = f"most goodput: steps=4, {100 * (often.mean('goodput') or 0):.1f} % of wall time (one run each"
+    assert most in str(swept)
+    # The page is of the metric that decides, too.
+    page = (swept.path / "sweep.html").read_text()
+    assert "Goodput over the swept keys" in page
+    assert "AU, %" not in page
+    assert f"{100 * (often.mean('goodput') or 0):.1f}" in page

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.trace import arrow
 from rayio.trace.arrow import plain
 from rayio.trace.order import Ints as Ints
 from rayio.trace.order import dense_order, order_by, sums_by
@@ -127,15 +128,7 @@ def texts(
 
 def is_text(spans: pa.Table, column: str, *among: str) -> NDArray[np.bool_]:
     """Return which entries of a dictionary column are one of a few texts; quicker than :func:`texts`."""
-    masks: list[NDArray[np.bool_]] = [np.zeros(0, np.bool_)]
-    for chunk in spans.column(column).chunks:
-        codes = plain(chunk.indices)
-        is_any = np.zeros(len(codes), np.bool_)
-        for code, text in enumerate(chunk.dictionary.to_pylist()):
-            if text in among:
-                is_any |= codes == code
-        masks.append(is_any)
-    return np.concatenate(masks) if len(masks) != 2 else masks[1]
+    return arrow.is_text(spans.column(column), *among)
 
 
 def integers(spans: pa.Table, column: str, chosen: NDArray[Any] | None = None) -> Ints:

@@ -145,7 +145,12 @@ def _of_wall(waited: int, charged: Charged) -> float | None:
 def begins_slowly(verdict: Verdict) -> bool:
     """Return True if waiting for the first batches, which AU does not count, took more time than the bottleneck."""
     before = verdict.first_batches_share or 0.0
-    return verdict.bound is not None and before > max(BEGINS, (1 - before) * (verdict.bound_share or 0.0))
+    return verdict.bound is not None and before > max(BEGINS, of_wall_time(verdict, verdict.bound_share))
+
+
+def of_wall_time(verdict: Verdict, share: float | None, failed: float | None = None) -> float:
+    """Return a share of step time as one of the wall time; ``failed`` is the share of it that failures took."""
+    return max(1 - (verdict.first_batches_share or 0.0) - (failed or 0.0), 0.0) * (share or 0.0)
 
 
 def waits_for_storage(verdict: Verdict) -> bool:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 #: Spans in which a process of a stage, or any role, reads or writes.
-OF_STAGES = ("stage_read", "stage_write")
+OF_STAGES = ("stage_read", "stage_write", "stage_open")
 OF_ROLES = (*OF_STAGES, "read", "write", "fsync", "load")
 
 

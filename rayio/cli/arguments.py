@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from typing import Annotated
 
 import typer
 
 from rayio.cli import completion
+from rayio.cli.file_options import check_folder
 
 Source = Annotated[
     str,
@@ -56,16 +55,9 @@ def _existing(context: typer.Context, root: str | None) -> str | None:
     from rayio.session.dataset import is_job
     from rayio.storage.address import is_path, path_of
 
-    if not is_path(root) or (path := path_of(root)).is_dir() or is_job():
-        return root
-    if path.exists():
-        raise typer.BadParameter(f"{root} is not a folder")
-    if sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty():
-        if typer.confirm(f"rayio: --root {root} does not exist. Make it?", err=True):
-            path.mkdir(parents=True)
-            return root
-        raise typer.Abort
-    raise typer.BadParameter(f"{root} does not exist; make it (mkdir -p {shlex.quote(root)}), or correct it")
+    if is_path(root) and not is_job():
+        check_folder(path_of(root), f"--root {root}", typer.BadParameter, root)
+    return root
 
 
 Root = Annotated[

@@ -13,7 +13,7 @@ import typer
 
 from rayio.cli import completion
 from rayio.cli.arguments import AsJson, RunPath
-from rayio.cli.file_options import local_file
+from rayio.cli.file_options import check_folder_of, local_file
 from rayio.cli.grouped import LOOK
 from rayio.cli.output import only_json, print_json
 from rayio.cli.terminal import Terminal
@@ -86,9 +86,10 @@ def export(
     names = [file.absolute() for file, _, _ in files]
     if twice := [file for file, _, _ in files if names.count(file.absolute()) > 1]:
         raise typer.BadParameter(f"{twice[0]} is given twice; give each format its own file")
-    directory = RunDirectory.open(path)
     for file, _, _ in files:  # check all before writing the first
+        check_folder_of(file)
         exporting.check_target(file, force=force)
+    directory = RunDirectory.open(path)
     terminal = Terminal()
     say: Callable[[str], None] = (lambda text: None) if as_json else print
     written: list[ExportedFile] = []

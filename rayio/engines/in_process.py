@@ -31,7 +31,7 @@ from rayio.model.processors import CoresOf, MessageCpu
 from rayio.model.queue import Delivery, Lease, QueueSpec
 from rayio.model.scaler import InProcessStaff, PooledStaff
 from rayio.model.wiring import LoaderKind, Wiring
-from rayio.model.workflow import Conductor, StageTally
+from rayio.model.workflow import Conductor, Progress
 from rayio.place import Where
 from rayio.scenario.costs import Costs, taken
 from rayio.scenario.meetings import ALL
@@ -193,7 +193,7 @@ class InProcess:
 
     With ``cores`` of each node the work of ``costs.cpu`` runs on them. ``clock`` is the kernel if it is virtual: then
     fewer events serve roles that act alike. ``saved`` receives the checkpoints that ranks have passed, ``stages``
-    the tallies of stages.
+    what the processes of stages did.
     """
 
     def __init__(
@@ -209,11 +209,11 @@ class InProcess:
         clock: VirtualKernel | None = None,
         saved: Saved | None = None,
         run_id: str = "",
-        stages: list[StageTally] | None = None,
+        stages: Progress | None = None,
     ) -> None:
         self.plan = plan
         self.complete = saved
-        self._stage_tallies = [] if stages is None else stages
+        self._stages = Progress(plan.workflow) if stages is None else stages
         self.cores = cores
         self.kernel = kernel
         self.costs = costs
@@ -270,8 +270,8 @@ class InProcess:
         try:
             lives = [self.wiring.rank(tally.rank, self, tally) for tally in self.tallies]
             if self.plan.workflow:
-                start, tallies = self.wiring.stage_process, self._stage_tallies
-                stages = Conductor(self.plan.workflow, self.kernel, start, tallies).run()
+                start = self.wiring.stage_process
+                stages = Conductor(self.plan.workflow, self.kernel, start, self._stages).run()
                 if self.plan.workflow.is_background:
                     self.kernel.spawn(stages, "stages")
                 else:
@@ -320,7 +320,9 @@ class InProcess:
                     in_rank=self.plan.is_queued_in_rank,
                 )
             )
-            workers = self._workers[spec.rank] = Workers(readers, self.wiring.loading, self.costs, cpu)
+            ranks = self.plan.cluster.ranks_of(self.plan.node_of_rank(spec.rank))
+            costs = self.costs.beside(len(ranks) - 1)
+            workers = self._workers[spec.rank] = Workers(readers, self.wiring.loading, costs, cpu)
         if (clock := self._clock) is not None and workers.is_free and self._is_foreseen(spec):
             if (known := self._readers.get(spec.rank)) is None:
                 known = self._readers[spec.rank] = Readers(workers.envs, workers.loading, clock)
@@ -330,7 +332,8 @@ class InProcess:
         staff = None if spec.scaling is None else self._staff(spec, spec.scaling, workers)
         queue = self.wiring.queue(spec, workers.submit, staff, evaluating=evaluating)
         process = None if workers.cpu is None else workers.cpu.rank
-        return LocalQueue(queue, round(self.costs.receive * 1e9), process, self.costs.cpu.rank)
+        costs = workers.costs
+        return LocalQueue(queue, round(costs.receive * 1e9), process, costs.cpu.rank, costs.receive_bandwidth)
 
     def _is_foreseen(self, spec: QueueSpec) -> bool:
         """Return True if the ends of a queue's reads are known as they begin, and nobody observes them meanwhile."""

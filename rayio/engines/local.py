@@ -212,7 +212,7 @@ class LocalEngine:
             )  # fmt: skip
             outcome.notes += attempts.notes()
         finally:
-            outcome.restarts, outcome.stages = attempts.restarts, attempts.stages
+            outcome.restarts, outcome.stages = attempts.restarts, attempts.stages.tallies
             recording.keeper.remember(attempts.restarts)
             if not plan.modelled:
                 outcome.after = [sighting.look(plan, site.root)]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rayio.errors import DataError
-from rayio.imports.loops import Ints, Loads, Pause, RankLoop, on_one_clock
+from rayio.imports.loops import Ints, Loads, Pause, RankLoop, in_turn, on_one_clock
 from rayio.imports.trace_files import TraceFile, files_of, time_ns
 from rayio.units import format_seconds
 
@@ -174,9 +174,10 @@ def _enter(event: dict[str, Any], trace: TraceFile, processes: dict[_Key, _Proce
 
 
 def _enter_work(
-    process: _Process, thread: Any, name: str, kind: str, known: dict[str, Any], begin: int, end: int
+    process: _Process, thread: object, name: str, kind: str, known: dict[str, Any], begin: int, end: int
 ) -> None:
     """Enter work on a sample: an event is written when it ends, so a sample comes after what was done for it."""
+    thread = thread if isinstance(thread, int) else str(thread)
     pending = process.pending.setdefault(thread, [0, 0, 0])
     if kind in _CALLS and name in _READS:
         pending[0] += end - begin
@@ -215,6 +216,7 @@ def _loop(rank: int, node: int, process: _Process, origin: int) -> RankLoop:
         epochs.append(epoch)
         steps.append(step)
     requested, arrived = (np.array([wait[place] for wait in waits], np.int64) for place in (0, 1))
+    requested = in_turn(requested, arrived, f"process {process.pid}")
     limit = np.append(requested[1:], process.last)
     done = limit.copy()
     if len(works):  # the last work that began before the next request

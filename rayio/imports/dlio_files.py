@@ -97,13 +97,13 @@ def number(value: object) -> float | None:
     return float(value)
 
 
-def interval(epoch: str, name: str, entry: object) -> tuple[int, int]:
+def interval(epoch: str, name: str, entry: object, file: str = STATS) -> tuple[int, int]:
     """Return the start and end of an epoch's block or checkpoint, in ns since the Unix epoch.
 
     Raises:
         DataError: they are missing or invalid.
     """
-    where = f"{STATS}: epoch {epoch} {name}"
+    where = f"{file}: epoch {epoch} {name}"
     if not isinstance(entry, dict):
         raise DataError(f"{where}: holds {type(entry).__name__}, expected start and end")
     start, end = moment(entry, "start", where), moment(entry, "end", where)

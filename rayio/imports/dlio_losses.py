@@ -9,7 +9,9 @@ import numpy as np
 from rayio.imports.dlio_files import number
 from rayio.imports.dlio_formulas import EXCLUDED
 from rayio.imports.dlio_results import Block, Floats, Results
+from rayio.imports.dlio_saved import LOAD, SAVE, checkpoint_bytes, transfers
 from rayio.records.run_result import Imported, ImportedEpoch, LostPoints
+from rayio.units import format_bytes, format_seconds
 
 #: The parts of 100 % - AU in the order of a step, with their meanings.
 LOSSES = {
@@ -99,16 +101,26 @@ def explained(results: Results) -> Imported:
         au=mean["au"],
         published_au=number(results.published.get("train_au_mean_percentage")),
         lost_points=LostPoints(**{name: mean[name] for name in LOSSES}),
+        checkpoint_bytes=checkpoint_bytes(results.published),
+        saved=transfers(results.published, results.checkpoints, SAVE),
+        restored=transfers(results.published, results.checkpoints, LOAD),
         epochs=tuple(
             ImportedEpoch(
                 epoch=epoch,
                 **row,
                 published_au=float(published[epoch - 1]) if isinstance(published, list) else None,
                 seconds=sum(block.seconds for block in results.of(epoch - 1)),
+                checkpoint_seconds=_saving(results, epoch - 1),
             )
             for epoch, row in enumerate(table, 1)
         ),
     )
+
+
+def _saving(results: Results, epoch: int) -> float | None:
+    """Return the seconds of rank 0's checkpoints in an epoch; None without any."""
+    mine = [each.seconds_of_rank_0 for each in results.checkpoints if each.epoch == epoch]
+    return sum(mine) if mine else None
 
 
 def largest(imported: Imported) -> tuple[str, float, str] | None:
@@ -120,8 +132,21 @@ def largest(imported: Imported) -> tuple[str, float, str] | None:
     return (name, points, LOSSES[name]) if points > 0 else None
 
 
+def checkpoints_in_words(imported: Imported) -> str:
+    """Return a sentence on the checkpoints of imported results."""
+    words = []
+    for does, moved in (("written", imported.saved), ("read back", imported.restored)):
+        if moved is not None and moved.seconds is not None:
+            rate = "" if moved.mib_per_second is None else f" ({moved.mib_per_second / 1024:.2f} GiB/s)"
+            words.append(f"{does} in {format_seconds(moved.seconds)}{rate}")
+    size = "" if imported.checkpoint_bytes is None else f" of {format_bytes(imported.checkpoint_bytes)}"
+    return f"Checkpoints{size}, without training: {', '.join(words) or 'without times'}, on rank 0 in the mean."
+
+
 def in_words(imported: Imported) -> str:
     """Return a sentence or two on the AU and the largest loss of imported results, by DLIO's formula."""
+    if imported.au is None:
+        return checkpoints_in_words(imported)
     if imported.reduced is not None or imported.lost_points is None:
         return (
             f"AU {imported.au:.2f} % by DLIO's formula, as published. The causes of the other "

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from rayio.errors import DataError
 from rayio.imports.dlio_files import SUMMARY, number
@@ -97,4 +99,23 @@ def check_rate(metric: Mapping[str, Any], of_ranks: float) -> None:
         raise DataError(
             f"{SUMMARY}: {key} is {published:g}, but the throughput of the files of ranks is {of_ranks:g}: files of "
             "different runs?"
+        )
+
+
+def check_evaluations(metric: Mapping[str, Any], au: Sequence[NDArray[np.float64]]) -> None:
+    """Check the published AU of evaluations against the ranks' (percent, one array an evaluation).
+
+    DLIO divides their mean by the ranks once more in most of its versions.
+
+    Raises:
+        DataError: it is neither the mean nor that.
+    """
+    key = "eval_au_mean_percentage"
+    published = lenient(metric.get(key))
+    if published is None or not au or not all(np.isfinite(each).all() for each in au):
+        return
+    own = float(np.mean([each.mean() for each in au]))
+    if min(abs(published - own), abs(published - own / len(au[0]))) > APART_POINTS:
+        raise DataError(
+            f"{SUMMARY}: {key} is {published:g}, but the mean of the ranks' is {own:g}: files of different runs?"
         )

@@ -42,7 +42,7 @@ def evaluate(reading: Reading) -> None:
             reading.unused("dataset.num_files_eval", why)
         return
     names = ("evaluation.eval_after_epoch", "evaluation.epochs_between_evals")
-    every = _every(reading, after, between, *names, "evaluates")
+    every = _every(reading, after, between, *names)
     if every is None:
         return
     reading.out["dataset.eval.path"] = path
@@ -58,25 +58,17 @@ def _occasions(reading: Reading, after: str, between: str) -> tuple[int, int]:
     return reading.whole(after, 1, 1), reading.whole(between, 1, 1)
 
 
-def _every(
-    reading: Reading, after: int, between: int, after_name: str, between_name: str, does: str
-) -> Mapping[str, int] | None:
-    """Return the period in epochs with DLIO's occasions; None if there are none, or none has them."""
+def _every(reading: Reading, after: int, between: int, *names: str) -> Mapping[str, int] | None:
+    """Return the period in epochs with DLIO's occasions; None if there are none."""
     epochs = reading.whole("train.epochs", 1, 1)
-    names = [name for name in (after_name, between_name) if name in reading.given]
     due = range(after, epochs + 1, between)
     if not due:
         for name in names:
             reading.unused(name, f"none falls due in {epochs} epochs")
         return None
-    if [*due] != [*range(after, epochs + 1, after)]:
-        shown = ", ".join(map(str, [*due][:3])) + (", ..." if len(due) > 3 else "")
-        last = after_name.rpartition(".")[2]
-        reading.refuse(
-            names[-1], f"DLIO {does} after epochs {shown}, rayio after every n; give {last} and it the same number"
-        )
-        return None
-    return {"epochs": after}
+    if [*due] == [*range(after, epochs + 1, after)]:
+        return {"epochs": after}
+    return {"epochs": between, "first": after}
 
 
 def checkpoint(reading: Reading) -> tuple[str, ...]:
@@ -137,7 +129,7 @@ def _every_checkpoint(
     for name in (_WRITES, _READS, _SHIFT, _PAUSE):
         reading.unused(name, "only without training (workflow.train: False)")
     if steps < 0:
-        return _every(reading, after, between, *_EVERY[:2], "saves"), _EVERY[:2]
+        return _every(reading, after, between, *_EVERY[:2]), _EVERY[:2]
     for name in _EVERY[:2]:
         reading.unused(name, "steps_between_checkpoints is given, and wins as in DLIO")
     often = reading.whole(_EVERY[2], 0)

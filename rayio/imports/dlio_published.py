@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from rayio.imports.dlio_files import STATS
+from rayio.imports.dlio_saved import LOAD, SAVE, checkpoint_bytes, transfers
 from rayio.imports.dlio_summaries import Epoch, Reduced
-from rayio.records.run_result import Imported, ImportedEpoch, ReducedImport, RunResult
-from rayio.units import format_seconds
+from rayio.records.run_result import Imported, ImportedEpoch, ImportedTransfers, ReducedImport, RunResult
+from rayio.units import format_bytes, format_seconds
 
 #: The most epochs to list; of more, the first ones and the last.
 SHOWN = 6
@@ -28,7 +30,11 @@ def as_published(reduced: Reduced) -> Imported:
         lacks.append(_NO_LENGTHS)
     if not steps or not compute:
         lacks.append(_NO_STEP_TIME)
+    metric = reduced.summary["metric"]
     return Imported(
+        checkpoint_bytes=checkpoint_bytes(metric),
+        saved=transfers(metric, (), SAVE),
+        restored=transfers(metric, (), LOAD),
         au=reduced.au,
         published_au=reduced.au,
         lost_points=None,
@@ -72,6 +78,17 @@ COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
 }
 
 
+#: Columns of published checkpoints: field, heading and format.
+TRANSFERS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "number": ("checkpoints", str),
+    "seconds": ("on rank 0", format_seconds),
+    "seconds_stdev": ("±", format_seconds),
+    "all_ranks_seconds": ("on all ranks", format_seconds),
+    "mib_per_second": ("GiB/s", lambda value: f"{value / 1024:,.2f}"),
+    "mib_per_second_stdev": ("± GiB/s", lambda value: f"{value / 1024:,.2f}"),
+}
+
+
 def table(imported: Imported) -> tuple[list[str], list[list[str]]]:
     """Return the head and the rows of the published epochs, without unknown columns."""
     names = [name for name in COLUMNS if any(getattr(epoch, name) is not None for epoch in imported.epochs)]
@@ -85,8 +102,39 @@ def table(imported: Imported) -> tuple[list[str], list[list[str]]]:
     return ["epoch", *(COLUMNS[name][0] for name in names)], rows
 
 
+def _transfers(imported: Imported) -> list[tuple[str, ImportedTransfers]]:
+    named = (("saving", imported.saved), ("restoring", imported.restored))
+    return [(name, moved) for name, moved in named if moved is not None]
+
+
+def transfer_table(imported: Imported) -> tuple[list[str], list[list[str]]]:
+    """Return the head and the rows of the published checkpoints, without unknown columns; no rows without any."""
+    moved = _transfers(imported)
+    names = [name for name in TRANSFERS if any(getattr(each, name) is not None for _, each in moved)]
+    rows = [
+        [what, *("" if (cell := getattr(each, name)) is None else TRANSFERS[name][1](cell) for name in names)]
+        for what, each in moved
+    ]
+    return ["", *(TRANSFERS[name][0] for name in names)], rows
+
+
+def transfer_lines(imported: Imported) -> list[str]:
+    """Return the published checkpoints as lines, with a head; empty without any."""
+    head, rows = transfer_table(imported)
+    size = "" if imported.checkpoint_bytes is None else f", {format_bytes(imported.checkpoint_bytes)} each"
+    if not rows:
+        return []
+    return [f"  checkpoints as published{size}", *(f"  {row[0]:<10}" + _cells(row[1:]) for row in (head, *rows))]
+
+
+def _cells(cells: list[str]) -> str:
+    return "".join(f"{cell:>15}" for cell in cells).rstrip()
+
+
 def lines(result: RunResult, imported: Imported) -> list[str]:
     """Return a reduced import as lines for a terminal."""
+    if imported.au is None:
+        return transfer_lines(imported)
     rate, stdev = result.samples_per_second_dlio, result.au_dlio_stdev
     spread = "" if stdev is None else f" ± {stdev:.2f}"
     written = [
@@ -94,11 +142,14 @@ def lines(result: RunResult, imported: Imported) -> list[str]:
     ]
     if rate is not None:
         written.append(f"  {'throughput':<12}{f'{rate:,.1f} samples/s':>16}  as published")
-    return [*written, "", *epochs(imported)]
+    saved = transfer_lines(imported)
+    return [*written, "", *epochs(imported), *([""] if saved else []), *saved]
 
 
 def epochs(imported: Imported) -> list[str]:
-    """Return the published epochs, a line each."""
+    """Return the published epochs, a line each; without training the checkpoints."""
+    if imported.au is None:
+        return transfer_lines(imported)
     head, rows = table(imported)
     shown = rows if len(rows) <= SHOWN else [*rows[: SHOWN - 1], rows[-1]]
     left = len(rows) - len(shown)
@@ -114,5 +165,6 @@ def lacking(imported: Imported) -> list[str]:
     """Return notes on what a reduced import lacks."""
     if imported.reduced is None:
         return []
-    note = f"reduced import of {', '.join(imported.reduced.files)}: AU and throughput are as published by DLIO"
+    what = "times and rates" if imported.au is None else "AU and throughput"
+    note = f"reduced import of {', '.join(imported.reduced.files)}: {what} are as published by DLIO"
     return [note, *imported.reduced.lacks]

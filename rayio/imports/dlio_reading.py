@@ -37,7 +37,9 @@ class Reading:
     wrong: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        """Collect the given values; refuse unknown keys."""
+        """Collect the given values; refuse unknown keys, and those without a value by overrides or interpolations."""
+        self.refused += dict.fromkeys(self.composed.broken.values())
+        self.wrong |= {_dotted(path) for path in self.composed.broken}
         for name, path, value in _leaves(self.composed.data):
             if name in KEYS:
                 if value is not None:
@@ -65,7 +67,7 @@ class Reading:
         where, top = self.composed.where(path), name.partition(".")[0]
         written = ".".join(path)
         if name in ALL_SECTIONS or any(key.startswith(f"{name}.") for key in KEYS):
-            if value is not None:
+            if value is not None and value != {}:
                 self.refused.append(f"{where}: {written}={show(value)}: must be a mapping")
             return
         near = get_close_matches(name, KEYS, n=1, cutoff=0.75)
@@ -102,6 +104,17 @@ class Reading:
         known = [name for name in names if name in self.given]
         source = ", ".join(known) if known else f"DLIO's default of {names[0]}" if names else ""
         self.out[key] = (value, source)
+
+    def nested(self) -> dict[str, Any]:
+        """Return the keys of the scenario as nested mappings."""
+        data: dict[str, Any] = {}
+        for key, (value, _) in self.out.items():
+            holder = data
+            *sections, last = key.split(".")
+            for section in sections:
+                holder = holder.setdefault(section, {})
+            holder[last] = value
+        return data
 
     def fates(self, passed: tuple[str, ...]) -> None:
         """Note keys without effect, and refuse those that are refused always; not those of ``passed``."""
@@ -239,6 +252,11 @@ def as_number(value: Any) -> float | None:
     return number if math.isfinite(number) and abs(number) < 1e18 else None
 
 
+def _dotted(path: KeyPath) -> str:
+    """Return the name of a key, with the current name of its section."""
+    return ".".join((OLDER.get(path[0], path[0]), *path[1:])) if path else ""
+
+
 def _leaves(data: Mapping[str, Any], path: KeyPath = ()) -> Iterator[tuple[str, KeyPath, Any]]:
     """Yield each value that is no section: its dotted key, the path where it stands, and the value."""
     if not path:
@@ -247,7 +265,7 @@ def _leaves(data: Mapping[str, Any], path: KeyPath = ()) -> Iterator[tuple[str, 
         }
     for key, value in data.items():
         here = (*path, str(key))
-        name = ".".join((OLDER.get(here[0], here[0]), *here[1:]))
+        name = _dotted(here)
         if name == "model" and isinstance(value, str):
             yield "model.name", here, value
         elif isinstance(value, Mapping) and name not in _TIMES and value:

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from rayio.errors import DataError
 from rayio.imports.dlio_files import (
-    SAVED,
     STATS,
     SUMMARY,
     check_folder,
@@ -34,13 +33,17 @@ from rayio.imports.dlio_files import (
     stats_file,
     whole,
 )
-from rayio.imports.dlio_metrics import check_metric, check_rate
+from rayio.imports.dlio_metrics import check_evaluations, check_metric, check_rate
+from rayio.imports.dlio_saved import Checkpoint, read_checkpoints
 from rayio.schema.fields import show
 
 Floats = NDArray[np.float64]
 
 #: Lists of each block in a rank's file, with one number per step.
 LISTS = ("load", "proc", "compute")
+
+#: Name of an evaluation in the files.
+EVALUATION = "eval"
 
 #: Allowed difference between a rank's and rank 0's length of a block: seconds, or share of the block.
 APART_SECONDS, APART_SHARE = 1.0, 0.02
@@ -84,8 +87,21 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
+class Evaluated:
+    """An evaluation after an epoch (from 0), with times as of a :class:`Block`; ``au`` is each rank's, in percent."""
+
+    epoch: int
+    start_ns: int
+    end_ns: int
+    load: Floats
+    proc: Floats
+    compute: Floats
+    au: Floats
+
+
+@dataclass(frozen=True, slots=True)
 class Results:
-    """The results of a folder; ``checkpoints`` are (epoch, start_ns, end_ns) of rank 0."""
+    """The results of a folder."""
 
     folder: Path
     summary: dict[str, Any]
@@ -95,7 +111,8 @@ class Results:
     start_ns: int
     end_ns: int
     blocks: tuple[Block, ...]
-    checkpoints: tuple[tuple[int, int, int], ...]
+    checkpoints: tuple[Checkpoint, ...]
+    evaluations: tuple[Evaluated, ...]
     notes: tuple[str, ...]
 
     def of(self, epoch: int) -> list[Block]:
@@ -127,15 +144,18 @@ def read(folder: Path) -> Results:
         raise DataError(f"{STATS}: has epochs {few(sorted(stats))}; {SUMMARY} says epochs {epochs}, counted from 1")
     outputs = [_output(folder, rank, wanted) for rank in range(world_size)]
     blocks: list[Block] = []
-    checkpoints: list[tuple[int, int, int]] = []
+    evaluations: list[Evaluated] = []
     notes: set[str] = set()
     for position, epoch in enumerate(wanted):
-        blocks += _blocks(position, stats[epoch], [output[epoch] for output in outputs])
+        mine = [output[epoch] for output in outputs]
+        blocks += _blocks(position, stats[epoch], mine)
+        if EVALUATION in stats[epoch] and all(EVALUATION in each for each in mine):
+            evaluations.append(_evaluated(position, stats[epoch][EVALUATION], mine))
         for name, entry in sorted(stats[epoch].items()):
-            if re.fullmatch(SAVED, name):
-                checkpoints.append((position, *interval(epoch, name, entry)))
-            elif isinstance(entry, dict) and not name.startswith("block"):
+            if isinstance(entry, dict) and not re.fullmatch(rf"block\d+|((save|load)_)?ckpt\d+|{EVALUATION}", name):
                 notes.add(f"{name} of the results is not imported")
+    metric = summary.get("metric")
+    checkpoints, remarks = read_checkpoints(folder, stats, world_size, metric if isinstance(metric, dict) else {})
     results = Results(
         folder=folder,
         summary=summary,
@@ -145,8 +165,9 @@ def read(folder: Path) -> Results:
         start_ns=min([moment(summary, "start", SUMMARY), *(block.start_ns for block in blocks)]),
         end_ns=max([moment(summary, "end", SUMMARY), *(block.end_ns for block in blocks)]),
         blocks=tuple(blocks),
-        checkpoints=tuple(checkpoints),
-        notes=tuple(sorted(notes)),
+        checkpoints=checkpoints,
+        evaluations=tuple(evaluations),
+        notes=(*sorted(notes), *remarks),
     )
     _one_run(results)
     return results
@@ -178,7 +199,8 @@ def _output(folder: Path, rank: int, epochs: list[str]) -> dict[str, dict[str, A
         entry = value[epoch]
         if not isinstance(entry, dict) or not all(isinstance(entry.get(key), dict) for key in LISTS):
             raise DataError(f"{name}{whose}: epoch {epoch}: expected {', '.join(LISTS)}, each by block")
-        names = {key: sorted(block for block in entry[key] if block.startswith("block")) for key in LISTS}
+        wanted = {key: [name for name in entry[key] if name.startswith("block") or name == EVALUATION] for key in LISTS}
+        names = {key: sorted(name for name in wanted[key] if name != EVALUATION or entry[key][name]) for key in LISTS}
         if not names["load"] == names["proc"] == names["compute"]:
             raise DataError(f"{name}{whose}: epoch {epoch}: load, proc and compute have different blocks")
         output[epoch] = {
@@ -230,7 +252,7 @@ def _blocks(number: int, stats: object, ranks: list[dict[str, Any]]) -> list[Blo
     blocks: list[Block] = []
     step = 0
     for rank, mine in enumerate(ranks):
-        if {name for name in mine if len(mine[name][0][0])} - {*names} or {*names} - {*mine}:
+        if {name for name in mine if len(mine[name][0][0])} - {*names, EVALUATION} or {*names} - {*mine}:
             raise DataError(
                 f"{rank}_output.json (rank {rank}): epoch {epoch}: has {few(sorted(mine))}; {STATS} has {few(names)}"
             )
@@ -251,6 +273,20 @@ def _blocks(number: int, stats: object, ranks: list[dict[str, Any]]) -> list[Blo
     if not blocks:
         raise DataError(f"{STATS}: epoch {epoch}: no rank has a step")
     return blocks
+
+
+def _evaluated(number: int, stats: object, ranks: list[dict[str, Any]]) -> Evaluated:
+    start_ns, end_ns = interval(str(number + 1), EVALUATION, stats)
+    steps = len(ranks[0][EVALUATION][0][0])
+    for rank, mine in enumerate(ranks):
+        if (own_steps := len(mine[EVALUATION][0][0])) != steps:
+            raise DataError(
+                f"{rank}_output.json (rank {rank}): epoch {number + 1} {EVALUATION}: has {own_steps} steps, rank 0 "
+                f"{steps}"
+            )
+    load, proc, compute = (np.stack([mine[EVALUATION][0][column] for mine in ranks]) for column in range(len(LISTS)))
+    au = np.array([mine[EVALUATION][1] for mine in ranks])
+    return Evaluated(number, start_ns, end_ns, load, proc, compute, au)
 
 
 def _one_run(results: Results) -> None:
@@ -275,6 +311,7 @@ def _one_run(results: Results) -> None:
                 f"and times fit a block of {block.seconds + seconds[rank]:.1f} s, {STATS} says "
                 f"{block.seconds:.1f} s: files of different runs?"
             )
+    check_evaluations(results.published, [each.au for each in results.evaluations])
     published = results.published.get("train_au_percentage")
     if not isinstance(published, list):
         check_metric(results.published, results.epochs)

@@ -22,7 +22,8 @@ from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
 from rayio.scenario.storage import UNKNOWN
 
-_PREDICT = "the storage is not in the results; for predictions use rayio simulate RUN/scenario.yaml storage.model=NAME"
+#: A note on the storage of imported results.
+PREDICT = "the storage is not in the results; for predictions use rayio simulate RUN/scenario.yaml storage.model=NAME"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ def _scenario(run: _Known) -> tuple[Scenario | None, list[str]]:
     return scenario, [
         f"scenario.yaml has defaults for keys that are not in the results: {', '.join(unknown)}",
         *notes,
-        _PREDICT,
+        PREDICT,
     ]
 
 

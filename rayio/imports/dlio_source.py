@@ -65,15 +65,8 @@ def _converted(files: Files, overrides: Sequence[Override], path: Path) -> Conve
     reading = read_workload(files.compose(overrides), path.stem)
     if reading.refused:
         raise one_of(ScenarioError, reading.refused, reading.refused)
-    data: dict[str, Any] = {}
     changes = "".join(f" {override.shown}" for override in overrides)
-    data["source"] = f"DLIO's {path.name}{changes}"
-    for key, (value, _) in reading.out.items():
-        holder = data
-        *sections, last = key.split(".")
-        for section in sections:
-            holder = holder.setdefault(section, {})
-        holder[last] = value
+    data = {"source": f"DLIO's {path.name}{changes}", **reading.nested()}
     sources = {key: source for key, (_, source) in reading.out.items()}
     return Converted(Layer(data, files.label, path=path), sources, tuple(reading.changed), tuple(reading.idle))
 

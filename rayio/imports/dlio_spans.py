@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from rayio.imports.dlio_losses import has_barrier
-from rayio.imports.dlio_results import Block, Results
+from rayio.imports.dlio_results import Block, Evaluated, Results
+from rayio.imports.dlio_saved import LOAD, Checkpoint
 from rayio.trace.recorder import Recorder
 
 #: A note on the spans' times.
@@ -16,18 +19,52 @@ PLACED = (
 
 
 def record(results: Results, recorder: Recorder) -> None:
-    """Record the spans of every rank: life, start-up, phases of each step, rank 0's checkpoints."""
+    """Record the spans of every rank: life, start-up, phases of each step, evaluations, checkpoints."""
     begun = min(block.start_ns for block in results.blocks)
     writers = [recorder.register("rank", str(rank), 0) for rank in range(results.world_size)]
     for rank, writer in enumerate(writers):
         recorder.add(writer, "startup", results.start_ns, begun, 0, rank)
     for block in results.blocks:
         _record_block(block, recorder, writers)
-    for epoch, start, end in results.checkpoints:
-        last = [block.first_step + block.steps - 1 for block in results.of(epoch) if block.end_ns <= start]
-        recorder.add(writers[0], "checkpoint", start, end, 0, 0, epoch, max(last, default=0))
+    for number, evaluated in enumerate(results.evaluations):
+        _record_evaluation(evaluated, results.epochs + number, _last_step(results, evaluated), recorder, writers)
+    for made in results.checkpoints:
+        record_checkpoint(made, _last_step(results, made), recorder, writers)
     for rank, writer in enumerate(writers):
         recorder.add(writer, "life", results.start_ns, results.end_ns, 1, rank)
+
+
+def record_checkpoint(made: Checkpoint, step: int, recorder: Recorder, writers: Sequence[int]) -> None:
+    """Record a checkpoint of the ranks whose times are known."""
+    for rank, (start, end) in enumerate(zip(made.start_ns.tolist(), made.end_ns.tolist(), strict=True)):
+        if made.kind == LOAD:
+            recorder.add(writers[rank], "restore", start, end, 0, rank)
+        else:
+            recorder.add(writers[rank], "checkpoint", start, end, 0, rank, made.epoch, step)
+
+
+def _last_step(results: Results, after: Checkpoint | Evaluated) -> int:
+    """Return the last step of an epoch before a checkpoint or an evaluation."""
+    start = int(np.min(after.start_ns))
+    last = [block.first_step + block.steps - 1 for block in results.of(after.epoch) if block.end_ns <= start]
+    return max(last, default=0)
+
+
+def _record_evaluation(evaluated: Evaluated, epoch: int, step: int, recorder: Recorder, writers: Sequence[int]) -> None:
+    """Record an evaluation: each rank's own steps follow each other, and the whole is as long as rank 0's."""
+    load, proc, compute = (
+        np.rint(column * 1e9).astype(np.int64) for column in (evaluated.load, evaluated.proc, evaluated.compute)
+    )
+    for rank, writer in enumerate(writers):
+        recorder.add(writer, "evaluate", evaluated.start_ns, evaluated.end_ns, 0, rank, evaluated.epoch, step)
+        start = evaluated.start_ns
+        for number, (wait, busy, computed) in enumerate(
+            zip(*(c[rank].tolist() for c in (load, proc, compute)), strict=True)
+        ):
+            where = (1, rank, epoch, number)
+            recorder.add(writer, "eval_data_wait", start, start + wait, *where)
+            recorder.add(writer, "eval_compute", start + busy - computed, start + busy, *where)
+            start += busy
 
 
 def _record_block(block: Block, recorder: Recorder, writers: list[int]) -> None:

@@ -114,7 +114,7 @@ def read_reduced(folder: Path) -> Reduced:
         samples_per_second=_published_rate(metric, epochs),
         samples_per_second_stdev=lenient(metric.get("train_throughput_stdev_samples_per_second")),
         epochs=epochs,
-        wall_seconds=_wall(summary, stats),
+        wall_seconds=wall_seconds(summary, stats),
         has_blocks=any(epoch.seconds is not None for epoch in epochs),
         notes=(*notes, *_remarks(summary, metric, stats, config)),
     )
@@ -222,7 +222,7 @@ def _published_rate(metric: Mapping[str, Any], epochs: tuple[Epoch, ...]) -> flo
     return sum(known) / len(known) if known and len(known) == len(epochs) else None
 
 
-def _wall(summary: Mapping[str, Any], stats: Mapping[str, Any] | None) -> float | None:
+def wall_seconds(summary: Mapping[str, Any], stats: Mapping[str, Any] | None) -> float | None:
     """Return the seconds of the run, from the times of the summary and the epochs; None if unknown."""
     entries = [summary, *(entry for entry in (stats or {}).values() if isinstance(entry, Mapping))]
     starts = [time for entry in entries if (time := _moment(entry.get("start"))) is not None]

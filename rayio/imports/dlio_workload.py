@@ -6,6 +6,7 @@ Ranks and storage are in no such file. Facts about DLIO come from argonne-lcf/dl
 from __future__ import annotations
 
 import posixpath
+from typing import Any
 
 from rayio.imports.dlio_loader import put_loader
 from rayio.imports.dlio_occasions import checkpoint, evaluate, is_alone
@@ -16,6 +17,7 @@ from rayio.imports.hydra import Composed
 from rayio.kinds import FORMATS
 from rayio.scenario.dataset import Dataset
 from rayio.scenario.dlio_keys import KEYS
+from rayio.scenario.source import Layer
 
 #: What DLIO's code makes of several samples in a file.
 _STEPS = (
@@ -29,6 +31,8 @@ _FORMATS = (
     "tfrecord", "hdf5", "csv", "npz", "npy", "jpeg", "png", "indexed_binary", "mmap_indexed_binary", "synthetic",
     "parquet",
 )  # fmt: skip
+#: Formats whose generators in DLIO do not look at the compression.
+_NEVER_COMPRESSED = ("npy", "jpeg", "png", "indexed_binary", "mmap_indexed_binary", "synthetic")
 _ELEMENTS = {
     "uint8": 1, "int8": 1, "bool": 1, "uint16": 2, "int16": 2, "float16": 2, "uint32": 4, "int32": 4, "float32": 4,
     "uint64": 8, "int64": 8, "float64": 8,
@@ -50,6 +54,11 @@ def read_workload(composed: Composed, name: str) -> Reading:
     _measured(reading)
     reading.fates((*LAYERED, *CREDENTIALS, *saved))
     return reading
+
+
+def workload_of(values: dict[str, Any], label: str, name: str) -> Reading:
+    """Return a workload that is composed already, such as the configuration of results."""
+    return read_workload(Composed(values, values, (Layer(values, label),)), name)
 
 
 def _dataset(reading: Reading) -> None:
@@ -116,6 +125,8 @@ def _compression(reading: Reading, form: str) -> None:
     reading.unused(level_name, "only gzip in hdf5 files has a level")
     if kind == "gzip" and form in ("tfrecord", "parquet"):
         reading.put("dataset.compression", "gzip", name)
+    elif kind != "none" and form in _NEVER_COMPRESSED:
+        reading.unused(name, f"as in DLIO, which writes {form} files uncompressed")
     elif kind == "zip" and form == "npz":
         reading.differs(name, "DLIO writes npz files uncompressed even so, and so does rayio")
     elif kind != "none":
@@ -162,7 +173,8 @@ def _storage(reading: Reading) -> None:
             elif root not in ("./", "."):
                 folder = posixpath.join(root, folder)
         folders[folder_name] = folder
-    if kind == "s3" and root_name not in reading.given and "://" not in str(reading.given.get("dataset.data_folder")):
+    is_unnamed = root_name not in reading.given and root_name not in reading.wrong
+    if kind == "s3" and is_unnamed and "://" not in str(reading.given.get("dataset.data_folder")):
         reading.refuse(name, "storage_root is missing, the name of the bucket")
     data = folders["dataset.data_folder"]
     reading.put("dataset.path", f"{data}/train", "dataset.data_folder", root_name, name)

@@ -17,6 +17,7 @@ import yaml
 
 from rayio.errors import ScenarioError
 from rayio.imports.interpolation import resolved
+from rayio.scenario.complaints import one_of
 from rayio.scenario.source import UNREADABLE, KeyPath, Layer, UnfitError, plain, read
 from rayio.schema.fields import show, unless_secret
 
@@ -36,6 +37,8 @@ class Composed:
     #: The same values before interpolation.
     raw: dict[str, Any]
     layers: tuple[Layer, ...]
+    #: Overrides that cannot be applied and values that cannot be interpolated: a line for each path.
+    broken: Mapping[KeyPath, str] = field(default_factory=dict)
 
     def where(self, path: KeyPath) -> str:
         """Return the file and line of a value, or its override."""
@@ -109,7 +112,10 @@ def compose(path: Path, label: str, overrides: Sequence[Override] = ()) -> Compo
     Raises:
         ScenarioError: one line with file, key and what is wrong.
     """
-    return Files.open(path, label).compose(overrides)
+    composed = Files.open(path, label).compose(overrides)
+    if lines := [*dict.fromkeys(composed.broken.values())]:
+        raise one_of(ScenarioError, lines, lines)
+    return composed
 
 
 @dataclass
@@ -139,7 +145,7 @@ class Files:
         return cls(path, label, root, layer, () if is_whole else ("workload",))
 
     def compose(self, overrides: Sequence[Override]) -> Composed:
-        """Return the configuration with these overrides.
+        """Return the configuration with these overrides, and a line for each that cannot be applied.
 
         Raises:
             ScenarioError: one line with file, key and what is wrong.
@@ -149,10 +155,14 @@ class Files:
         data: dict[str, Any] = {}
         for layer in layers:
             data = merged(data, layer.data)
+        broken: dict[KeyPath, str] = {}
         for item in overrides:
             if item.key.strip("/") in expanding.used or item.path[0] == "hydra":
                 continue
-            layers.append(_applied(data, item, expanding.groups))
+            try:
+                layers.append(_applied(data, item, expanding.groups))
+            except ScenarioError as error:
+                broken[item.path] = str(error)
         workload = data.get("workload")
         where = f"{self.label}: workload"
         if not isinstance(workload, dict):
@@ -161,8 +171,8 @@ class Files:
         if others:
             raise ScenarioError(f"{self.label}: {show(others[0])}: is outside of workload; remove it, or put it there")
         composed = Composed({}, workload, tuple(layers))
-        values = resolved({"workload": workload}, lambda path: composed.where(path[1:]))
-        return replace(composed, data=values["workload"])
+        values = resolved({"workload": workload}, lambda path: composed.where(path[1:]), broken)
+        return replace(composed, data=values["workload"], broken={path[1:]: line for path, line in broken.items()})
 
 
 def merged(base: Any, over: Any) -> Any:

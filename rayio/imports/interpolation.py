@@ -20,8 +20,16 @@ _KEPT = "\0{"
 MAX_TEXT = 1 << 16
 
 
-def resolved(root: dict[str, Any], where: Callable[[KeyPath], str]) -> dict[str, Any]:
+class EndlessError(ScenarioError):
+    """A configuration that interpolates to too many values to go on."""
+
+
+def resolved(
+    root: dict[str, Any], where: Callable[[KeyPath], str], broken: dict[KeyPath, str] | None = None
+) -> dict[str, Any]:
     """Return a copy of a configuration with the values of its interpolations; ``where`` gives the place of a key.
+
+    With ``broken``, values that cannot be interpolated are None, and it gets a line for each.
 
     >>> resolved({"a": {"b": 3, "c": "${.b}", "d": "x-${a.b}"}}, str)
     {'a': {'b': 3, 'c': 3, 'd': 'x-3'}}
@@ -29,7 +37,7 @@ def resolved(root: dict[str, Any], where: Callable[[KeyPath], str]) -> dict[str,
     Raises:
         ScenarioError: an interpolation has no target, contains itself, or has an unsupported form.
     """
-    values: dict[str, Any] = _Resolving(root, where).value((), root)
+    values: dict[str, Any] = _Resolving(root, where, broken).value((), root)
     return values
 
 
@@ -39,15 +47,17 @@ def is_interpolated(value: Any) -> bool:
 
 
 class _Resolving:
-    def __init__(self, root: dict[str, Any], where: Callable[[KeyPath], str]) -> None:
-        self.root, self.where = root, where
+    def __init__(
+        self, root: dict[str, Any], where: Callable[[KeyPath], str], broken: dict[KeyPath, str] | None
+    ) -> None:
+        self.root, self.where, self.broken = root, where, broken
         self.inside: list[KeyPath] = []
         self.number = 0
 
     def value(self, path: KeyPath, raw: Any) -> Any:
         self.number += 1
         if self.number > MAX_VALUES:
-            raise self._refused(path, f"more than {MAX_VALUES} values")
+            raise EndlessError(str(self._refused(path, f"more than {MAX_VALUES} values")))
         if isinstance(raw, Mapping):
             return {key: self.value((*path, str(key)), inner) for key, inner in raw.items()}
         if isinstance(raw, list):
@@ -62,6 +72,13 @@ class _Resolving:
         self.inside.append(path)
         try:
             return self._text(path, raw)
+        except EndlessError:
+            raise
+        except ScenarioError as error:
+            if self.broken is None or len(self.inside) > 1:
+                raise
+            self.broken[path] = str(error)
+            return None
         finally:
             self.inside.pop()
 
@@ -97,7 +114,8 @@ class _Resolving:
             at = (*start, *keys)
             if (target := self._at(at)) is not None:
                 return self.value(*target)
-        raise self._refused(path, f"${{{expression}}}: there is no such key{self._near((*starts[-1], *keys))}")
+        start = () if keys[0] == "workload" else starts[-1]
+        raise self._refused(path, f"${{{expression}}}: there is no such key{self._near(start, keys)}")
 
     def _at(self, keys: KeyPath) -> tuple[KeyPath, Any] | None:
         node: Any = self.root
@@ -111,7 +129,8 @@ class _Resolving:
             node, path = inner[0], (*path, key)
         return path, node
 
-    def _near(self, keys: KeyPath) -> str:
+    def _near(self, start: KeyPath, named: list[str]) -> str:
+        keys = (*start, *named)
         for depth in range(len(keys) - 1, -1, -1):
             holder = self._at(keys[:depth])
             if holder is not None and isinstance(holder[1], Mapping):

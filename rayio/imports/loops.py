@@ -9,12 +9,16 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.errors import DataError
 from rayio.trace.recorder import Add, Recorder
+from rayio.units import format_seconds
 
 Ints = NDArray[np.int64]
 
 #: Ranks meet at the end of each step if their ends differ by less than this share of a step, in half of the steps.
 TOGETHER = 0.1
+#: By how much (ns) a request may be before the end of the wait before it: traces round to microseconds.
+ROUNDED_NS = 2_000
 #: Fewer ends of steps, or a smaller difference (ns), tell nothing of the clocks of two hosts.
 FEWEST_ENDS, LEAST_APART_NS = 5, 1_000_000
 
@@ -26,6 +30,23 @@ _TIMES = ("begin", "end", "requested", "arrived", "done", "read")
 def no_times() -> Ints:
     """Return an array without entries."""
     return np.zeros(0, np.int64)
+
+
+def in_turn(requested: Ints, arrived: Ints, whose: str) -> Ints:
+    """Return the times of requests in order, none before the batch before it had arrived, but for rounding.
+
+    Raises:
+        DataError: a batch was requested while another was waited for.
+    """
+    before = np.append(requested[:1], np.maximum.accumulate(arrived)[:-1])
+    if (twice := np.flatnonzero(before - requested > ROUNDED_NS)).size:
+        when = format_seconds((requested[twice[0]] - requested[0]) / 1e9)
+        raise DataError(
+            f"{whose}: it waits for two batches at once, {when} after its first: events that are there twice, or a "
+            "DataLoader inside another; give a trace of one loop"
+        )
+    latest: Ints = np.maximum(requested, before)
+    return latest
 
 
 @dataclass(frozen=True, slots=True)

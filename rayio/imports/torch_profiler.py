@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from rayio.errors import DataError
-from rayio.imports.loops import Ints, Loads, RankLoop, no_times
+from rayio.imports.loops import Ints, Loads, RankLoop, in_turn, no_times
 from rayio.imports.trace_files import TraceFile, files_of, time_ns
 
 WHAT = "traces that torch.profiler exported (.json or .json.gz, one for each rank)"
@@ -131,6 +131,7 @@ def _loop(path: Path, rank: int, seen: _Seen, broke_off: str) -> tuple[RankLoop,
         )
     thread = max(seen.waits, key=lambda thread: len(seen.waits[thread]))
     requested, arrived = _pairs(seen.waits[thread])
+    requested = in_turn(requested, arrived, str(path))
     first, last = _pairs(seen.steps)
     end = max([int(arrived[-1]), seen.latest.get(thread, 0), *last[-1:].tolist()])
     done = np.append(requested[1:], end)

@@ -19,7 +19,7 @@ from rayio.errors import RunError
 from rayio.model.ledger import Tally
 from rayio.model.plan import Plan
 from rayio.model.plan_parts import Doom
-from rayio.model.workflow import StageTally
+from rayio.model.workflow import Progress
 from rayio.place import Start
 from rayio.records.failures import Restart
 from rayio.scenario.failures import ENDING, named
@@ -159,7 +159,7 @@ class Attempts:
         self.origin = self.begin = begin
         self.restarts: list[Restart] = []
         #: What the processes of each stage did.
-        self.stages: list[StageTally] = []
+        self.stages = Progress(plan.workflow)
         section = plan.failures
         #: Events that end an attempt and have not happened, by position.
         self._events = {

@@ -55,8 +55,12 @@ class BarrierState:
         """Return the state for the meetings of a run."""
         return cls(meetings.parties, meets, meetings.group, meetings.at_once)
 
-    def arrive(self, rank: int, epoch: int, step: int, attempt: int, deadline: int) -> dict[Step, int]:
-        """Record an arrival; return every step that it releases with the latest deadline of its parties.
+    def meeting(self, rank: int, epoch: int, step: int) -> Step:
+        """Return the meeting of a rank after a step."""
+        return epoch, step, self.group(rank, epoch, step)
+
+    def arrive(self, rank: int, here: Step, attempt: int, deadline: int) -> dict[Step, int]:
+        """Record an arrival at a meeting; return every step that it releases with the latest deadline of its parties.
 
         A rank can only be at a step if all earlier ones where it meets others were released; so ranks that still wait
         there (this state was lost in a restart) are released too.
@@ -73,7 +77,6 @@ class BarrierState:
             self.deadlines.clear()
             self._awaited.clear()
             self.released.clear()
-        here = (epoch, step, self.group(rank, epoch, step))
         if here in self.released:
             return {here: self.released[here]}
         arrived = self.deadlines.get(here)
@@ -119,8 +122,8 @@ class Barrier:
 
     def announce(self, rank: int, epoch: int, step: int, attempt: int, deadline: int) -> Future:
         """Announce that ``rank`` ends its step at ``deadline`` (ns); the future has the step's latest deadline."""
-        released = self.state.arrive(rank, epoch, step, attempt, deadline)
-        here = (epoch, step, self.state.group(rank, epoch, step))
+        here = self.state.meeting(rank, epoch, step)
+        released = self.state.arrive(rank, here, attempt, deadline)
         for key, latest in released.items():
             if key != here and (waiting := self._waiting.pop(key, None)) is not None:
                 self._answer(waiting, latest, key)

@@ -29,6 +29,8 @@ from rayio.trace.span import SPANS
 T = TypeVar("T")
 
 NOTHING: Mapping[str, float] = {}
+#: Activities on one file, which messages name.
+FILES = {"read", "write", "load", "stage_read", "stage_write", "stage_open"}
 
 
 class QueuePort(Protocol):
@@ -115,7 +117,7 @@ class Env(StageEnv):
         """Yield this role's current activity, if any."""
         if (doing := self.doing) is not None:
             name, since, at, until = doing
-            file = self.file if name in ("read", "write", "load", "stage_read", "stage_write") else ""
+            file = self.file if name in FILES else ""
             yield Standing(self.role, self.name, name, at, since, max(since, self.heard), until, file)
 
     @staticmethod

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from rayio.model.env_checkpoints import CheckpointEnv, Shard
 from rayio.model.verified import verified
 from rayio.place import Where
-from rayio.storage.base import Requests, Served, Storage
+from rayio.storage.base import Opener, Requests, Served, Storage
 from rayio.storage.uploads import sizes_of_writes
 
 if TYPE_CHECKING:
@@ -45,14 +47,30 @@ class StageEnv(CheckpointEnv):
         return served
 
     async def write_file(self, file: Shard, at: Where) -> Served[None]:
-        """Write a file of a stage; it is not forced to the device."""
+        """Write a file of a stage; with ``fsync`` it is durable on return."""
         assert self.storage is not None
         start = self.kernel.now()
-        writing = self.storage.write(file.path, file.num_bytes, file.request_bytes, fsync=False)
+        writing = self.storage.write(file.path, file.num_bytes, file.request_bytes, fsync=file.fsync)
         served = await self._moved("stage_write", file, writing, at)
         self.span("stage_write", start, self.kernel.now(), at, nbytes=served.nbytes, requests=served.requests)
         self._requests(served, at)
         return served
+
+    async def open_files(
+        self, files: Sequence[Shard], storage: Storage, number: int, address: tuple[int, int, int], at: Where
+    ) -> int:
+        """Open files of a stage ``number`` times, in turn, without a read; return how often."""
+
+        def load(opener: Opener) -> None:
+            for place in range(number):
+                opener(files[place % len(files)].path).close()
+
+        start = self.kernel.now()
+        requests = Requests(address, number, np.zeros(0, np.int64), known_bytes=0)
+        served = await self._moved("stage_open", files[0], storage.read(requests, load), at)
+        self.span("stage_open", start, self.kernel.now(), at, requests=served.opens)
+        self._requests(served, at)
+        return served.opens
 
     async def _moved(self, name: str, file: Shard, call: Awaitable[Served[T]], at: Where) -> Served[T]:
         """Wait for a call to storage, as this role's activity."""

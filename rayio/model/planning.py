@@ -193,7 +193,7 @@ def _charged(scenario: Scenario) -> Costs:
     costs = scenario.charges
     if scenario.loader.payload != "none":
         return costs
-    return costs.model_copy(update={"put_bandwidth": None})
+    return costs.model_copy(update={"put_bandwidth": None, "receive_bandwidth": None})
 
 
 def _held(scenario: Scenario) -> float:

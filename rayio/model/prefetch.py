@@ -180,18 +180,21 @@ def _coalesce(leases: list[Lease], most: int) -> list[Lease]:
 
 
 class LocalQueue:
-    """A rank's end of a queue in the same process. Taking a batch, ready or not, takes ``receive_ns``.
+    """A rank's end of a queue in the same process. Taking a batch, ready or not, takes ``receive_ns``, and its bytes.
 
-    Up to ``work`` seconds of it are work of the rank's ``process``, if given; the rest waits for other processes.
+    Up to ``work`` seconds of it are work of the rank's ``process``, if given; the rest waits for other processes. All
+    of the time of bytes, at ``rate`` bytes/s, is work.
     """
 
-    __slots__ = ("_request", "consumed", "process", "queue", "receive_ns", "work")
+    __slots__ = ("_request", "consumed", "process", "queue", "rate", "receive_ns", "work")
 
     def __init__(
-        self, queue: PrefetchQueue, receive_ns: int = 0, process: Process | None = None, work: float = 0.0
-    ) -> None:
+        self, queue: PrefetchQueue, receive_ns: int = 0, process: Process | None = None, work: float = 0.0,
+        rate: float | None = None,
+    ) -> None:  # fmt: skip
         self.queue = queue
         self.process = process
+        self.rate = rate
         self.work = 0.0 if process is None else min(receive_ns / 1e9, work)
         self.receive_ns = receive_ns - round(self.work * 1e9)
         self.consumed = Consumed(taken=queue.state.spec.taken)
@@ -207,11 +210,13 @@ class LocalQueue:
         (delivery,) = self.queue.at_hand(self._request) or await self.queue.take(self._request)
         if since and self.consumed.has_any:
             self.consumed.waited += self.queue.env.kernel.now() - since
-        if self.receive_ns:
+        of_bytes = delivery.nbytes / self.rate if self.rate else 0.0
+        waits = self.receive_ns + (round(of_bytes * 1e9) if self.process is None else 0)
+        if waits:
             kernel = self.queue.env.kernel
-            await kernel.sleep_until(kernel.now() + self.receive_ns)
+            await kernel.sleep_until(kernel.now() + waits)
         if self.process is not None:
-            await self.process.work(self.work)
+            await self.process.work(self.work + of_bytes)
         self.consumed.add(delivery.step)
         self._request = self.consumed.take(1, at.attempt)
         self.queue.rank_advanced(self._request)

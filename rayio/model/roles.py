@@ -195,6 +195,10 @@ async def run_process(env: Env, work: Process, source: Storage | None) -> StageT
             await env.sleep("stage_compute", work.seconds, at)
         if written is not None:
             tally.wrote(await env.write_file(written, at))
+    if work.opens:
+        files, storage = (work.writes, env.storage) if work.writes else (work.reads, source)
+        assert storage is not None
+        tally.opens += await env.open_files(files, storage, work.opens, (FIRST - work.stage, 1, work.number), at)
     env.span("life", env.born, env.kernel.now(), at, lane=1)
     return tally
 

@@ -37,6 +37,7 @@ class StageTally:
     files_written: int = 0
     writes: int = 0
     written_bytes: int = 0
+    opens: int = 0
 
     def add(self, other: StageTally) -> None:
         """Add the numbers of another tally."""
@@ -68,6 +69,8 @@ class Process(NamedTuple):
     writes: tuple[Shard, ...]
     #: Seconds of compute before each written file; without files, once.
     seconds: float
+    #: Opens without a read or a write.
+    opens: int = 0
 
 
 @dataclass(frozen=True)
@@ -98,13 +101,14 @@ class Workflow:
         parts = max(1, 0 if of.writes is None else of.writes.files)
         drawn = of.compute.draw(seeds.key(self.seed, f"stage/{of.name}/compute"), np.array([number], np.int64))
         source, reads = self._reads(stage, number)
-        return Process(
-            stage, number, source, of.path or "", reads, self._writes(stage, number), float(drawn[0]) / parts
-        )
+        writes = self._writes(stage, number)
+        return Process(stage, number, source, of.path or "", reads, writes, float(drawn[0]) / parts, of.opens)
 
     def _writes(self, stage: int, number: int) -> tuple[Shard, ...]:
         of = self.stages[stage]
-        return () if of.writes is None else tuple(self._files(of, of.writes, "out", number))
+        if of.writes is None:
+            return ()
+        return tuple(file._replace(fsync=of.writes.fsync) for file in self._files(of, of.writes, "out", number))
 
     def _reads(self, stage: int, number: int) -> tuple[str, tuple[Shard, ...]]:
         """Return the folder and the files that a process reads."""
@@ -149,7 +153,7 @@ class Workflow:
         return [self._planned(stage) for stage in self.stages]
 
     def _planned(self, stage: Stage) -> StageTally:
-        tally = StageTally(stage.count)
+        tally = StageTally(stage.count, opens=stage.count * stage.opens)
         if stage.writes is not None:
             sizes = self._sizes(stage, stage.writes, "out", 0, stage.count * stage.writes.files)
             tally.files_written, tally.written_bytes = len(sizes), int(sizes.sum())
@@ -182,21 +186,29 @@ def _requests(sizes: Ints, request_bytes: int | None) -> int:
     return len(sizes) if request_bytes is None else int((-(-sizes // request_bytes)).sum())
 
 
+class Progress:
+    """A record of all attempts: what the processes of stages did, which ended, and when each stage began."""
+
+    def __init__(self, workflow: Workflow) -> None:
+        self.tallies = [StageTally() for _ in workflow.stages]
+        self.ended: list[set[int]] = [set() for _ in workflow.stages]
+        #: Time (ns) from which arrivals count; None before a stage begins.
+        self.began: list[int | None] = [None for _ in workflow.stages]
+
+
 class Conductor:
     """Starts the processes of all stages, each in its time, and adds up what they did.
+
+    After a failure the processes that had not ended begin again, and those that had ended do not.
 
     Processes of a stage start in order: each once it has arrived, its partner in ``follows`` has ended, and fewer than
     ``at_once`` run. The first error of a process ends the workflow.
     """
 
     def __init__(
-        self, workflow: Workflow, kernel: Kernel, start: Callable[[int, int], Coro[StageTally]],
-        tallies: list[StageTally],
-    ) -> None:  # fmt: skip
-        self.workflow, self.kernel, self.start = workflow, kernel, start
-        #: Those of each stage so far.
-        self.tallies = tallies
-        tallies[:] = [StageTally() for _ in workflow.stages]
+        self, workflow: Workflow, kernel: Kernel, start: Callable[[int, int], Coro[StageTally]], progress: Progress
+    ) -> None:
+        self.workflow, self.kernel, self.start, self.progress = workflow, kernel, start, progress
         names = [stage.name for stage in workflow.stages]
         #: Set when all processes of a stage have ended.
         self._over = {name: kernel.future(f"stage {name}") for name in names}
@@ -230,9 +242,16 @@ class Conductor:
         stage, kernel = self.workflow.stages[number], self.kernel
         for name in stage.after:
             await self._over[name]
-        begin = kernel.now()
+        begin = self.progress.began[number]
+        if begin is None:
+            begin = self.progress.began[number] = kernel.now()
+        ended = self.progress.ended[number]
+        for process in ended if stage.name in self._ended else ():
+            self._ended[stage.name][process].set_result(None)
         others = 0 if stage.follows is None else self.workflow.stages[self.workflow.number(stage.follows)].count
         for process, arrival in enumerate(self.workflow.arrivals(number).tolist()):
+            if process in ended:
+                continue
             await kernel.sleep_until(begin + arrival)
             if stage.follows is not None:
                 await self._ended[stage.follows][partner(process, stage.count, others)]
@@ -256,7 +275,8 @@ class Conductor:
             if not self._fault.done():
                 self._fault.set_exception(error)
             return
-        self.tallies[number].add(tally)
+        self.progress.tallies[number].add(tally)
+        self.progress.ended[number].add(process)
         self._running[name] -= 1
         if name in self._ended:
             self._ended[name][process].set_result(None)

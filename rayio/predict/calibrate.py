@@ -17,9 +17,10 @@ from rayio.errors import RunError
 from rayio.model.planning import plan_of
 from rayio.place import batch_parts
 from rayio.predict import decoding, observe, saving, sizes, storage
+from rayio.predict.bounds import evened, freer, lone, longest_way
 from rayio.predict.costs import typical
 from rayio.predict.decoding import Decoded
-from rayio.predict.freed import BUSY, as_full, freed
+from rayio.predict.freed import BUSY, as_alone, as_full, freed
 from rayio.predict.learnable import Learnable, differ, fixed_work, learnable, speeds
 from rayio.predict.processors import (
     UNKNOWN,
@@ -29,11 +30,12 @@ from rayio.predict.processors import (
     cores_of_run,
     learn_cpu,
     put_of,
+    receiving,
     scheduled,
 )
 from rayio.predict.replay import UNLIMITED
-from rayio.predict.run_costs import apparent, costs_of_run, most_of_take, step_seconds, warm_since
-from rayio.predict.settle import bounded
+from rayio.predict.run_costs import apparent, beside_others, costs_of_run, step_seconds, warm_since
+from rayio.predict.settle import Most
 from rayio.predict.shown import Shown, reads_of
 from rayio.records.calibrated import (
     Calibrated,
@@ -68,6 +70,9 @@ UNFITTED = (0.75, 1.35)
 #: The least error of processor times of a busy run, and of a step's other time, as shares. The first is measured: with
 #: 0.06, of 29 real points where processors bind, 10 were in their interval (``benchmarks/predict.py``).
 CPU_ERROR, STEP_ERROR = 0.18, 0.05
+#: The first of these with lone runs, which separate work next to free cores from work on full ones. Of 19 quiet points
+#: an interval 0.47 times as wide as with 0.18 held 85 %, and of 28 others with work next to them one of 1.17 times.
+CPU_ERROR_ALONE = 0.12
 #: The share of processors above which other programs make contention of busy runs doubtful.
 MOST_FOREIGN = 0.1
 #: The first line of a file that a calibration wrote.
@@ -88,9 +93,13 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Directories of busy runs, one for each calibrated run, and this machine's processors; or why both are missing."""
+    """Directories of busy runs and of lone workers, one for each calibrated run, and this machine's processors.
+
+    Or the reason why all are missing.
+    """
 
     full: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
     machine: Processors = UNKNOWN
     missing: str = ""
     #: The share of this machine's processors that other programs used before busy runs, 0 to 1.
@@ -124,7 +133,8 @@ def calibrate(
                 raise RunError(f"{other.name} cannot be calibrated together with {first.name}: {apart}")
         learned = learn(
             first.spans, first.scenario, first.info, name=first.name, more=runs[1:],
-            full=[learnable(each, reporter) for each in evidence.full], machine=evidence.machine,
+            full=[learnable(each, reporter) for each in evidence.full],
+            alone=[learnable(each, reporter) for each in evidence.alone], machine=evidence.machine,
             missing=evidence.missing, foreign=evidence.foreign, is_cached=first.is_cached,
         )  # fmt: skip
         return replace(learned, doubts=(*learned.doubts, *speeds(runs)))
@@ -140,6 +150,7 @@ def learn(
     name: str = "run",
     more: Sequence[Learnable] = (),
     full: Sequence[Learnable] = (),
+    alone: Sequence[Learnable] = (),
     machine: Processors = UNKNOWN,
     missing: str = "",
     foreign: float = 0.0,
@@ -148,6 +159,7 @@ def learn(
     """Learn from the spans of a run of ``scenario``; ``info`` is its run.json. ``more`` has other runs.
 
     ``full`` has runs of the same kind whose cores were full: they show CPU times as they are on busy processors.
+    ``alone`` has runs of one rank and one worker: they show times without waits for other ranks and workers.
     ``machine`` has the probed processors of the runs' machine; ``missing`` says why there are no such runs. Other
     programs used the share ``foreign`` of its processors before them.
 
@@ -166,12 +178,15 @@ def learn(
     storing: dict[str, Any] = {}
     loading = _payload(scenario, info)
     all_runs = (Learnable(name, scenario, info, run.slices), *more)
-    seen, of_full, cpu = _cpu_of(all_runs), _cpu_of(full), CpuCosts()
+    seen, of_full, of_alone, cpu = _cpu_of(all_runs), _cpu_of(full), _cpu_of(alone), CpuCosts()
+    slower, received, shown_alone = None, None, lone(alone)
     if len(seen) == len(all_runs):
-        cpu, of_cpu = learn_cpu(of_full or seen, scenario.dataset.format)
+        # Busy runs show CPU times with full cores: with free ones, work takes so many times less.
+        slower = contention_of(of_alone or seen, of_full) if of_full else None
+        received = shown_alone.rate if shown_alone else receiving([(seen, 1.0), (of_full, slower or 1.0)])
+        cpu, of_cpu = learn_cpu(of_full or seen, scenario.dataset.format, received and received / (slower or 1.0))
         notes += of_cpu
-    # Busy runs show CPU times with full cores: with free ones, work takes so many times less.
-    slower = contention_of(seen, of_full) if cpu.is_work and of_full else None
+    slower = slower if cpu.is_work else None
     if slower is not None:
         cpu, machine = cpu.times(1 / slower), replace(machine, contention=slower)
     if not plan.modelled:
@@ -194,8 +209,10 @@ def learn(
             fitted, guessed = fitted.model_copy(update=without), "; its bytes are not known, so no bandwidth is"
         # The fitted model contains the effects of layers, such as refusals and caches.
         storing |= {key: value for name, _ in scenario.storage.layers for key, value in scenario.storage.defaults(name)}
+        is_guess = not is_saturated and fitted.bandwidth < UNLIMITED
         storing["model"] = fitted.model_copy(
             update={
+                "reached": storage.reached(read_of_all, warm) if is_guess else None,
                 "provenance": "fitted",
                 "source": f"fitted to the reads of {_whence(info, name)}{guessed}",
                 "upload_parts": _upload_parts(scenario, info),
@@ -213,14 +230,12 @@ def learn(
             loading["decode"] = decode.slowed(1 / slower) if slower and isinstance(decode, Work) else decode
             notes.append(_decoding_note(scenario))
         notes.append(StorageFitted(is_saturated, fit.is_free, is_cached, is_cached and cpu.is_work, is_watched))
-    cores = cores_of_run(scenario, info)
+    cores, neighbours = cores_of_run(scenario, info), scenario.cluster.most_ranks - 1
     is_busy = cpu.is_work and seen[0].utilisation(step_seconds(run, warm), cores, scenario) >= BUSY
     learned = costs_of_run(run, warm, storing.get("model") or plan.storage, notes, is_busy=is_busy)
     if is_busy:
         learned = learned.model_copy(update=seen[0].most(learned))
-    most = most_of_take(run, full) if cpu.is_work else {}
-    notes += [TakeBounded(bound) for bound in most.values() if bound < learned.take]
-    shown_costs = learned  # as the run shows them: with what grows with bytes
+    shown_costs = learned  # as the run shows them: with what grows with bytes, and waits for other ranks
     whence = ", ".join(_whence(each.info, each.name) for each in all_runs)
     learned = learned.model_copy(
         update={
@@ -234,12 +249,20 @@ def learn(
         # What workers did beyond their reads is in costs.put; any more went on in the background, as the queue's does.
         put, rate = put_of(of_full or seen)
         put, rate = put / (slower or 1.0), rate and rate * (slower or 1.0)
+        learned = freer(learned, shown_alone, seen[0].batch_bytes, neighbours)
         held = round(max(0.0, learned.put - taken(seen[0].batch_bytes, rate)), 9)
-        learned = learned.model_copy(update={"put": held, "put_bandwidth": rate})
+        receive = learned.receive if learned.neighbour else learned.receive - taken(seen[0].batch_bytes, received)
+        receive = round(max(0.0, receive), 9)
+        of_bytes = {"put": held, "put_bandwidth": rate, "receive": receive, "receive_bandwidth": received}
+        learned = learned.model_copy(update=of_bytes)
+        known = {"receive", *(shown_alone.costs if shown_alone else ()), *(("step",) if learned.neighbour else ())}
+        most = Most({name: getattr(learned, name) for name in known}, longest_way(run, full, rate), neighbours)
         queue, of_put = cpu.queue + max(0.0, put - held), min(put, held)
         cpu = cpu.model_copy(update={"queue": round(queue, 9), "put": round(of_put, 9) if of_full else None})
         cpu = scheduled(cpu, learned.step, machine)
-        learned = bounded(learned.model_copy(update={"cpu": cpu, "error": STEP_ERROR}), most)
+        bounded = most.of(learned.model_copy(update={"cpu": cpu, "error": STEP_ERROR}))
+        notes += [TakeBounded(bounded.take)] if bounded.take < learned.take else []
+        learned = bounded
     changed: dict[str, Any] = {
         "storage": scenario.storage.model_copy(update=storing),
         "loader": scenario.loader.model_copy(update=loading),
@@ -249,10 +272,15 @@ def learn(
     if cpu.is_work:
         taught = taught.model_copy(update={"cluster": scenario.cluster.model_copy(update={"cores": cores})})
         requests = max(1.0, typical(read.requests[read.start >= warm]))
+        seen_costs = beside_others(shown_costs, neighbours if learned.neighbour else 0)
         taught = freed(
-            taught, apparent(run, shown_costs, warm), requests, cores, plan, notes, is_busy=is_busy, most=most
+            taught, apparent(run, seen_costs, warm), requests, cores, plan, notes, is_busy=is_busy, most=most
         )
-        taught = _sure(taught, full, cores, notes, missing, foreign)
+        if shown_alone and learned.neighbour:
+            times, apart = evened(all_runs, shown_alone)
+            usual = {"neighbour": round(taught.charges.neighbour * times, 9), "neighbour_error": apart}
+            taught = taught.model_copy(update={"costs": taught.charges.model_copy(update=usual)})
+        taught = _sure(taught, full, alone, cores, notes, missing, foreign)
     if not plan.modelled:
         shown = [run, *(Shown(other.spans, plan_of(other.scenario, modelled=False)) for other in more)]
         costs = saving.learned(taught.charges, shown, storing["model"], notes, is_varied=cpu.is_work)
@@ -266,13 +294,21 @@ def _cpu_of(runs: Sequence[Learnable]) -> list[SeenCpu]:
 
 
 def _sure(
-    scenario: Scenario, full: Sequence[Learnable], cores: int, notes: list[Note], missing: str, foreign: float
+    scenario: Scenario,
+    full: Sequence[Learnable],
+    alone: Sequence[Learnable],
+    cores: int,
+    notes: list[Note],
+    missing: str,
+    foreign: float,
 ) -> Scenario:
     """Return the scenario with the contention of full cores, and the bounds of its CPU times."""
     least, most = CPU_BETWEEN
     if full:
         scenario, apart = as_full(scenario, full, cores, notes)
-        least, most = UNFITTED if apart is None else (1 - max(CPU_ERROR, apart), 1 + max(CPU_ERROR, apart))
+        if apart is not None:
+            error = max(apart, as_alone(scenario, alone, notes), CPU_ERROR_ALONE if alone else CPU_ERROR)
+        least, most = UNFITTED if apart is None else (1 - error, 1 + error)
         if foreign > MOST_FOREIGN:
             notes.append(OthersWorked(foreign))
             least = min(least, 1 - foreign)

@@ -26,6 +26,9 @@ from rayio.scenario.layers import layers_of, without_layers
 from rayio.scenario.model import Costs, Scenario
 from rayio.schema.distribution import NO_TIME
 
+#: The part by which the compute of a step's ranks must differ for equal compute to be simulated.
+DIFFERS = 0.005
+
 
 @dataclass(frozen=True, kw_only=True)
 class Retimed(Change):
@@ -139,11 +142,34 @@ def _loader_costs(run: Run) -> Iterator[Change]:
 
 
 def _stragglers(run: Run) -> Iterator[Change]:
-    if isinstance(run, Base) and derive.world_size(run.scenario) > 1:
+    """Yield compute without ranks that are last in most steps, and without what a step's ranks differ by."""
+    if not isinstance(run, Base) or derive.world_size(run.scenario) < 2:
+        return
+    if run.slow.any():
         yield Retimed(
-            "no stragglers", kind="removal", to=lambda scenario: scenario, times=_typical_compute,
+            "no slow ranks", kind="removal", to=lambda scenario: scenario, times=_typical_compute,
             removes=("straggler",), helps=("straggler",),
         )  # fmt: skip
+    if run.scenario.train.sync.meets and _apart(run.measured.compute) > DIFFERS:
+        # It measures the loss next to the share of it. Nobody can make it, so it names no bottleneck.
+        yield Retimed("equal compute", kind="removal", to=lambda scenario: scenario, times=_equal_compute)
+
+
+def _apart(compute: NDArray[np.float64]) -> float:
+    """Return by what part the mean compute of a step's ranks is below the longest; all steps together."""
+    known = ~np.isnan(compute)
+    longest = np.where(known, compute, 0.0).max(axis=0)
+    mean = np.where(known, compute, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+    return 1 - float(mean.sum() / longest.sum()) if longest.any() else 0.0
+
+
+def _equal_compute(replay: Replay, base: Base) -> Replay:
+    """Return the replay in which all ranks of a step compute as long as they did in the mean."""
+    compute = base.measured.compute
+    known = ~np.isnan(compute)
+    mean = np.where(known, compute, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+    equal = of_steps(replay.scenario.seed, np.where(known, mean, np.nan))
+    return replace(replay, times=replace(replay.times, compute=equal))
 
 
 def _typical_compute(replay: Replay, base: Base) -> Replay:

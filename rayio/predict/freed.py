@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,10 +14,10 @@ from rayio.model.planning import plan_of, storage_of
 from rayio.predict.learnable import Learnable
 from rayio.predict.processors import SeenCpu
 from rayio.predict.replay import UNLIMITED, UNLIMITED_STORAGE, cut
-from rayio.predict.run_costs import apparent, costs_of_run, step_seconds, warm_since
-from rayio.predict.settle import NEAR, Apparent, Free, beside_batches, settle
+from rayio.predict.run_costs import apparent, beside_others, costs_of_run, step_seconds, warm_since
+from rayio.predict.settle import NEAR, Apparent, Free, Most, beside_batches, settle
 from rayio.predict.shown import Shown
-from rayio.records.calibrated import FullBack, Note, NotFull, SimulatedBack
+from rayio.records.calibrated import FullBack, LoneBack, Note, NotFull, SimulatedBack
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario, StorageParameters
 from rayio.schema.distribution import Constant, Distribution, LogNormal
@@ -46,11 +46,11 @@ def freed(
     notes: list[Note],
     *,
     is_busy: bool,
-    most: Mapping[str, float],
+    most: Most,
 ) -> Scenario:
     """Return the scenario with costs freed of waits for ``cores``; ``requests`` is the mean number of a read.
 
-    ``most`` has upper bounds of some costs (s).
+    With a cost of other ranks, those of ``receive`` and ``step`` are known.
     """
     shape, model = RunShape.of(scenario), scenario.storage.model
     latency = model.first_byte if isinstance(model, StorageParameters) else None
@@ -72,9 +72,9 @@ def freed(
         # Spans of asynchronous checkpoints do not contain their extra cost.
         if scenario.checkpoint is not None and scenario.checkpoint.asynchronous:
             shown_costs = shown_costs.model_copy(update={"checkpoint": seen.costs.checkpoint})
-        return apparent(run, shown_costs, warm)
+        return apparent(run, beside_others(shown_costs, most.others if seen.costs.neighbour else 0), warm)
 
-    known = KNOWN_WHERE_BUSY if is_busy else ()
+    known = {*(KNOWN_WHERE_BUSY if is_busy else ()), *(("receive", "step") if seen.costs.neighbour else ())}
     start = Free(scenario.charges, None if latency is None else latency.expected * requests)
     settled, shown = settle(start, seen, live, known, most)
     size = scenario.loader.batch_size
@@ -121,6 +121,18 @@ def as_full(
     apart = float(np.abs(factors - 1).max())
     notes.append(FullBack(len(seen), apart))
     return scenario, apart if len(seen) > 1 else max(apart, ALONE)
+
+
+def as_alone(scenario: Scenario, runs: Sequence[Learnable], notes: list[Note]) -> float:
+    """Return how far steps of lone ``runs``, simulated, are from those that they took at most, as a share."""
+    apart = []
+    for run in runs:
+        view = Shown(run.spans, plan_of(run.scenario, modelled=False))
+        step = step_seconds(view, warm_since(view.steps, RunShape.of(run.scenario), run.name))
+        apart.append(abs(_slower(scenario, run.scenario, view.plan, step) - 1))
+    if apart:
+        notes.append(LoneBack(len(runs), max(apart)))
+    return max(apart, default=0.0)
 
 
 def _slower(scenario: Scenario, like: Scenario, plan: Plan, step: float) -> float:

@@ -19,7 +19,7 @@ from rayio.model.planning import plan_of
 from rayio.predict.base import Base
 from rayio.predict.processors import Processors, Worked, scheduled
 from rayio.predict.replay import Measured
-from rayio.predict.settle import Apparent, Free, settle
+from rayio.predict.settle import Apparent, Free, Most, settle
 from rayio.scenario.model import Scenario
 
 #: Rank-steps of a simulation that costs are adjusted by.
@@ -56,7 +56,8 @@ def on_cores(base: Base, worked: Worked, charged: Attribution) -> Base:
 
     parsing = cpu.parsing(base.scenario.loader.batch_size, batch_bytes or 0.0)
     storage = None if base.modelled is not None else max(whole - parsing, LEAST * whole)
-    settled, _ = settle(Free(costs, storage), _apparent(measured, charged, base.scenario), live, known=(), most={})
+    seen, most = _apparent(measured, charged, base.scenario), Most({"receive": measured.costs.receive})
+    settled, _ = settle(Free(costs, storage), seen, live, known=(), most=most)
     return replace(base, measured=freed(settled))
 
 

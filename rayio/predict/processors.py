@@ -16,7 +16,7 @@ import numpy as np
 from rayio.records.calibrated import Note, OneSize
 from rayio.records.explained import Stage
 from rayio.scenario import derive
-from rayio.scenario.costs import MOST_FACTOR, Costs, CpuCosts
+from rayio.scenario.costs import MOST_FACTOR, Costs, CpuCosts, taken
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario
 from rayio.units import RATE
@@ -198,8 +198,11 @@ def _work_of(scenario: Scenario, seen: SeenCpu) -> Work | None:
     return decode.model_copy(update={"rate": seen.decodes["bytes"] * decode.work_per_byte / seconds, "per_sample": 0.0})
 
 
-def learn_cpu(seen: Sequence[SeenCpu], form: str) -> tuple[CpuCosts, list[Note]]:
-    """Return the CPU time of a batch, and notes on it; ``form`` is the format that was read."""
+def learn_cpu(seen: Sequence[SeenCpu], form: str, received: float | None = None) -> tuple[CpuCosts, list[Note]]:
+    """Return the CPU time of a batch, and notes on it.
+
+    ``form`` is the format that was read, and ``received`` the bytes that a rank takes in a CPU second.
+    """
     sizes = [run.batch_bytes for run in seen]
     differ = max(sizes) >= ALIKE * min(sizes)
     notes: list[Note] = []
@@ -207,12 +210,12 @@ def learn_cpu(seen: Sequence[SeenCpu], form: str) -> tuple[CpuCosts, list[Note]]
         notes.append(OneSize(sizes[0]))
     sample, byte = line_of_sums([run.reads for run in seen]) or (_each([run.reads for run in seen], "samples"), 0.0)
     queue, _ = _line(seen, [run.roles.get("queue", 0.0) for run in seen], differ=False)
-    rank = _line(seen, [run.of_ranks for run in seen], differ=differ)
+    rank, _ = _line(seen, [run.of_ranks - taken(run.batch_bytes * run.batches, received) for run in seen], differ=False)
     node = _line(seen, [run.nodes + run.roles.get("collector", 0.0) for run in seen], differ=differ)
     return CpuCosts(
         format=form,
-        sample=_seconds(sample), bandwidth=_rate(byte + rank[1] + node[1]),
-        queue=_seconds(queue + node[0]), rank=_seconds(rank[0]),
+        sample=_seconds(sample), bandwidth=rate_of(byte + node[1]),
+        queue=_seconds(queue + node[0]), rank=_seconds(rank),
     ), notes  # fmt: skip
 
 
@@ -233,7 +236,26 @@ def put_of(seen: Sequence[SeenCpu]) -> tuple[float, float | None]:
     """Return the CPU seconds of passing a batch on, and the rate of its bytes; None where no runs of two sizes tell."""
     sizes = [run.batch_bytes for run in seen]
     batch, byte = _line(seen, [run.put * run.batches for run in seen], differ=max(sizes) >= ALIKE * min(sizes))
-    return batch, _rate(byte)
+    return batch, rate_of(byte)
+
+
+def receiving(groups: Sequence[tuple[Sequence[SeenCpu], float]]) -> float | None:
+    """Return the bytes of batches that a rank takes in a CPU second; None where no runs of two sizes tell.
+
+    ``groups`` have runs that differ in their sizes alone, each with a factor on the duration of its work. The other
+    time of a batch differs from group to group.
+    """
+    groups = [(group, factor) for group, factor in groups if group]
+    sizes = [run.batch_bytes for group, _ in groups for run in group]
+    if max(sizes) < ALIKE * min(sizes):
+        return None
+    squares = products = 0.0
+    for group, factor in groups:
+        size = np.array([run.batch_bytes for run in group])
+        each = np.array([run.of_ranks / run.batches for run in group]) / factor
+        squares += float(((size - size.mean()) ** 2).sum())
+        products += float(((size - size.mean()) * (each - each.mean())).sum())
+    return rate_of(products / squares) if products > 0 else None
 
 
 def _line(seen: Sequence[SeenCpu], seconds: Sequence[float], *, differ: bool) -> tuple[float, float]:
@@ -302,5 +324,6 @@ def _seconds(seconds: float) -> float:
     return round(seconds, 9)
 
 
-def _rate(seconds_per_byte: float) -> float | None:
+def rate_of(seconds_per_byte: float) -> float | None:
+    """Return bytes per second; None where a byte takes no time."""
     return 1 / seconds_per_byte if seconds_per_byte * RATE.most >= 1 else None

@@ -201,14 +201,14 @@ class Measured:
         by_epoch = saved is not None and saved.every is not None and saved.every.epochs is not None
         by_epoch &= isinstance(derive.epoch_steps(scenario).each, tuple) and not isinstance(cut_at, int)
         if saved is not None and not by_clock and not by_epoch:  # in steps, which a cut epoch does not change
-            every = Every(steps=derive.checkpoint_period(scenario))
+            every = Every(steps=1) if saved.every is None else Every(**derive.schedule(scenario, saved.every).in_steps)
             sections["checkpoint"] = saved.model_copy(update={"every": every})
         if (
             scenario.train.evaluate is not None
             and isinstance(cut_at, int)
             and cut_at < derive.steps_per_epoch(scenario)
         ):
-            every = Every(steps=evaluation.period_of(scenario))
+            every = Every(**derive.schedule(scenario, scenario.train.evaluate.every).in_steps)
             train["evaluate"] = scenario.train.evaluate.model_copy(update={"every": every})
         sections["train"] = scenario.train.model_copy(update={"compute_cores": 0, **train})
         if self.work is not None:

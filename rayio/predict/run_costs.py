@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import Steps
 from rayio.errors import RunError
-from rayio.model.planning import plan_of
 from rayio.predict import saving
 from rayio.predict.costs import FEW, costs, typical, waited
-from rayio.predict.learnable import Learnable
-from rayio.predict.replay import UNLIMITED_STORAGE
 from rayio.predict.settle import Apparent
 from rayio.predict.shown import Shown
 from rayio.records.calibrated import BarrierHidden, FewWaits, MemoryBound, Note, PutInTake
@@ -43,22 +38,6 @@ def costs_of_run(run: Shown, warm: int, model: StorageParameters, notes: list[No
     return learned.model_copy(update={"checkpoint": saving.beyond_model(run, model)})
 
 
-def most_of_take(run: Shown, full: Sequence[Learnable]) -> dict[str, float]:
-    """Return the bound of ``costs.take`` (s) where ranks of ``run`` waited for few batches; empty where none is known.
-
-    Where cores are full and ranks wait for most batches, they show that time. It contains waits for cores.
-    """
-    if not run.plan.loader.num_workers or int(waited(run.batches).sum()) >= FEW:
-        return {}
-    views = [(each, Shown(each.spans, plan_of(each.scenario, modelled=False))) for each in full]
-    times = [
-        costs_of_run(view, warm_since(view.steps, RunShape.of(each.scenario), each.name), UNLIMITED_STORAGE, []).take
-        for each, view in views
-        if int(waited(view.batches).sum()) >= FEW
-    ]
-    return {"take": max(times)} if times else {}
-
-
 def warm_since(steps: Steps, shape: RunShape, name: str) -> int:
     """Return when every rank was warm (ns).
 
@@ -75,6 +54,11 @@ def warm_since(steps: Steps, shape: RunShape, name: str) -> int:
     first = np.cumsum(number) - number
     warm = steps.end[first + shape.warmup_steps - 1] if shape.warmup_steps else steps.start[first]
     return int(warm.max())
+
+
+def beside_others(shown: Costs, others: int) -> Costs:
+    """Return the costs with what so many ``others`` on the node may have added to receive and step (s)."""
+    return shown.model_copy(update={"neighbour": (shown.receive + shown.step) / others}) if others else shown
 
 
 def apparent(run: Shown, shown: Costs, warm: int) -> Apparent:

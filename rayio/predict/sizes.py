@@ -30,9 +30,8 @@ VARIES = 0.1
 OF_BATCH = ("put", "take", "receive")
 CPU_OF_BATCH = ("sample", "queue", "rank", "step", "put")
 #: Rates of bytes.
-RATES, CPU_RATES, STORAGE_RATES = ("put_bandwidth", "transfer_bandwidth"), ("bandwidth",), (
-    "bandwidth", "connection_bandwidth",
-)  # fmt: skip
+RATES = ("put_bandwidth", "receive_bandwidth", "transfer_bandwidth")
+CPU_RATES, STORAGE_RATES = ("bandwidth",), ("bandwidth", "connection_bandwidth")
 
 
 def sample_bytes(scenario: Scenario) -> float:

@@ -40,6 +40,8 @@ CUT = 0.01
 WIDEST = 3.0
 #: The resolution of a read's time (s).
 LEAST = 1e-9
+#: Rates that reads had together in all but this share of their time are no chance.
+TOP = 0.9
 #: Sizes that differ by less than this, as standard deviation over mean, do not separate a rate from a latency.
 ALIKE = 0.02
 
@@ -106,6 +108,27 @@ def fit(read: Reads, warm: int, io_depth: int, processors: int) -> Fit:
         _are_enough(turns[is_warm] <= FREE * taken[is_warm]),
         plain / float(taken[is_warm].mean()),
     )
+
+
+def reached(read: Reads, warm: int) -> float | None:
+    """Return the bytes per second that a node's reads had together nine tenths of the time, or less; None without any.
+
+    Reads before the run was ``warm`` (ns) are left out.
+    """
+    read = read.of((read.start >= warm) & (read.nbytes > 0))
+    most = 0.0
+    for node in np.unique(read.node):
+        mine = read.of(read.node == node)
+        rate = mine.nbytes / np.maximum((mine.end - mine.start) / 1e9, LEAST)
+        when = np.concatenate([mine.start, mine.end])
+        order = np.argsort(when, kind="stable")
+        total, length = np.cumsum(np.concatenate([rate, -rate])[order])[:-1], np.diff(when[order])
+        busy = total > LEAST * rate.max()
+        total, length = total[busy], length[busy]
+        turn = np.argsort(total)
+        place = np.searchsorted(np.cumsum(length[turn]), TOP * length.sum())
+        most = max(most, float(total[turn][min(place, len(turn) - 1)])) if len(turn) else most
+    return most or None
 
 
 def _floats(read: Reads) -> tuple[Floats, Floats, Floats]:

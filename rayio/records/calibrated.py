@@ -70,7 +70,7 @@ class FewWaits(Note):
 
 @dataclass(frozen=True, slots=True)
 class TakeBounded(Note):
-    """``costs.take`` is at most that of busy runs (s)."""
+    """``costs.take`` is at most what the way of a batch in busy runs leaves (s)."""
 
     seconds: float
 
@@ -121,6 +121,14 @@ class OthersWorked(Note):
 @dataclass(frozen=True, slots=True)
 class FullBack(Note):
     """Busy runs whose cores were full, and how far their simulated steps are from the measured, as a share."""
+
+    runs: int
+    apart: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoneBack(Note):
+    """Runs of one rank and one worker, and how far their simulated steps are from the measured, as a share."""
 
     runs: int
     apart: float

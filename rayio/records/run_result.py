@@ -219,16 +219,40 @@ class ReducedImport(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Imported(Record):
-    """Imported results: published AU, AU from the records, and losses."""
+class ImportedTransfers(Record):
+    """Checkpoints of imported results, written or read back."""
 
-    au: float = value(
-        "AU by DLIO's formula from the records, mean over epochs; as published in a reduced import", "percent"
+    number: int | None = value("checkpoints; null if only their mean was published", "things")
+    seconds: Number = value("mean time of rank 0, as published", "s")
+    seconds_stdev: Number = value("its standard deviation (population)", "s")
+    mib_per_second: Number = value("bytes of all ranks over rank 0's time, mean as published", "MiB/s")
+    mib_per_second_stdev: Number = value("its standard deviation (population)", "MiB/s")
+    all_ranks_seconds: Number = value(
+        "mean time from the first rank's start to the last rank's end; null without files of all ranks", "s"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported(Record):
+    """Imported results: published AU, AU from the records, and losses; of checkpoints their times and rates."""
+
+    au: Number = value(
+        "AU by DLIO's formula from the records, mean over epochs; as published in a reduced import; null without "
+        "training",
+        "percent",
     )
     published_au: Number = value("published AU", "percent")
     lost_points: LostPoints | None = value("losses; null in a reduced import")
     epochs: tuple[ImportedEpoch, ...] = value("the same by epoch")
     reduced: ReducedImport | None = value("sources of a reduced import", can_be_absent=True)
+    checkpoint_bytes: Number = value("published bytes of a checkpoint, all ranks", "bytes", can_be_absent=True)
+    saved: ImportedTransfers | None = value("checkpoints written", can_be_absent=True)
+    restored: ImportedTransfers | None = value("checkpoints read back", can_be_absent=True)
+
+    @property
+    def has_no_steps(self) -> bool:
+        """True if there is only what was published: no times of steps."""
+        return self.au is None or self.reduced is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,8 +299,8 @@ class RunResult(Record):
     window_steps: int | None = value("whole steps in the window, of the rank with the fewest", "steps")
     window_epochs: int | None = value("epochs of these steps", "epochs", default=None)
     samples_per_second: Number = value(
-        "samples delivered in the window, all ranks; after failures from the first step of the run to the window's "
-        "end, lost time included",
+        "samples of the batches delivered in the window, all ranks, with those that storage.faults skipped; after "
+        "failures from the first step of the run to the window's end, lost time included",
         "samples/s",
     )
     mib_per_second: Number = value(

@@ -13,11 +13,11 @@ class Transfers(Record):
     """The checkpoints that a run wrote, or read back: what storage gave, without the comparing of bytes."""
 
     checkpoints: int = value("checkpoints", "things")
-    files: int = value("files of all of them", "things")
+    files: int | None = value("files of all of them; null if unknown, in imported results", "things")
     bytes: int = value("bytes of all of them", "bytes")
     seconds: float = value(
         "from the first request of a checkpoint on any rank to the last file of all ranks, durable if written; sum of "
-        "all checkpoints",
+        "all checkpoints; in imported results without files of all ranks, the time of rank 0",
         "s",
     )
     mib_per_second: float | None = value("by wall clock: bytes over seconds", "MiB/s")

@@ -20,6 +20,7 @@ class StageResult(Record):
     files_written: int = value("files written", "files")
     writes: int = value("write requests", "requests")
     written_bytes: int = value("bytes written", "bytes")
+    opens: int = value("opens without a read or a write", "requests", default=0)
     seconds: float | None = value("from the start of its first process to the end of its last one", "s")
     io_seconds: float | None = value("time in which at least one of its processes reads or writes", "s")
     process_seconds: float | None = value("mean life of a process", "s")

@@ -37,7 +37,7 @@ def plot(
     lines = "".join(f'<path class="grid" d="M0 {SIDE * (1 - at):.1f}H{SIDE}"/>' for at, _ in y)
     down = "".join(f'<path class="mark" d="M{SIDE * at:.1f} 0V{SIDE}"/>' for at, _ in marks)
     named = "".join(
-        f'<span class="mark{" left" if at > 0.8 else ""}" style="left:{100 * at:.2f}%;top:{1.25 * n:.2f}em">'
+        f'<span class="mark{" left" if at > 0.5 else ""}" style="left:{100 * at:.2f}%;top:{1.25 * n:.2f}em">'
         f"{escape(text)}</span>"
         for n, (at, text) in enumerate(marks)
     )

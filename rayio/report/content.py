@@ -99,7 +99,9 @@ class Content:
         if result is None and scenario is not None:
             result = replace(noted(measure(arrays_of(spans), shape)), scenario=scenario.name)
         imported = result.imported if result else None
-        if imported and imported.reduced:
+        if imported and imported.au is None:
+            trouble = ["Imported checkpoints without training: there are no steps to draw."]
+        elif imported and imported.reduced:
             trouble = ["Imported from a summary: it says nothing of single steps, so there is nothing to draw."]
         elif not len(lives.rank):
             trouble.append("The run has no spans of ranks: there is nothing to draw.")
@@ -113,7 +115,7 @@ class Content:
         has_steps = timed.number > 0
         bins = figures.time_bins(lives, timed) if has_steps else Bins.over(begin, end, 1)
         seen = None
-        if scenario is not None and not (imported and imported.reduced):
+        if scenario is not None and not (imported and imported.has_no_steps):
             seen = Seen(timed, scenario, info, readers_of(directory, scenario))
         split, depths = figures.Split(lives, timed, shape, bins), figures.Depths(spans, lives, bins)
         drawn = tracks.Drawn(lives, timed, stretch)
@@ -126,7 +128,7 @@ class Content:
             over_time = pool.submit(split.result) if has_steps else None
             heat_map = pool.submit(figures.heat_map, lives, timed, bins) if has_steps else None
             step_times = pool.submit(lambda: figures.histogram(figures.step_times(timed, window, shape)))
-            if imported and imported.reduced:
+            if imported and imported.has_no_steps:
                 explanation = explain(directory.address)
             elif scenario is not None and seen is not None:
                 reporter.live("report: why", 0.5)

@@ -38,7 +38,7 @@ def explain(
         ScenarioError: the run has no scenario, or one that this version cannot read.
     """
     directory = RunDirectory.open(path)
-    if (result := directory.result) and result.imported and result.imported.reduced:
+    if (result := directory.result) and result.imported and result.imported.has_no_steps:
         return _as_published(directory, result)
     scenario = scenario_of(directory)
     reporter.live("explain: reading spans", 0.0)

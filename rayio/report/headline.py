@@ -9,19 +9,20 @@ import re
 from collections.abc import Sequence
 
 from rayio.analyze.stages import shown
+from rayio.analyze.verdict import begins_slowly, bound_of, of_wall_time
 from rayio.imports.dlio_losses import largest
 from rayio.records.doubts import Doubt
 from rayio.records.explained import Explained
 from rayio.records.metric_names import lookup
 from rayio.records.origin import IMPORTED, storage_words
-from rayio.records.run_result import RunResult
+from rayio.records.run_result import Imported, RunResult
 from rayio.report.content import Content
 from rayio.report.definitions import term
 from rayio.report.markup import escape
 from rayio.report.text.doubts import title as title_of
 from rayio.report.text.doubts import worded
 from rayio.report.text.summary import fetched_line, fetched_row, format_done, transfer_rows, whose_overhead
-from rayio.report.text.terms import seconds
+from rayio.report.text.terms import counted, seconds
 from rayio.scenario import derive
 from rayio.scenario.expect import Condition
 from rayio.units import UNKNOWN, format_number, format_seconds, format_share
@@ -30,7 +31,7 @@ from rayio.units import UNKNOWN, format_number, format_seconds, format_share
 _TRANSFERS = {"saving": "saved.mib_per_second", "restoring": "restored.mib_per_second"}
 
 #: Changes that nobody can make, which tell what limits a run: ``With connections = ∞``.
-_UNREAL = re.compile(r"= (∞|0)(?!\S)|\bno (throttling|stragglers)\b")
+_UNREAL = re.compile(r"= (∞|0)(?!\S)|\bno (throttling|slow ranks)\b")
 
 #: Of a bottleneck that no simulation names.
 BY_SHARE = (
@@ -135,7 +136,7 @@ def numbers(content: Content) -> tuple[list[Number], list[Number]]:
     small += _others(result)
     if result.imported is None:  # the tile of AU tells that no step was measured
         large = [row for row in large if row[0] == "au" or lookup(result, row[0]) is not None or row[3] != UNKNOWN]
-    if result.imported is None or result.imported.reduced:  # unknown numbers are in the notes, not in tiles
+    if result.imported is None or result.imported.has_no_steps:  # unknown numbers are in the notes, not in tiles
         small = [row for row in small if lookup(result, row[0]) is not None]
     return large, small
 
@@ -180,18 +181,41 @@ def _read(result: RunResult) -> Number:
 
 
 def _lost_most(explained: Explained | None) -> Number | None:
-    lost = [row for row in explained.verdict.table if row.share and row.seconds] if explained else []
-    if not lost:
+    """Return what took most time: failures, the wait for first batches, or a cause of loss in the counted steps.
+
+    Causes of one bottleneck count together, as in the verdict.
+    """
+    if explained is None:
+        return None
+    verdict, failures = explained.verdict, explained.failures
+    bound = max(verdict.bounds, key=lambda name: verdict.bounds[name], default=None)
+    share = 0.0 if bound is None else verdict.bounds[bound]
+    failed = 0.0 if failures is None else failures.lost_share or 0.0
+    first = (verdict.first_batches_share or 0.0) if begins_slowly(verdict) else 0.0
+    if failures is not None and failed > max(first, of_wall_time(verdict, share, failed)):
+        remark = f"of wall time, in {counted(failures.restarts, 'restart')}"
+        return "", "span-restart", "lost most to failures", format_share(failed), remark
+    if first > of_wall_time(verdict, share, failed):
+        return "", "span-data_wait", "lost most to first batches", format_share(first), "of wall time, before AU counts"
+    lost = [row for row in verdict.table if row.share and row.seconds]
+    if bound is None or not lost:
         return None
     most = max(lost, key=lambda row: row.share or 0.0)
-    remark = f"of step time, in all {format_seconds(most.seconds)}: {most.meaning}"
-    return "", f"cause-{most.cause}", f"lost most to {shown(most.cause)}", format_share(most.share), remark
+    if bound_of(most.cause) == bound or not any(bound_of(row.cause) == bound for row in lost):
+        remark = f"of step time, in all {format_seconds(most.seconds)}: {most.meaning}"
+        return "", f"cause-{most.cause}", f"lost most to {shown(most.cause)}", format_share(most.share), remark
+    rows = [row for row in lost if bound_of(row.cause) == bound]
+    largest = shown(max(rows, key=lambda row: row.share or 0.0).cause)
+    remark = f"of step time, in all {format_seconds(sum(row.seconds for row in rows))}: most of it {largest}"
+    return "", "exposed", "lost most to data loading", format_share(share), remark
 
 
 def _of_import(result: RunResult) -> tuple[list[Number], list[Number]]:
     """Return the numbers of an import: its benchmark's large, rayio's for the same records small."""
     imported = result.imported
     assert imported is not None
+    if imported.au is None:
+        return _of_imported_checkpoints(imported), []
     published = imported.published_au
     has_other = published is not None and not imported.reduced and f"{published:.2f}" != f"{imported.au:.2f}"
     remark = f"by DLIO's formula; published {published:.2f} %" if has_other else "by DLIO's formula, as published"
@@ -208,6 +232,17 @@ def _of_import(result: RunResult) -> tuple[list[Number], list[Number]]:
         name, points, meaning = lost
         large.append(("", "au-dlio", f"lost most to {name}", f"{points:.2f} points", meaning))
     return large, [_au(result), _throughput(result)] if not imported.reduced else []
+
+
+def _of_imported_checkpoints(imported: Imported) -> list[Number]:
+    """Return the published rates of checkpoints without training."""
+    large: list[Number] = []
+    for name, key, moved in (("saving", "saved", imported.saved), ("restoring", "restored", imported.restored)):
+        if moved is not None:
+            rate = UNKNOWN if moved.mib_per_second is None else f"{format_number(moved.mib_per_second)} MiB/s"
+            remark = "as published" + ("" if moved.seconds is None else f", {format_seconds(moved.seconds)} on rank 0")
+            large.append((f"imported.{key}.mib_per_second", name, name, rate, remark))
+    return large
 
 
 def _others(result: RunResult) -> list[Number]:

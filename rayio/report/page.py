@@ -89,7 +89,9 @@ def _facts(content: Content) -> str:
 
 def _trouble(content: Content) -> str:
     rows = "".join(f"<li>{escape(text)}</li>" for text in content.trouble)
-    is_reduced = content.result is not None and content.result.imported is not None and content.result.imported.reduced
+    is_reduced = (
+        content.result is not None and content.result.imported is not None and content.result.imported.has_no_steps
+    )
     mild = " mild" if is_reduced and len(content.trouble) == 1 else ""  # a reduced import is no failure
     return f'<ul class="trouble{mild}">{rows}</ul>' if rows else ""
 

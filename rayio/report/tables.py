@@ -248,9 +248,13 @@ def lost_points(result: RunResult) -> str:
     from rayio.imports.dlio_losses import LOSSES
 
     imported = result.imported
-    if imported and imported.reduced:
+    if imported and imported.has_no_steps:
+        moved_head, moved = dlio_published.transfer_table(imported)
+        saved = f"<h3>checkpoints as published</h3>{table(moved_head, moved)}" if moved else ""
+        if imported.au is None:
+            return saved
         names, epochs = dlio_published.table(imported)
-        return f"<h3>{term('au-dlio', 'as published')}</h3>" + table(names, epochs)
+        return f"<h3>{term('au-dlio', 'as published')}</h3>" + table(names, epochs) + saved
     if not imported or imported.lost_points is None:
         return ""
     points = {"au": imported.au, **imported.lost_points}

@@ -318,9 +318,10 @@ def idle(scenario: Scenario) -> list[str]:
 
 
 def _no_checkpoint(scenario: Scenario, steps: int) -> str:
-    saved, first = scenario.checkpoint, derive.checkpoint_period(scenario)
+    saved = scenario.checkpoint
     every = None if saved is None else saved.every
     if every is None or every.seconds is None:
+        first = 0 if every is None else derive.schedule(scenario, every).until(0)
         return f"checkpoint.every: no checkpoint falls due, the first would be after {first} of {steps} steps"
     compute = format_seconds(derive.ideal_seconds(scenario))
     return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -162,6 +163,20 @@ class Costs(Section):
         description="Time that taking a batch, even a ready one, keeps its rank: PyTorch's main process unpickles it "
         "and maps its memory. At most costs.cpu.rank of it keeps a core.",
     )
+    receive_bandwidth: _BytesPerSecond = Field(
+        None,
+        description="Bytes per second at which a rank takes a batch, in addition to receive: it maps and frees its "
+        "memory. With costs.cpu it is work; not with loader.payload=none. none is free.",
+    )
+    neighbour: Seconds = Field(
+        0.0,
+        description="Time that each other rank of its node adds to receive: ranks take their batches together, and "
+        "each waits for processes that serve the others.",
+    )
+    neighbour_error: Annotated[float, _factor(0.0, 1.0)] = Field(
+        0.0,
+        description="How much longer or shorter neighbour may be, as a share: both ends of a prediction's interval.",
+    )
     transfer_latency: Seconds = Field(0.0, description="Latency of each batch from a worker to its rank.")
     transfer_bandwidth: _BytesPerSecond = Field(
         None, description="Bytes per second from a worker to its rank; none is free."
@@ -225,18 +240,33 @@ class Costs(Section):
     def at_end(self, factor: float, checkpoint: float, num_bytes: float) -> Costs:
         """Return these costs, processor times multiplied by ``factor``, checkpoints of ``checkpoint`` seconds.
 
+        A factor below 1 is the end where all is short, so neighbours add their least too.
         ``num_bytes`` are those of a checkpoint: its increments are charged in proportion, where sizes count.
         """
         size = num_bytes if self.checkpoint_bytes else None
-        changed = {"cpu": self.cpu.times(factor), "checkpoint": round(checkpoint, 9), "checkpoint_bytes": size}
-        if self.put_bandwidth and self.cpu.is_work:  # its copies are work too
-            changed["put_bandwidth"] = self.put_bandwidth / factor
+        changed: dict[str, Any] = {
+            "cpu": self.cpu.times(factor),
+            "checkpoint": round(checkpoint, 9),
+            "checkpoint_bytes": size,
+        }
+        for name in ("put_bandwidth", "receive_bandwidth"):  # copies are work too
+            if (rate := getattr(self, name)) and self.cpu.is_work:
+                changed[name] = rate / factor
+        if factor != 1.0:
+            changed["neighbour"] = self.neighbour * (1 + math.copysign(self.neighbour_error, factor - 1))
         return self.model_copy(update=changed)
+
+    def beside(self, others: int) -> Costs:
+        """Return these costs of a rank with so many ``others`` on its node: taking a batch takes longer."""
+        if not self.neighbour or not others:
+            return self
+        return self.model_copy(update={"receive": self.receive + self.neighbour * others, "neighbour": 0.0})
 
     def cpu_of_batch(self, num_samples: float, nbytes: float) -> float:
         """Return the CPU seconds of a batch: reading it, passing it on, and its way to its rank."""
         cpu = self.cpu
-        return cpu.parsing(num_samples, nbytes) + self.put_work(nbytes) + cpu.queue + cpu.rank + cpu.step
+        of_rank = cpu.rank + cpu.step + taken(nbytes, self.receive_bandwidth)
+        return cpu.parsing(num_samples, nbytes) + self.put_work(nbytes) + cpu.queue + of_rank
 
     def put_work(self, nbytes: float) -> float:
         """Return the CPU seconds of passing a batch on."""
@@ -247,8 +277,8 @@ class Costs(Section):
         """Return True if a batch costs anything besides reading and decoding."""
         return any(
             (
-                self.lease, self.put, self.put_bandwidth, self.take, self.receive,
-                self.transfer_latency, self.transfer_bandwidth,
+                self.lease, self.put, self.put_bandwidth, self.take, self.receive, self.receive_bandwidth,
+                self.neighbour, self.transfer_latency, self.transfer_bandwidth,
             )
         )  # fmt: skip
 

@@ -365,8 +365,8 @@ def period(scenario: Scenario, every: Every) -> int:
 def schedule(scenario: Scenario, every: Every) -> Schedule:
     """Return the occasions of a run; of seconds, those without any wait."""
     if every.epochs is not None:
-        return Schedule(every.epochs, epoch_steps(scenario), of_epochs=True)
-    return Schedule(period(scenario, every), epoch_steps(scenario))
+        return Schedule(every.epochs, epoch_steps(scenario), of_epochs=True, first=every.first)
+    return Schedule(period(scenario, every), epoch_steps(scenario), first=every.first)
 
 
 def checkpoint_steps(scenario: Scenario) -> Iterator[tuple[int, int]]:

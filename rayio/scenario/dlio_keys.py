@@ -137,10 +137,10 @@ KEYS = {
     "train.seed_change_epoch": _idle("each epoch draws its order anew"),
     "evaluation.eval_time": Key("train.evaluate.compute"),
     "evaluation.eval_time_stdev": Key("train.evaluate.compute", "its stdev"),
-    "evaluation.eval_after_epoch": Key("train.evaluate.every.epochs", "if every n epochs are the same occasions"),
+    "evaluation.eval_after_epoch": Key("train.evaluate.every.first"),
     "evaluation.epochs_between_evals": Key("train.evaluate.every.epochs"),
     "checkpoint.checkpoint_folder": Key("checkpoint.path"),
-    "checkpoint.checkpoint_after_epoch": Key("checkpoint.every.epochs", "if every n epochs are the same occasions"),
+    "checkpoint.checkpoint_after_epoch": Key("checkpoint.every.first"),
     "checkpoint.epochs_between_checkpoints": Key("checkpoint.every.epochs"),
     "checkpoint.steps_between_checkpoints": Key(
         "checkpoint.every.steps", "counted over epochs; DLIO counts the steps of each epoch anew"

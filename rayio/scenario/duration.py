@@ -51,7 +51,8 @@ def of_keys(scenario: Scenario) -> Iterator[tuple[str, float]]:
     costs = scenario.charges
     for name in ("lease", "put", "take", "transfer_latency", "barrier", "step"):
         yield f"costs.{name}", steps * getattr(costs, name)
-    for name in ("put_bandwidth", "transfer_bandwidth"):
+    yield "costs.neighbour", steps * costs.neighbour * (scenario.cluster.most_ranks - 1)
+    for name in ("put_bandwidth", "receive_bandwidth", "transfer_bandwidth"):
         if (rate := getattr(costs, name)) is not None:
             yield f"costs.{name}", nbytes / rate
     cpu = costs.cpu

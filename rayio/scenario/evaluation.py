@@ -117,7 +117,7 @@ def idle(scenario: Scenario) -> list[str]:
             f"dataset.eval.num_files={scenario.dataset.eval.num_files}: nothing reads them without train.evaluate"
         )
     if train.evaluate is not None and not num_evaluations(scenario):
-        first = period_of(scenario)
+        first = derive.schedule(scenario, train.evaluate.every).until(0)
         notes.append(f"train.evaluate.every: none falls due, the first would be after {first} of {steps} steps")
     phase = phase_of(scenario)
     if phase is not None and phase.train.cap is not None and phase.train.cap > derive.uncapped_steps(phase)[1]:

@@ -73,21 +73,26 @@ class EpochSteps:
 class Schedule:
     """Events numbered from 0: one after every ``period`` steps, counted by a rank that has all ``steps``.
 
-    With ``of_epochs`` the period is one of epochs. A rank with fewer steps in an epoch handles events of missing steps
-    after its last one.
+    With ``of_epochs`` the period is one of epochs, and so is ``first``, after which the first event is due if that is
+    not the period. A rank with fewer steps in an epoch handles events of missing steps after its last one.
+
+    >>> [epoch for epoch, _ in Schedule(2, EpochSteps(8, 10), of_epochs=True, first=3).places()]
+    [2, 4, 6]
     """
 
     period: int
     steps: EpochSteps
     of_epochs: bool = False
+    first: int | None = None
 
     def _number(self, steps: int) -> int:
         """Return the events of the first ``steps`` steps."""
-        return (self.steps.number_done(steps) if self.of_epochs else steps) // self.period
+        passed = self.steps.number_done(steps) if self.of_epochs else steps
+        return max(0, (passed - (self.first or self.period)) // self.period + 1)
 
-    def _first_steps(self, number: int) -> int:
+    def until(self, number: int) -> int:
         """Return the steps until an event, with that after which it is due."""
-        passed = (number + 1) * self.period
+        passed = (self.first or self.period) + number * self.period
         return self.steps.before(passed) if self.of_epochs else passed
 
     @property
@@ -99,6 +104,12 @@ class Schedule:
         """Return the (epoch, step) of every event."""
         return map(self.step, range(self.number))
 
+    @property
+    def in_steps(self) -> dict[str, int | None]:
+        """The same events as keys of a period in steps, which a cut epoch does not change."""
+        period = self.steps.before(self.period) if self.of_epochs else self.period
+        return {"steps": period, "first": None if self.first is None else self.until(0)}
+
     def due(self, epoch: int, step: int, steps: int) -> range:
         """Return the events after this step for a rank with ``steps`` steps in this epoch."""
         first = self.steps.before(epoch) + step
@@ -108,7 +119,7 @@ class Schedule:
     def next_step(self, epoch: int, step: int, steps: int) -> int:
         """Return the first step of this epoch, from ``step`` on, with an event; ``steps`` without any."""
         first = self.steps.before(epoch)
-        due = self._first_steps(self._number(first + step)) - 1 - first
+        due = self.until(self._number(first + step)) - 1 - first
         return due if due < steps else steps - 1 if due < self.steps.of(epoch) else steps
 
     def number_before(self, epoch: int, step: int, steps: int) -> int:
@@ -119,4 +130,4 @@ class Schedule:
 
     def step(self, number: int) -> tuple[int, int]:
         """Return the epoch and the step after which an event is due."""
-        return self.steps.place(self._first_steps(number) - 1)
+        return self.steps.place(self.until(number) - 1)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rayio.scenario import derive, evaluation
 from rayio.scenario.change import BOTH, Change, Command, Run, with_keys
 from rayio.scenario.loader import MAX_BATCH
-from rayio.scenario.model import NoSync
+from rayio.scenario.model import NoSync, Scenario
 from rayio.scenario.workers import MAX_WORKERS, Autoscaled
 from rayio.scenario.writers import Dedicated, RankZero, Sharded
 from rayio.schema.every import Every
@@ -158,24 +158,31 @@ def of_checkpoint(run: Run) -> Iterator[Change]:
     if not section.asynchronous:
         yield Change(
             "checkpoints async", kind="setting", to=with_keys("checkpoint", asynchronous=True),
-            key="checkpoint.asynchronous=true", helps=("checkpoint",), after=("no checkpoints",),
+            key="checkpoint.asynchronous=true", helps=("checkpoint",), after=("no checkpoints",), tried_by=BOTH,
         )  # fmt: skip
     ranks = run.scenario.topology.ranks
     is_cut = 1 < ranks <= section.model.num_bytes and isinstance(section.writers, (RankZero, Dedicated))
     if run.modelled is not None and is_cut and section.subset_of is None:  # real storage: unknown for more writers
         yield Change(
             "checkpoints sharded", kind="setting", to=with_keys("checkpoint", writers=Sharded()),
-            key="checkpoint.writers=sharded", helps=("checkpoint",), after=("no checkpoints",),
+            key="checkpoint.writers=sharded", helps=("checkpoint",), after=("no checkpoints",), tried_by=BOTH,
         )  # fmt: skip
     if number > 1 or seconds:
-        rarer = Every(seconds=2 * seconds) if seconds else Every(steps=2 * derive.checkpoint_period(run.scenario))
-        if every is not None and every.epochs and isinstance(derive.epoch_steps(run.scenario).each, tuple):
-            rarer = Every(epochs=2 * every.epochs)
-        written = rarer.by_clock or f"{{{'epochs' if rarer.epochs else 'steps'}: {rarer.epochs or rarer.steps}}}"
+        rarer = Every(seconds=2 * seconds) if seconds else _rarer(run.scenario, every)
         yield Change(
             "checkpoints ÷ 2", kind="setting", to=with_keys("checkpoint", every=rarer),
-            key=f"checkpoint.every={written}", helps=("checkpoint",), after=("no checkpoints",), risks_work=True,
+            key=f"checkpoint.every={rarer.written}", helps=("checkpoint",), after=("no checkpoints",), risks_work=True,
         )  # fmt: skip
+
+
+def _rarer(scenario: Scenario, every: Every | None) -> Every:
+    """Return a period twice as long, in steps where epochs have the same number, with the same first occasion."""
+    if every is None:
+        return Every(steps=2 * derive.checkpoint_period(scenario))
+    if every.epochs and isinstance(derive.epoch_steps(scenario).each, tuple):
+        return Every(epochs=2 * every.epochs, first=every.first)
+    in_steps = derive.schedule(scenario, every).in_steps
+    return Every(steps=2 * derive.checkpoint_period(scenario), first=in_steps["first"])
 
 
 def of_stages(run: Run) -> Iterator[Change]:

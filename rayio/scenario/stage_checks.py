@@ -40,6 +40,8 @@ def refusals(scenario: Scenario) -> Iterator[str]:
                 known = f"there are {', '.join(before)}" if before else "there is none before the first"
                 why = "is listed later" if name in stages else "is unknown"
                 yield f"{setting}: this stage {why}; name stages that are listed before, {known}"
+        if stage.opens and stage.reads is None and stage.writes is None:
+            yield f"{key}.opens={stage.opens}: a process without files has none to open; give it reads or writes"
         yield from _file_refusals(stage, key, stages)
         if path_of(scenario, stage).startswith(MODELLED) and not scenario.dataset.is_modelled:
             yield (
@@ -47,8 +49,6 @@ def refusals(scenario: Scenario) -> Iterator[str]:
             )
     if (total := sum(stage.count for stage in scenario.stages)) > MAX_PROCESSES:
         yield f"stages: {total} processes in all; at most {MAX_PROCESSES} are possible"
-    if scenario.stages and scenario.failures is not None:
-        yield "not yet: stages with failures; leave one of the two out"
 
 
 def _file_refusals(stage: Stage, key: str, stages: Mapping[str, Stage]) -> Iterator[str]:

@@ -39,6 +39,7 @@ class StageFiles(Section):
     request_bytes: Bytes | None = Field(
         None, description="Bytes of a request; the default is the whole file in one request."
     )
+    fsync: bool = Field(False, description="Wait until each file is durable, before the process goes on.")
 
     def requests(self, num_bytes: int) -> int:
         """Return the size of the requests that read or write a file."""
@@ -138,6 +139,11 @@ class Stage(Section):
     )
     writes: Annotated[StageFiles | None, Reads(_writes, _writes_schema)] = Field(
         None, description="Files that a process writes."
+    )
+    opens: Annotated[int, whole(0, 1 << 16)] = Field(
+        0,
+        description="Opens of a process without a read or a write, of its files in turn, after all else. They stand "
+        "for calls without bytes, such as stat and mkdir.",
     )
     path: Path | None = Field(
         None, description="Folder of its files; the default is stages/<name of the scenario>/<name of the stage>."

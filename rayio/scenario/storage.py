@@ -40,7 +40,7 @@ from rayio.schema.fields import (
     whole,
 )  # fmt: skip
 from rayio.storage.stores.opening import PageCache, Settings
-from rayio.units import BYTES
+from rayio.units import BYTES, RATE
 
 _PerSecond = Annotated[float | None, per_second(or_none=True)]
 
@@ -74,6 +74,11 @@ class StorageParameters(Section):
     )
     servers: Annotated[Servers | None, BeforeValidator(none_is_null)] = Field(
         None, description="The object servers over which files are striped; none is one pipe, in which files are alike."
+    )
+    reached: Annotated[float | None, quantity(RATE, positive=True, or_none=True)] = Field(
+        None,
+        description="Bytes per second within scope that a calibrated run reached without a limit, so that bandwidth is "
+        "a guess: the interval of a prediction goes from this limit to none. none: bandwidth is no guess.",
     )
     provenance: Annotated[Literal["assumed", "published", "fitted"], choice("assumed", "published", "fitted")] = Field(
         "assumed", description="Whether these numbers are assumed, published, or fitted to a run."

@@ -26,12 +26,25 @@ class Every(Section):
         description="Time from one checkpoint to the next: each follows the first step that ends in a new interval, "
         "counted from the end of the first step. Only checkpoints have it. One of the three keys is given.",
     )
+    first: Annotated[int | None, whole(1, or_none=True)] = Field(
+        None,
+        description="Steps until the first occasion, with steps; epochs, with epochs. Default: as many as from one to "
+        "the next.",
+    )
 
     @model_validator(mode="after")
     def _is_one_of_three(self) -> Self:
         if sum(value is not None for value in (self.steps, self.epochs, self.seconds)) != 1:
             raise refusal(RefusedError("must be {steps: n}, {epochs: n} or {seconds: n}"))
+        if self.first is not None and self.seconds is not None:
+            raise refusal(RefusedError("first goes with steps or epochs, not with seconds; leave it out"))
         return self
+
+    @property
+    def written(self) -> str:
+        """The period as a user writes it."""
+        first = "" if self.first is None else f", first: {self.first}"
+        return self.by_clock or f"{{{'epochs' if self.epochs else 'steps'}: {self.epochs or self.steps}{first}}}"
 
     @property
     def by_clock(self) -> str:

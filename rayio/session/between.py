@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 from rayio.predict import sizes
-from rayio.predict.replay import cut
+from rayio.predict.replay import UNLIMITED, cut
 from rayio.records.run_result import Between, RunResult
 from rayio.scenario import derive
 from rayio.scenario.decode import Work
-from rayio.scenario.model import Scenario
+from rayio.scenario.model import Scenario, StorageParameters
 from rayio.session.conclude import in_memory
 
 
@@ -15,9 +18,11 @@ def between(scenario: Scenario, result: RunResult) -> Between | None:
     """Return the interval of ``result``, the prediction of ``scenario``; None if its costs have no range.
 
     Processor times, with those of decoding, and checkpoint times vary. With samples of another size than the
-    calibrated, all times that may grow with bytes vary too (``rayio.predict.sizes``). Only the beginning of a long
-    scenario is simulated, because only the ratio of the times counts. Without compute AU is always 0, and has no
-    interval.
+    calibrated, all times that may grow with bytes vary too (``rayio.predict.sizes``). A bandwidth of storage that is a
+    guess goes from that which was reached to none. Other errors are independent of these, so they add in squares.
+
+    Only the beginning of a long scenario is simulated, because only the ratio of the times counts. Without compute AU
+    is always 0, and has no interval.
 
     Raises:
         RayioError: the run fails with other times.
@@ -29,7 +34,8 @@ def between(scenario: Scenario, result: RunResult) -> Between | None:
     least, most = (usual_save, usual_save) if scenario.checkpoint is None else costs.checkpoint_ends(size)
     is_sized = sizes.ratio(scenario) != 1.0
     bounds = ((low, least), (high, most))
-    varied = [end for end, bound in enumerate(bounds) if is_sized or bound != (1.0, usual_save)]
+    is_guess = any(model is not scenario.storage.model for model in _storage_ends(scenario))
+    varied = [end for end, bound in enumerate(bounds) if is_sized or is_guess or bound != (1.0, usual_save)]
     if not result.wall_seconds or result.exit_code not in (0, 3) or not (varied or costs.error):
         return None
     usual = result
@@ -44,13 +50,30 @@ def between(scenario: Scenario, result: RunResult) -> Between | None:
         loader, (factor, saved) = extreme.loader, bounds[end]
         if isinstance(loader.decode, Work):
             loader = loader.model_copy(update={"decode": loader.decode.slowed(factor)})
-        there = {"costs": extreme.charges.at_end(factor, saved, size), "loader": loader, "expect": {}}
+        storage = extreme.storage.model_copy(update={"model": _storage_ends(extreme)[end]})
+        varying = extreme.charges.at_end(factor, saved, size)
+        there = {"costs": varying, "loader": loader, "storage": storage, "expect": {}}
         ends.append(in_memory(extreme.model_copy(update=there)))
     times = sorted((end.wall_seconds or 0.0) / usual.wall_seconds for end in ends)
-    off = 1 + costs.error
-    time = {"time_low": times[0] / off, "time_high": times[-1] * off}
+    time_low, time_high = _widened(times, costs.error)
     if not result.au or not usual.au:
-        return Between(**time, au_low=None, au_high=None)
-    shares = sorted((end.au or 0.0) / usual.au for end in ends)
-    low_au, high_au = result.au * shares[0] / off, min(1.0, result.au * shares[-1] * off)
-    return Between(**time, au_low=low_au, au_high=high_au)
+        return Between(time_low=time_low, time_high=time_high, au_low=None, au_high=None)
+    low_au, high_au = _widened(sorted((end.au or 0.0) / usual.au for end in ends), costs.error)
+    au_low, au_high = result.au * low_au, min(1.0, result.au * high_au)
+    return Between(time_low=time_low, time_high=time_high, au_low=au_low, au_high=au_high)
+
+
+def _widened(shares: list[float], error: float) -> tuple[float, float]:
+    """Return the least and the most of some sorted shares of the prediction, with a further independent error."""
+    least, most = shares[0], shares[-1]
+    low = max(least / (1 + error), 1 - math.hypot(1 - least, 1 - 1 / (1 + error)))
+    return low, 1 + math.hypot(most - 1, error)
+
+
+def _storage_ends(scenario: Scenario) -> tuple[Any, Any]:
+    """Return the modelled storage at its quickest and at its slowest, where its bandwidth is a guess."""
+    model = scenario.storage.model
+    if not isinstance(model, StorageParameters) or model.reached is None:
+        return model, model
+    slow = model.model_copy(update={"bandwidth": min(model.bandwidth, model.reached)})
+    return model.model_copy(update={"bandwidth": UNLIMITED}), slow

@@ -1,4 +1,8 @@
-"""Short runs that keep processors busy, on the files of runs that are calibrated: they show CPU times of full cores."""
+"""Short runs on the files of runs that are calibrated, which show what waits for others are and what they are not.
+
+*Busy runs* keep every core at work: CPU times of full cores. *Lone runs* have one rank and one worker, which is nearly
+always at work: CPU times next to free cores, and messages that wait for nobody.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +31,9 @@ from rayio.storage.address import join
 
 #: Seconds that a busy run trains for, and the fewest and most steps of its ranks.
 SECONDS, FEWEST_STEPS, MOST_STEPS = 3.0, 60, 5_000
+#: Seconds that a lone run trains for, the most steps of its rank, and the compute of a step relative to its worker's
+#: time: a little more, so that batches are ready.
+LONE_SECONDS, MOST_LONE_STEPS, SPARE = 2.0, 1_500, 1.25
 #: Seconds in which other programs are observed.
 IDLE_SECONDS = 0.5
 #: Workers for each core: some wait for storage or messages while others work.
@@ -64,16 +71,21 @@ def _learned(path: str | Path, *others: str | Path, busy: bool, address: str | N
     machine = Processors(probe.time_slice() or SLICE, probe.contention() or CONTENTION)
     with TemporaryDirectory(prefix="rayio-busy-") as folder:
         full: list[str] = []
+        alone: list[str] = []
         missing = ""
         try:
             with engine_named("ray").lasting():
                 for number, each in enumerate(runs):
                     reporter.live(f"calibrate: busy run {number + 1} of {len(runs)}", (number + 1) / (len(runs) + 2))
                     full.append(f"{folder}/{number}")
-                    _run(each, full[-1], address)
+                    _run(busy_scenario(each.scenario, each.info), each, full[-1], address)
+                    if (lone := lone_scenario(each.scenario, each.info)) is not None:
+                        alone.append(f"{folder}/{number}-alone")
+                        _run(lone, each, alone[-1], address)
         except RayioError as error:
-            full, missing = [], f"the busy run failed: {error}"
-        return calibrate(path, *others, evidence=Evidence(tuple(full), machine, missing, foreign), reporter=reporter)
+            full, alone, missing = [], [], f"the busy run failed: {error}"
+        evidence = Evidence(tuple(full), tuple(alone), machine, missing, foreign)
+        return calibrate(path, *others, evidence=evidence, reporter=reporter)
 
 
 def _used_by_others() -> float:
@@ -100,9 +112,8 @@ def _refusal(runs: Sequence[Learnable]) -> str | None:
     return None
 
 
-def _run(of: Learnable, out: str, address: str | None) -> None:
-    root = str(of.info.get("root") or ".")
-    run(busy_scenario(of.scenario, of.info), engine="ray", address=address, root=root, out=out)
+def _run(scenario: Scenario, of: Learnable, out: str, address: str | None) -> None:
+    run(scenario, engine="ray", address=address, root=str(of.info.get("root") or "."), out=out)
 
 
 def busy_scenario(scenario: Scenario, info: Mapping[str, Any]) -> Scenario:
@@ -111,15 +122,34 @@ def busy_scenario(scenario: Scenario, info: Mapping[str, Any]) -> Scenario:
     cpu = SeenCpu.of(info, "run")
     each = (sum(cpu.roles.values()) + cpu.nodes) / cpu.batches if cpu is not None else UNKNOWN_BATCH
     steps = round(min(MOST_STEPS, max(FEWEST_STEPS, SECONDS * cores / max(each, 1e-6) / ranks)))
-    loader = scenario.loader
-    workers = loader.max_workers
+    workers = scenario.loader.max_workers
     if workers:
         workers = max(workers, -(-WORKERS_PER_CORE * cores // ranks))
+    return _short(scenario, steps, workers, 0.0)
+
+
+def lone_scenario(scenario: Scenario, info: Mapping[str, Any]) -> Scenario | None:
+    """Return a short scenario of one rank and one worker on the same files; None where a rank has no workers.
+
+    The worker is nearly always at work, and its rank finds each batch ready. A scenario of several nodes has none.
+    """
+    cpu = SeenCpu.of(info, "run")
+    if not scenario.loader.max_workers or scenario.cluster.all_nodes > 1 or cpu is None:
+        return None
+    compute = SPARE * cpu.of_readers / cpu.batches
+    steps = round(min(MOST_LONE_STEPS, max(FEWEST_STEPS, LONE_SECONDS / max(compute, 1e-6))))
+    cluster = scenario.cluster.model_copy(update={"ranks_per_node": 1})
+    return _short(scenario.model_copy(update={"cluster": cluster}), steps, 1, compute)
+
+
+def _short(scenario: Scenario, steps: int, workers: int, compute: float) -> Scenario:
+    """Return a scenario of some steps and workers on the same files; its compute is in seconds."""
+    loader = scenario.loader
     decode = loader.decode if isinstance(loader.decode, Work) else NO_TIME  # a sleep keeps no core busy
     uncapped = scenario.model_copy(update={"train": scenario.train.model_copy(update={"steps": None})})
     per_epoch = derive.steps_per_epoch(uncapped)
     train = Train.model_validate(
-        {"epochs": max(1, -(-steps // per_epoch)), "steps": min(steps, per_epoch), "compute": 0}
+        {"epochs": max(1, -(-steps // per_epoch)), "steps": min(steps, per_epoch), "compute": compute}
     )
     changed: dict[str, Any] = {
         "train": train.model_copy(update={"sync": scenario.train.sync, "warmup_steps": scenario.train.warmup_steps}),

@@ -41,6 +41,7 @@ from rayio.session.worked import tallied, timed
 from rayio.trace.arrow import empty_table
 from rayio.trace.recorder import Recorder
 from rayio.trace.slices import Slices
+from rayio.units import format_number, format_share
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,7 +81,9 @@ def with_spans(
     of_steps = [OF_STEPS] if trace.level == "step" else []
     notes = (*checks.idle(scenario), *of_steps, *on_ray_only(plan, "virtual"), *attempts.notes())
     result = replace(result, trace=counts, notes=(*notes, *result.notes))
-    done = conclude(result, scenario, plan, "virtual", tallies, restarts=attempts.restarts, stages=attempts.stages)
+    done = conclude(
+        result, scenario, plan, "virtual", tallies, restarts=attempts.restarts, stages=attempts.stages.tallies
+    )
     return done, spans
 
 
@@ -90,11 +93,11 @@ def numbers_of(
     """Return the metrics of a run from its spans, or from its tallies if steps have no spans."""
     if scenario.trace.level != "none":
         arrays = arrays_of(spans)
-        measured = replace(noted(measure(arrays, shape)), failures=restoring(spans, shape.world_size))
-        measured = timed(measured, scenario, spans)
+        measured = timed(noted(measure(arrays, shape)), scenario, spans)
         if scenario.checkpoint is not None:
-            saved, restored = transfers(spans, WRITTEN), transfers(spans, READ)
-            measured = replace(measured, saved=saved, restored=restored)
+            few = Slices.of(spans).named(*WRITTEN, *READ, "restore")
+            saved, restored = transfers(few, WRITTEN), transfers(few, READ)
+            measured = replace(measured, saved=saved, restored=restored, failures=restoring(few, shape.world_size))
         if isinstance(scenario.loader.num_workers, Autoscaled):
             measured = replace(measured, scaling=scaling(spans, arrays))
         if is_virtual and scenario.trace.level != "step" and scenario.charges.of_loader:
@@ -132,9 +135,7 @@ def conclude(
     if restarts:
         books = replace(books, redone_steps=sum(restart.redone_steps for restart in restarts))
     skipped = books.skipped_samples or 0
-    counted = (
-        (f"{skipped:,} samples were skipped after errors; samples/s and bytes count them as read",) if skipped else ()
-    )
+    counted = (_of_skipped(skipped, books.planned_samples, result.samples_per_second),) if skipped else ()
     result = replace(
         result,
         engine=engine,
@@ -151,6 +152,16 @@ def conclude(
     result = replace(result, doubts=worded(gate.completed(result, speed, sized)))
     verdict, code = _verdict(error, books, scenario, result)
     return replace(result, exit_code=code, error=verdict)
+
+
+def _of_skipped(skipped: int, planned: int, rate: float | None) -> str:
+    """Return a note on samples that storage.faults made fail: they took their time, so throughput counts them."""
+    share = skipped / planned
+    delivered = "" if rate is None else f" ({format_number(rate * (1 - share))} samples/s without them)"
+    return (
+        f"{skipped:,} samples ({format_share(share)}) were skipped after errors; throughput counts them as "
+        f"read{delivered}"
+    )
 
 
 def speed_of_costs(scenario: Scenario) -> Doubt | None:

@@ -13,10 +13,13 @@ from rayio import __version__
 from rayio.analyze.arrays import arrays_of
 from rayio.analyze.metrics import measure
 from rayio.analyze.shape import RunShape
+from rayio.imports.dlio_alone import Alone, has_checkpoints_alone, read_alone, scenario_of_alone
+from rayio.imports.dlio_alone import record as record_alone
 from rayio.imports.dlio_files import check_folder, number, rank_files
 from rayio.imports.dlio_losses import batch_size, explained, has_barrier
 from rayio.imports.dlio_published import as_published, lacking
 from rayio.imports.dlio_results import Results, read
+from rayio.imports.dlio_saved import LOAD, SAVE
 from rayio.imports.dlio_scenario import name_of, scenario_of, scenario_of_reduced, title
 from rayio.imports.dlio_spans import PLACED, record
 from rayio.imports.dlio_summaries import Reduced, count, read_reduced
@@ -51,6 +54,8 @@ def import_dlio_results(folder: str | Path, out: str | Path | None = None, *, re
     """
     folder = Path(folder)
     check_folder(folder)
+    if has_checkpoints_alone(folder):
+        return _import_alone(read_alone(folder, reduced=reduced), out)
     if reduced or not rank_files(folder):
         return _import_reduced(folder, out)
     results = read(folder)
@@ -81,6 +86,43 @@ def _import_reduced(folder: Path, out: str | Path | None) -> Run:
         directory.unmake()
         raise
     return Run(directory)
+
+
+def _import_alone(results: Alone, out: str | Path | None) -> Run:
+    scenario, notes = scenario_of_alone(results)
+    directory = _directory(results.folder, out)
+    try:
+        _write_alone(directory, results, scenario, [*results.notes, *notes])
+    except BaseException:
+        directory.unmake()
+        raise
+    return Run(directory)
+
+
+def _write_alone(directory: RunDirectory, results: Alone, scenario: Scenario | None, notes: list[str]) -> None:
+    summary, imported = results.summary, results.imported
+    _describe(
+        directory, scenario, summary, folder=str(results.folder.absolute()), num_hosts=count(summary.get("num_hosts"))
+    )
+    name = title(results.config.workload, results.folder)
+    common = _common(imported, scenario, name, "files of writers") | {
+        "saved": results.moved(SAVE),
+        "restored": results.moved(LOAD),
+    }
+    if results.has_all_ranks:
+        recorder = Recorder()
+        record_alone(results, recorder)
+        if (table := recorder.drain()) is not None:
+            directory.write_spans(table, "part-00000")
+        measured = noted(measure(arrays_of(directory.slices()), RunShape(results.world_size, 1, 0, 1, 0)))
+        result = replace(measured, notes=tuple(notes), **common)
+    else:
+        known: dict[str, Any] = dict.fromkeys(HEADLINE) | {"wall_seconds": results.wall_seconds, "steps": 0}
+        result = RunResult(
+            **known, world_size=results.world_size, time=Seconds(), share=Shares(), percentiles=Percentiles(),
+            notes=(*lacking(imported), *notes), **common,
+        )  # fmt: skip
+    directory.write_result(result)
 
 
 def _describe(directory: RunDirectory, scenario: Scenario | None, summary: Mapping[str, Any], **imported: Any) -> None:

@@ -116,7 +116,9 @@ def _busy(
 
 def _checkpoints(run: Run, result: RunResult, scenario: Scenario) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return DLIO's fields of checkpoints that were written and read back, and what they lack."""
-    if result.imported is not None or scenario.checkpoint is None:
+    if result.imported is not None:
+        return _as_imported(result.imported), {}
+    if scenario.checkpoint is None:
         return {}, {}
     slices = run.directory.slices()
     moved = {"save": saved(slices, scenario), "load": loaded(slices, scenario)}
@@ -126,6 +128,26 @@ def _checkpoints(run: Run, result: RunResult, scenario: Scenario) -> tuple[dict[
     fields = {name: value for kind, each in known.items() for name, value in each.fields(kind).items()}
     size = {"checkpoint_size_GB": derive.checkpoint_bytes(scenario) / 2**30}
     return fields | size, {"checkpoints": {kind: each.more() for kind, each in known.items()}}
+
+
+def _as_imported(imported: Imported) -> dict[str, Any]:
+    """Return DLIO's fields of imported checkpoints, as they were published."""
+    fields: dict[str, float | None] = {}
+    for kind, moved in (("save", imported.saved), ("load", imported.restored)):
+        if moved is not None:
+            fields |= {
+                f"{kind}_checkpoint_io_mean_GB_per_second": _gib(moved.mib_per_second),
+                f"{kind}_checkpoint_io_stdev_GB_per_second": _gib(moved.mib_per_second_stdev),
+                f"{kind}_checkpoint_duration_mean_seconds": moved.seconds,
+                f"{kind}_checkpoint_duration_stdev_seconds": moved.seconds_stdev,
+            }
+    if fields and imported.checkpoint_bytes is not None:
+        fields["checkpoint_size_GB"] = imported.checkpoint_bytes / 2**30
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _gib(mib: float | None) -> float | None:
+    return None if mib is None else mib / 1024
 
 
 def _epochs(run: Run, result: RunResult, scenario: Scenario) -> tuple[Floats, Floats | None]:

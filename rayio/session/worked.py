@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _COMPARED = {
     "processes": "processes ended", "files_read": "files were read", "reads": "read requests were made",
     "read_bytes": "bytes were read", "files_written": "files were written", "writes": "write requests were made",
-    "written_bytes": "bytes were written",
+    "written_bytes": "bytes were written", "opens": "opens without a read or a write",
 }  # fmt: skip
 
 

@@ -52,8 +52,8 @@ class DeviceSpec:
         """The capped rate, of opens or requests; None without a cap."""
         return self.requests_per_second if self.opens_per_second is None else self.opens_per_second
 
-    def calls(self, num_opens: int, num_requests: int) -> int:
-        """Return the number of capped calls."""
+    def calls(self, num_opens: T, num_requests: T) -> T:
+        """Return the number of capped calls: of one read, or of each of several."""
         return num_requests if self.opens_per_second is None else num_opens
 
 
@@ -259,7 +259,9 @@ class ModelStorage:
         address, num_opens, sizes, places, known_bytes, _, _, _ = requests
         number, spec = len(sizes), self.spec
         nbytes = requests.total_bytes if known_bytes is None else known_bytes
-        if self.io_depth == 1:
+        if not number:
+            alone = float(self.latencies.apart(address, 0, spec.open, num_opens)[1].sum())
+        elif self.io_depth == 1:
             latency = self.latencies.sum_of_reads(address, number, spec.open, num_opens)
             alone = latency + nbytes / spec.connection_bandwidth
         else:
@@ -276,11 +278,12 @@ class ModelStorage:
     def ahead(self, address: tuple[int, int, int], table: RequestTable) -> tuple[list[int], list[int]]:
         """Return the durations of a step and later steps on an idle system (ns), and their numbers of capped calls."""
         spec, numbers, (num_opens, nbytes, edges, totals) = self.spec, table.numbers, table
-        calls = [spec.calls(*counted) for counted in zip(num_opens, numbers, strict=True)]
+        calls = spec.calls(num_opens, numbers)
         if self.io_depth == 1:
             sums = self.latencies.sums_of_reads(address, numbers, spec.open, num_opens)
+            bandwidth = spec.connection_bandwidth
             each = zip(sums, totals, strict=True)
-            return [round((latency + nbytes / spec.connection_bandwidth) * 1e9) for latency, nbytes in each], calls
+            return [round((latency + nbytes / bandwidth) * 1e9) for latency, nbytes in each], calls
         rank, epoch, first = address
         alone = []
         for row, (begin, end) in enumerate(pairwise(edges)):

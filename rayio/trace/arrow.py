@@ -69,13 +69,17 @@ def plain(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
     return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype), *parts])
 
 
-def is_text(column: pa.ChunkedArray, text: str) -> NDArray[np.bool_]:
-    """Return a mask of the rows with this text."""
-    parts = [
-        np.array([*(value == text for value in chunk.dictionary.to_pylist()), False])[plain(chunk.indices)]
-        for chunk in column.chunks
-    ]
-    return np.concatenate([np.zeros(0, np.bool_), *parts])
+def is_text(column: pa.ChunkedArray, *among: str) -> NDArray[np.bool_]:
+    """Return which rows of a dictionary column have one of a few texts."""
+    masks: list[NDArray[np.bool_]] = [np.zeros(0, np.bool_)]
+    for chunk in column.chunks:
+        codes = plain(chunk.indices)
+        wanted = [code for code, text in enumerate(chunk.dictionary.to_pylist()) if text in among]
+        is_any = codes == wanted[0] if wanted else np.zeros(len(codes), np.bool_)
+        for code in wanted[1:]:
+            is_any |= codes == code
+        masks.append(is_any)
+    return masks[1] if len(masks) == 2 else np.concatenate(masks)
 
 
 def rows(table: pa.Table, are_wanted: NDArray[np.bool_]) -> pa.Table:

@@ -123,6 +123,7 @@ SPANS: dict[str, SpanName] = {
     "stage_read": SpanName({"stage": 0}, "the read requests of one file, by a process of a stage"),
     "stage_compute": SpanName({"stage": 0}, "a process of a stage computes, before a file that it writes"),
     "stage_write": SpanName({"stage": 0}, "the write requests of one file, by a process of a stage"),
+    "stage_open": SpanName({"stage": 0}, "opens of files without a read or a write, by a process of a stage"),
     "lost": SpanName(
         dict.fromkeys(
             ("reader", "queue", "checkpoint_writer", "barrier", "storage", "network", "cache", "layer", "stage"), 1

@@ -84,7 +84,12 @@ def test_the_state_is_cut_without_a_byte_lost_and_every_part_has_one_rank(  # ty
     assert min(loads) >= 0
     sent = [number for rank in range(topology.ranks) for number in writers.of_rank(rank, topology)]
     assert sorted(sent) == [*numbers], "a part that no rank sends, or two do"
-    assert {writers.node(number, topology) for number in numbers} <= {*range(topology.nodes)}
+    homes = {number: writers.node(number, topology) for number in numbers}
+    assert {*homes.values()} <= {*range(topology.nodes)}
+    for rank in range(topology.ranks):
+        own = [*writers.of_rank(rank, topology)]
+        if len(own) == 1:  # several are spread over the nodes
+            assert homes[own[0]] == topology.node_of(rank), "the rank's only writer is on another node"
 
 
 def written(run: Outcome) -> dict[tuple[int, str], int]:

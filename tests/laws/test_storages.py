@@ -16,11 +16,15 @@ from hypothesis import strategies as st
 from registered import every
 from trials import Asked, Trial, trial_of
 
+from rayio import storage
+from rayio.data.formats import layout_of
+from rayio.data.generate import prepare
 from rayio.errors import DataError, RayioError, StorageError
-from rayio.kinds import STORAGES
+from rayio.kinds import LOADERS, STORAGES
 from rayio.storage.base import FSYNC, OPEN, READ, WRITE
 from rayio.storage.stores.counted import WINDOW_BYTES, Traffic
 from rayio.storage.stores.opening import Store
+from scenarios import run_locally, scenario
 
 every_scheme = every(STORAGES, "scheme")
 #: Written at once, or streamed as readers of the counts have it.
@@ -343,3 +347,23 @@ def test_a_request_that_may_pass_is_made_again_in_sight_and_not_for_ever(trial: 
     with trial.failing(1000), pytest.raises(StorageError) as error:
         use(Traffic())
     assert one_line(error, store, "a")
+
+
+@every_scheme
+@every(LOADERS, "loader")
+def test_a_run_reads_and_saves_there_as_in_a_folder(trial: Trial, loader: str, tmp_path: Path) -> None:
+    done = []
+    for place in (f"{tmp_path}/plain", trial.address):
+        wanted = scenario(
+            dataset__path=f"{place}/data", dataset__format="hdf5", dataset__samples_per_file=4, loader__kind=loader,
+            loader__num_workers=0, train__compute="100 us",
+            checkpoint={"every": {"steps": 2}, "path": f"{place}/ck", "model": {"bytes": 10_007}, "fsync": False},
+        )  # fmt: skip
+        prepare(layout_of(wanted), "hdf5", f"{place}/data", settings=trial.settings, threads=1)
+        run = run_locally(wanted, tmp_path)
+        assert run.ledger.even
+        files = storage.open(f"{place}/ck", trial.settings).sizes()
+        got = [(tally.steps, tally.samples, tally.digest) for tally in run.tallies]
+        done.append((got, files))
+    plain, there = done
+    assert there == plain

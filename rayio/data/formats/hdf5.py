@@ -11,9 +11,7 @@ release line of the HDF5 library (1.14, 2.0): bytes are equal for equal seeds an
 
 from __future__ import annotations
 
-import io
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -26,8 +24,9 @@ from rayio.data.formats.chunks import Hdf5Options, Reads, chunk_of, chunk_shape
 from rayio.data.formats.hdf5_description import description
 from rayio.data.formats.hdf5_filtered import ChunkReads, Filtered
 from rayio.data.formats.hdf5_filtered import reads as chunk_reads
-from rayio.data.formats.hdf5_several import Several, datasets_of
-from rayio.data.formats.hdf5_stream import METADATA_READS, Stream, opened_by_hdf5
+from rayio.data.formats.hdf5_known import Known, described
+from rayio.data.formats.hdf5_several import Several
+from rayio.data.formats.hdf5_stream import Stream, opened_by_hdf5
 from rayio.data.formats.places import check_offsets, edges_of
 from rayio.data.formats.reads import HEAD, NOT_KEPT, by_file, check_length, opened, place_of
 from rayio.data.formats.sample import Place, check, fill, wrong_label
@@ -35,7 +34,6 @@ from rayio.data.layout import Batch, Layout, Paths
 from rayio.errors import RayioError
 from rayio.scenario.change import Change, with_keys
 from rayio.scenario.kind import Kind
-from rayio.schema.distribution import Constant
 from rayio.schema.fields import show
 from rayio.storage.base import Opener, Requests
 from rayio.storage.stores.counted import WINDOW_BYTES
@@ -184,25 +182,24 @@ class Hdf5(Kind):
         if ragged.is_ragged(layout):
             self._read_ragged(opener, layout, batch, out, ids)
             return ids
+        known: dict[int, Known] = {}
         for _, runs in by_file(batch):
-            place = place_of(layout, batch, runs[0][0])
-            shape = layout.samples_per_file, int(batch.nbytes[runs[0][0]])
+            place, row_bytes = place_of(layout, batch, runs[0][0]), int(batch.nbytes[runs[0][0]])
+            if (here := known.get(row_bytes)) is None:
+                here = known[row_bytes] = Known(layout, row_bytes)
             with (
                 opened(opener, place) as file,
-                _one_line(place, shape, stream := Stream(file)),
-                _as_written(file, layout, place, shape[1]),
+                _one_line(place, here.shape, stream := Stream(file)),
+                here.compared(file, place),
                 opened_by_hdf5(stream) as h5,
             ):
-                others = []
-                for name in datasets_of(layout)[1:]:
-                    others.append(_described(h5, name, np.dtype("<i8"), place, shape[:1], stream))
-                    stream.is_described = False
-                x = _find(h5, layout, place, shape, stream)
+                others = [here.of_ids(h5, name, place, stream) for name in here.others]
+                x = here.of_samples(h5, place, stream)
                 allowed = stream.allowed
                 for start, stop in runs:
                     stream.allowed = allowed
-                    wanted = _rows(x, int(batch.index[start]), stop - start, shape[1])
-                    part = out[offsets[start] : offsets[stop]].reshape(-1, shape[1])
+                    wanted = _rows(x, int(batch.index[start]), stop - start, row_bytes)
+                    part = out[offsets[start] : offsets[stop]].reshape(-1, row_bytes)
                     x.read(h5py.h5s.create_simple(part.shape), wanted, part)
                     if stream.missing:
                         raise place_of(layout, batch, start).error(stream.missing)
@@ -226,9 +223,9 @@ class Hdf5(Kind):
                 _one_line(place, shape, stream := Stream(file)),
                 opened_by_hdf5(stream) as h5,
             ):
-                offsets = _described(h5, b"offsets", np.dtype("<i8"), place, edges.shape, stream)
+                offsets = described(h5, b"offsets", np.dtype("<i8"), place, edges.shape, stream)
                 stream.is_described = False
-                x = _described(h5, b"x", np.dtype(np.uint8), place, shape, stream)
+                x = described(h5, b"x", np.dtype(np.uint8), place, shape, stream)
                 allowed = stream.allowed
                 for start, stop in runs:
                     stream.allowed, row, first = allowed, int(batch.index[start]), place_of(layout, batch, start)
@@ -252,20 +249,12 @@ class Hdf5(Kind):
             _one_line(place, shape, stream := Stream(file)),
             opened_by_hdf5(stream) as h5,
         ):
-            y = _described(h5, b"y", np.dtype("<i8"), place, shape, stream)
+            y = described(h5, b"y", np.dtype("<i8"), place, shape, stream)
             labels = np.empty(shape, "<i8")
             y.read(h5py.h5s.ALL, h5py.h5s.ALL, labels)
             if stream.missing:
                 raise place.error(stream.missing)
             wrong_label(labels, place, y.get_offset())
-
-
-@contextmanager
-def _as_written(file: BinaryIO, layout: Layout, place: Place, nbytes: int) -> Iterator[None]:
-    """Refuse another description of a file with compressed chunks."""
-    if (filtered := Filtered.of(layout)) is not None:
-        filtered.check_head(file, layout, place, nbytes)
-    yield
 
 
 @contextmanager
@@ -281,82 +270,6 @@ def _one_line(place: Place, shape: tuple[int, ...], stream: Stream) -> Iterator[
             f"expected an hdf5 file with x of shape {shape}, found none ({reason}): "
             f"truncated, corrupted or foreign; delete it and generate it again"
         ) from error
-
-
-def _find(h5: Any, layout: Layout, place: Place, shape: tuple[int, int], stream: Stream) -> Any:
-    """Return ``x``, opened and checked for shape, plain storage and place in this file."""
-    import h5py
-
-    if _is_described(stream, layout, shape):
-        x = h5py.h5d.open(h5, b"x")
-        stream.allowed, stream.is_described = METADATA_READS + 3, True
-        return x
-    access = None
-    packed: tuple[int, ...] = ()
-    filters: list[int] = []
-    if chunk_of(layout) is not None:
-        access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
-        rows, columns = (int(edge[0]) for edge in chunk_shape(layout, np.array([shape[1]])))
-        access.set_chunk_cache(1, rows * columns, 1.0)
-        if (filtered := Filtered.of(layout)) is not None:
-            packed, filters = (rows, columns), filtered.pipeline(0, 0).filters
-    return _described(h5, b"x", np.dtype(np.uint8), place, shape, stream, access, packed, filters)
-
-
-def _is_described(stream: Stream, layout: Layout, shape: tuple[int, int]) -> bool:
-    """Return True if a file begins as rayio writes those of one size: then its description needs no other check.
-
-    Making a description takes HDF5 longer than reading one, so this is not for files that differ in size.
-    """
-    is_plain = chunk_of(layout) is None and len(datasets_of(layout)) == 1 and not ragged.is_ragged(layout)
-    if not is_plain or not isinstance(layout.sample_bytes, Constant):
-        return False
-    return stream.begins_with(description(shape, None)[0])
-
-
-def _described(
-    h5: Any,
-    name: bytes,
-    dtype: np.dtype[Any],
-    place: Place,
-    shape: tuple[int, ...],
-    stream: Stream,
-    access: Any = None,
-    packed: tuple[int, ...] = (),
-    filters: Sequence[int] = (),
-) -> Any:
-    """Return a dataset, opened and checked for type, shape, filters and place in this file.
-
-    ``packed`` is the shape of chunks that have the ``filters``; empty without compression.
-    """
-    import h5py
-
-    label = name.decode()
-    if h5.links.get_info(name).type != h5py.h5l.TYPE_HARD:
-        raise place.error(f"expected {label} in this file, found a link to another place")
-    x = h5py.h5d.open(h5, name, access)
-    if x.shape != shape or x.dtype != dtype:
-        raise place.error(f"expected {label} of shape {shape} and {dtype}, found {x.shape} and {x.dtype}")
-    plan = x.get_create_plist()
-    stored = [plan.get_filter(number)[0] for number in range(plan.get_nfilters())]
-    if stored != [*filters]:
-        wanted = f"with HDF5's filters {filters}" if filters else "stored plainly"
-        present = "compressed or filtered" if stored else "stored plainly"
-        raise place.error(f"expected {label} {wanted}, found it {present}")
-    kind = plan.get_layout()
-    if kind not in (h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED) or plan.get_external_count():
-        raise place.error(f"expected {label} stored in this file, contiguous or in chunks, found it elsewhere")
-    edges = plan.get_chunk() if kind == h5py.h5d.CHUNKED else shape
-    if packed and edges != packed:
-        raise place.error(f"expected chunks of {packed}, found some of {edges}")
-    if not packed and math.prod(edges) > stream.seek(0, io.SEEK_END):
-        raise place.error(
-            f"expected chunks that fit the file, found some of {edges}: the file is truncated or corrupted"
-        )
-    # Every chunk is read at most once, with its index.
-    stream.allowed = METADATA_READS + 3 * math.prod(-(-size // edge) for size, edge in zip(shape, edges, strict=True))
-    stream.is_described = True
-    return x
 
 
 def _check_rows(dataset: Any, first: Place, rows: int, stream: Stream) -> None:

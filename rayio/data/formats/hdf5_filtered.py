@@ -18,8 +18,8 @@ from rayio.data.formats import lzf
 from rayio.data.formats.chunks import Hdf5Options, Reads, chunk_shape
 from rayio.data.formats.hdf5_description import Pipeline, description_of_filtered
 from rayio.data.formats.hdf5_several import DATASET_BYTES, FILE_BYTES, datasets_of, head_bytes
-from rayio.data.formats.reads import HEAD, NOT_KEPT, Runs, window
-from rayio.data.formats.sample import HEADER, LABEL, STRIPE_BYTES, STRIPE_COST, Place, fill
+from rayio.data.formats.reads import HEAD, NOT_KEPT, Runs
+from rayio.data.formats.sample import HEADER, LABEL, STRIPE_BYTES, STRIPE_COST, fill
 from rayio.data.layout import Batch, Layout, Paths
 from rayio.storage.stores.counted import WINDOW_BYTES
 
@@ -113,20 +113,6 @@ class Filtered(NamedTuple):
         file.write(tail)
         for _ in datasets_of(layout)[1:] or (b"y",):
             file.write(whole.samples.astype("<i8").data)
-
-    def check_head(self, file: BinaryIO, layout: Layout, place: Place, nbytes: int) -> None:
-        """Compare a file's description with that of its layout: HDF5 may crash on another one with filters.
-
-        Raises:
-            DataError: it is another one.
-        """
-        (wanted, _, _), _, _ = self.description(layout, nbytes)
-        _, content = window(file, 0, len(wanted))
-        if content[: len(wanted)] != wanted:
-            raise place.error(
-                "expected the description of an hdf5 file of these options, found another one: the file is truncated, "
-                "corrupted, or written by another release of HDF5; delete it and generate it again"
-            )
 
 
 def x_bytes(layout: Layout, nbytes: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -116,7 +116,7 @@ class VirtualEngine:
         """See ``rayio.model.engine.Engine``."""
         recording = self._recording
         attempts = simulate(self.plan, recording.recorder, self.outcome.tallies, lambda: watch(recording.look(), None))
-        self.outcome.restarts, self.outcome.stages = attempts.restarts, attempts.stages
+        self.outcome.restarts, self.outcome.stages = attempts.restarts, attempts.stages.tallies
         self.outcome.notes += attempts.notes()
 
     def close(self) -> None:

@@ -80,7 +80,8 @@ def _(note: records.FewWaits) -> str:
 
 @worded.register
 def _(note: records.TakeBounded) -> str:
-    return f"costs.take: no longer than in the busy runs, {format_seconds(note.seconds)}"
+    seconds = format_seconds(note.seconds)
+    return f"costs.take: a batch is on its way no longer than in the busy runs, which leaves {seconds}"
 
 
 @worded.register
@@ -103,6 +104,12 @@ def _(note: records.OthersWorked) -> str:
         f"costs.cpu.contention: other programs used {100 * note.share:.0f} % of this machine's processors before the "
         "busy runs, and count as contention; calibrate while nothing else runs"
     )
+
+
+@worded.register
+def _(note: records.LoneBack) -> str:
+    runs = f"{note.runs} lone runs are" if note.runs > 1 else "a lone run are"
+    return f"costs.cpu: simulated back, steps of {runs} within {100 * note.apart:.1f} % of theirs"
 
 
 @worded.register

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rayio.analyze.stages import STAGES, shown
 from rayio.analyze.stalls import CAUSES
-from rayio.analyze.verdict import BINDS, OF_DATA, begins_slowly
+from rayio.analyze.verdict import BINDS, OF_DATA, begins_slowly, of_wall_time
 from rayio.analyze.window import FEWEST_STEPS
 from rayio.analyze.worth import LEAST_AU
 from rayio.records.explained import (
@@ -40,7 +40,8 @@ def sentence(explained: Explained) -> str:
         return " ".join(filter(None, parts))
     is_refused = throttled is not None and throttled.binds
     lead, larger = _lead(verdict, capacity, explained.ranks, is_refused=is_refused), _larger(verdict)
-    is_most = explained.failures is not None and (explained.failures.lost_share or 0) > (verdict.bound_share or 0)
+    lost = 0.0 if explained.failures is None else explained.failures.lost_share or 0.0
+    is_most = lost > of_wall_time(verdict, verdict.bound_share, lost)
     parts = [failed if is_most else "", begun, lead, _ties(verdict), larger, "" if is_most else failed]
     if verdict.bound in OF_DATA:
         parts.append(supply(verdict, capacity, is_refused=is_refused))

@@ -76,7 +76,7 @@ def _losses(verdict: Verdict) -> list[str]:
 
 def _row(name: str, seconds: float, share: float, own: float | None, by_sync: float | None, remark: str) -> str:
     columns = "".join(f"{'' if value is None else format_seconds(value):>12}" for value in (own, by_sync))
-    return f"  {name:<14}{format_seconds(seconds):>12}{_percent(share):>9}{columns}  {remark}".rstrip()
+    return f"  {name:<14}{format_seconds(seconds):>12}{format_share(share):>9}{columns}  {remark}".rstrip()
 
 
 def _capacities(capacity: Capacity) -> list[str]:
@@ -93,7 +93,7 @@ def _capacities(capacity: Capacity) -> list[str]:
         what = WORK_OF_STAGES.get(row.stage, "")
         lines.append(
             f"  {shown(row.stage):<14}{format_seconds(row.service_seconds):>12}{row.parallelism:>12}"
-            f"{does:>14}{_percent(row.utilisation):>9}  {what}".rstrip()
+            f"{does:>14}{format_share(row.utilisation):>9}  {what}".rstrip()
         )
     return lines
 
@@ -110,9 +110,9 @@ def _changes(simulated: Simulated | None) -> list[str]:
     for row in simulated.changes:
         if row.au is not None:
             au = "too short" if row.is_short else f"{row.au:.3f}"
-            part = "" if row.causal_share is None or row.is_short else _percent(row.causal_share)
+            part = "" if row.causal_share is None or row.is_short else format_share(row.causal_share)
             faster = "" if row.samples_per_second is None or row.is_short else _rate(row.samples_per_second)
-            saved = "" if row.time_saved is None else _percent(row.time_saved)
+            saved = "" if row.time_saved is None else format_share(row.time_saved)
             numbers = f"{au:>9}{faster:>12}{saved:>12}{part:>14}"
             lines.append(f"  {shown(row.change):<19}{numbers}  {shown(row.then)}")
     return lines
@@ -128,8 +128,8 @@ def _ranks(ranks: Sequence[WaitedFor]) -> list[str]:
         return []
     lines = ["  ranks that compute longer than the others"]
     for row in slow[:SHOWN]:
-        compute, last = format_seconds(row.compute_seconds), "" if row.last_share is None else _percent(row.last_share)
-        often = f"; last in {last} of steps" if last else ""
+        compute = format_seconds(row.compute_seconds)
+        often = "" if row.last_share is None else f"; last in {format_share(row.last_share)} of steps"
         lines.append(
             f"  rank {row.rank:<9}{compute:>12} a step, {row.of_typical:.2f} × the median of the others{often}"
         )
@@ -146,7 +146,7 @@ def _access(access: Access, throttled: Throttled | None) -> list[str]:
         moved = f", {format_bytes(row.bytes)} in all" if row.bytes else ""
         lines.append(f"  {name:<14}{number}{size}{moved}")
     if throttled is not None:
-        share = "" if throttled.read_share is None else f", {_percent(throttled.read_share)} of the time in reads"
+        share = "" if throttled.read_share is None else f", {format_share(throttled.read_share)} of the time in reads"
         waited = f"made again after {format_seconds(throttled.waited_seconds)}{share}"
         lines.append(f"  {'refused':<14}{throttled.refused:>12,} ({in_words(throttled.answers)}), {waited}")
     for name, what in _FIGURES.items():
@@ -154,11 +154,11 @@ def _access(access: Access, throttled: Throttled | None) -> list[str]:
             lines.append(
                 f"  {what:<42}{value:>9.2f}"
                 if "amplif" in name or "per_file" in name
-                else f"  {what:<42}{_percent(value):>9}"
+                else f"  {what:<42}{format_share(value):>9}"
             )
     for operation, counts in access.sizes.items():
         total = sum(counts.values())
-        shown = ", ".join(f"{bin_} {_percent(number / total)}" for bin_, number in counts.items() if number)
+        shown = ", ".join(f"{bin_} {format_share(number / total)}" for bin_, number in counts.items() if number)
         lines.append(f"  sizes of {operation} requests: {shown}")
     return lines
 
@@ -172,7 +172,3 @@ _FIGURES = {
     "opens_per_file": "opens per file",
     "once_share": "files touched once",
 }
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"

@@ -64,11 +64,20 @@ def fed(capacity: CapacityFound) -> str:
     many = counted(capacity.accelerators, "accelerator")
     least = "at least " * (capacity.is_at_least or not capacity.is_finished)
     searched = "" if capacity.over == RANKS else f" ({capacity.over}={capacity.setting})"
-    unsure = [
-        str(p.accelerators) for p in capacity.points if p.status == UNDECIDED and p.setting > (capacity.setting or 0)
-    ]
-    also = f"; {' and '.join(unsure)}: undecided" if unsure else ""
-    return f"feeds {least}{many} at {target}{searched}{also}{_not_storage(capacity)}"
+    return f"feeds {least}{many} at {target}{searched}{_unsure(capacity)}{_not_storage(capacity)}"
+
+
+def _unsure(capacity: CapacityFound) -> str:
+    """Return which larger numbers are undecided, as the end of a sentence; a range where no other lies between."""
+    larger = [point for point in capacity.points if point.setting > (capacity.setting or 0)]
+    unsure = [point for point in larger if point.status == UNDECIDED]
+    if not unsure:
+        return ""
+    between = [point for point in larger if unsure[0].setting < point.setting < unsure[-1].setting]
+    numbers = [str(point.accelerators) for point in unsure]
+    if len(numbers) > 2 and all(point.status == UNDECIDED for point in between):
+        return f"; {numbers[0]} to {numbers[-1]}: undecided"
+    return f"; {' and '.join(numbers)}: undecided"
 
 
 def _not_storage(capacity: CapacityFound) -> str:

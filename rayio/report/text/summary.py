@@ -79,6 +79,7 @@ def summary(result: RunResult, *, run: Path | str | None = None) -> str:
     lines += ["", *stages] if (stages := workflow.lines(result)) else []
     lines += ["", *times] if (times := _percentiles(result)) else []
     lines += ["", *points] if (points := dlio_points(result.imported)) else []
+    lines += ["", *saved] if (saved := _checkpoints(result.imported)) else []
     lines += ["", *_books(result)]
     lines += warnings(of_result(result))
     lines += [f"  note: {note}" for note in (*result.notes, *_sources(result))]
@@ -99,6 +100,10 @@ def _numbers(result: RunResult) -> list[str]:
 def _title(result: RunResult) -> str:
     ranks, steps, wall = result.world_size, result.steps or 0, format_seconds(result.wall_seconds or 0.0)
     on = f"{ranks} ranks together" if ranks != 1 else "1 rank"
+    if result.imported and result.imported.au is None:
+        whole = "a summary" if result.imported.reduced else "results"
+        lasted = f", {wall}" if result.wall_seconds is not None else ""
+        return f"{result.scenario}, checkpoints imported from {whole} of DLIO: {on}{lasted}"
     if result.imported and result.imported.reduced:
         of = f"{steps} steps of {on}" if result.steps else on
         lasted = f", {wall}" if result.wall_seconds is not None else ""
@@ -200,7 +205,8 @@ def transfer_rows(result: RunResult) -> Iterator[tuple[str, str, str]]:
             continue
         low, mean, high = (format_number(rate) for rate in (moved.slowest_rank, moved.mean_rank, moved.fastest_rank))
         number = f"{moved.checkpoints} checkpoint{'s' * (moved.checkpoints != 1)} of {format_bytes(moved.bytes)} in all"
-        remark = f"by wall clock; a rank {mean}, min {low}, max {high}; {number}"
+        of_ranks = "" if moved.mean_rank is None else f" a rank {mean}, min {low}, max {high};"
+        remark = f"by wall clock;{of_ranks} {number}"
         if (fetched := moved.fetched) is not None and fetched.page_cache_share is not None:
             remark += f", {format_share(fetched.page_cache_share)} from the page cache"
         yield name, f"{format_number(moved.mib_per_second)} MiB/s", remark
@@ -319,12 +325,21 @@ def dlio_points(imported: Imported | None) -> list[str]:
     return lines + [f"  {name:<16}{points[name]:>8.2f}  {what}" for name, what in rows.items()]
 
 
+def _checkpoints(imported: Imported | None) -> list[str]:
+    """Return the published checkpoints of an import with files of ranks; empty for others."""
+    if imported is None or imported.reduced:
+        return []
+    from rayio.imports import dlio_published
+
+    return dlio_published.transfer_lines(imported)
+
+
 def own_split(imported: Imported | None) -> list[str]:
     """Return how the benchmark of imported results split their time: lost points, or the published epochs.
 
     Empty for a run that was not imported.
     """
-    if imported is None or not imported.reduced:
+    if imported is None or not imported.has_no_steps:
         return dlio_points(imported)
     from rayio.imports import dlio_published
 

@@ -105,6 +105,7 @@ def conclusions(table: SweepTable) -> list[str]:
     """Return the conclusions: the knee, met expectations, warnings, contradictory and failed points."""
     names, points = short_names(table.keys), table.points
     lines = [f"knee: {_place(names, p)}: more of it brings little AU" for p in points if p.is_knee]
+    lines += _most_goodput(names, points)
     met, unmet = (sum(point.status == status for point in points) for status in (DONE, UNMET))
     if unmet:
         meet = "meets" if met == 1 else "meet"
@@ -125,6 +126,16 @@ def conclusions(table: SweepTable) -> list[str]:
             more = f"; and {counted(left, 'other reason')}" if left > 0 else ""
             lines.append(f"{counted(len(of_status), 'point')} {what}: {'; '.join(reasons[:SHOWN_REASONS])}{more}")
     return lines
+
+
+def _most_goodput(names: Sequence[str], points: Sequence[TablePoint]) -> list[str]:
+    """Return the point with the most goodput, where failures make that the metric that decides."""
+    known = [point for point in points if point.goodput is not None]
+    if len(known) < 2:
+        return []
+    best = max(known, key=lambda point: point.goodput or 0.0)
+    hint = "" if any(point.au_half is not None for point in known) else " (one run each; --repeat 5 shows the noise)"
+    return [f"most goodput: {_place(names, best)}, {100 * (best.goodput or 0.0):.1f} % of wall time{hint}"]
 
 
 def _place(names: Sequence[str], point: TablePoint) -> str:

@@ -24,7 +24,7 @@ from rayio.storage.address import is_path, join
 from rayio.study.sizing.doubts import of_setting
 from rayio.study.sizing.knee import bottleneck_of
 from rayio.study.sizing.prices import DEAR, Choice, Varied, as_overrides, cheapest, choices, front, varied
-from rayio.study.sizing.questions import files_for
+from rayio.study.sizing.questions import files_for, without_failures
 from rayio.study.sizing.trials import AU, AU_DLIO, Trials, au_of
 from rayio.study.sweeps.points import grid
 from rayio.study.sweeps.sweep_directory import SweepDirectory
@@ -146,19 +146,22 @@ class _Advising:
             raise ScenarioError(f"{points.keys[0]} has several values; give them to --vary")
         if both := [key.key for key in keys if key.key in points.fixed]:
             raise ScenarioError(f"{both[0]} is varied, and also set to {show(points.fixed[both[0]])}; remove one")
-        self.fixed, self.load = points.fixed, loading(source)
-        self.base = self.load(self.fixed)
+        if lost := [key.key for key in keys if key.key.partition(".")[0] == "failures"]:
+            raise ScenarioError(f"--vary {lost[0]}: failures do not change AU; use rayio sweep, which compares goodput")
+        self.fixed = points.fixed
+        self.load, self.base, of_failures = without_failures(loading(source), self.fixed)
         checks.check_simulated(self.base)
         self.names = tuple(key.key for key in keys)
         self.all, refused = choices(keys, self._plain, dear)
         invalid = f"{counted(len(refused), 'setting')} {'is' if len(refused) == 1 else 'are'} invalid, such as: "
-        self.notes = [invalid + refused[0]] if refused else []
+        self.notes = [*of_failures, *([invalid + refused[0]] if refused else [])]
         self.steps = self._steps()
         self.root = base_folder(self.base, root)
         path = join(self.root, str(out) if out is not None else f"advice/{self.base.name}")
         if not is_path(path):
             raise ScenarioError(f"not yet: --out {path}; give a folder (datasets may be at an address)")
-        directory = SweepDirectory.open(Path(path), self._identity())
+        opened = SweepDirectory.by_default if out is None else SweepDirectory.open
+        directory = opened(Path(path), self._identity())
         self.trials = Trials(
             directory, engine="virtual", target=target, formula=formula, root=self.root, reporter=reporter
         )

@@ -142,7 +142,8 @@ class _Searching:
         self.doubts: list[Doubt] = []
         #: The largest value to try, and the reason why a larger one is invalid.
         self.most, self.why = self._most()
-        self.directory = SweepDirectory.open(Path(path), self._identity())
+        opened = SweepDirectory.by_default if out is None else SweepDirectory.open
+        self.directory = opened(Path(path), self._identity())
         self.trials = Trials(
             self.directory, engine=question.engine, target=target, formula=self.formula, address=address,
             root=self.root, reporter=reporter,
@@ -326,7 +327,7 @@ class _Searching:
 
     def _notes(self, bracket: Bracket, points: Sequence[CapacityPoint], tried: Sequence[Trial]) -> list[str]:
         """Return notes on the numbers."""
-        question, notes = self.question, [*self.notes]
+        question, notes = self.question, [*self.question.notes, *self.notes]
         if question.base.stages:
             notes.append("the stages run at every point, and take their part of the storage; stages=[] leaves them out")
         key = question.over

@@ -275,7 +275,8 @@ def reaches(au: float | None, target: float) -> bool:
 def widest(question: Question, fails: int, target: float, formula: str) -> Combination | None:
     """Return the AU of many more workers with many more requests in flight; None if they cannot be simulated.
 
-    They are tried on the virtual clock with its own model of storage, as ``advise`` does.
+    They are tried on the virtual clock with its own model of storage, as ``advise`` does. None also if they reach the
+    target by an effect that is not worth proposing.
     """
     scenario = question.scenario(fails)
     workers, depth = scenario.loader.num_workers, scenario.loader.io_depth
@@ -289,8 +290,10 @@ def widest(question: Question, fails: int, target: float, formula: str) -> Combi
     try:
         changed = applied(change, scenario)
         checks.check_simulated(changed)
-        au = _au(changed, formula)
+        au, without = _au(changed, formula), _au(scenario, formula)
     except RayioError:
+        return None
+    if reaches(au, target) and not is_worth_proposing(without, au):
         return None
     fixed = {**question.fixed, question.over: fails}
     fixed.pop("loader.num_workers", None)

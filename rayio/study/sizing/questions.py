@@ -21,8 +21,16 @@ from rayio.study.sweeps.points import grid
 
 #: The fewest steps per rank of a point on real files: over all epochs, and in an epoch.
 REAL_STEPS, EPOCH_STEPS = 24, 3
+#: A note where the scenario has failures.
+NO_FAILURES = (
+    "failures are left out: AU counts no time lost to them; a rayio sweep of the scenario compares goodput, which does"
+)
 #: Keys of which more helps: a search for the largest number that still reaches the target has no end.
 HELPS = ("loader.num_workers", "loader.prefetch_factor", "loader.io_depth", "cluster.reader_nodes")
+
+
+#: A function that applies overrides to the files of a scenario.
+Load = Callable[[Mapping[str, Any]], Scenario]
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,9 @@ class Question:
     rules: str | None
     steps: int | None
     host_memory: int | None
-    _load: Callable[[Mapping[str, Any]], Scenario] = field(repr=False)
+    #: Notes on the scenario.
+    notes: tuple[str, ...]
+    _load: Load = field(repr=False)
 
     @classmethod
     def of(
@@ -65,8 +75,7 @@ class Question:
         fixed = ruled | points.fixed
         if rules and fixed["train.epochs"] != EPOCHS:
             raise ScenarioError(f"train.epochs={show(fixed['train.epochs'])}: --rules {rules} needs {EPOCHS}")
-        load = loading(source)
-        base = load(fixed)
+        load, base, notes = without_failures(loading(source), fixed)
         _check_key(base, over)
         if base.loader.file_access == "in_memory":
             raise ScenarioError(
@@ -79,7 +88,7 @@ class Question:
             checks.check_simulated(base)
             steps = max(derive.steps_per_epoch(base), STEPS if rules else enough(derive.window_steps(base)))
             steps = min(steps, base.train.cap or steps)
-        return cls(source, fixed, over, base, engine, rules, steps, host_memory, load)
+        return cls(source, fixed, over, base, engine, rules, steps, host_memory, notes, load)
 
     def scenario(self, value: int) -> Scenario:
         """Return the scenario of a point.
@@ -147,6 +156,26 @@ class Question:
         except ScenarioError as error:
             return str(error)
         return None
+
+
+def without_failures(load: Load, fixed: Mapping[str, Any]) -> tuple[Load, Scenario, tuple[str, ...]]:
+    """Return the function that loads a scenario, its base and notes; without failures, of which AU counts nothing.
+
+    Throughput and the work of storage would contain what they cost, and the changes that are simulated would not.
+
+    Raises:
+        ScenarioError: the scenario is invalid.
+    """
+    if load(fixed).failures is None:
+        return load, load(fixed), ()
+    # Not None, as some checks differ with failures; events may name ranks that a smaller point has not.
+    nothing: dict[str, Any] = {"failures": {"events": [], "mtbf": None, "policy": "from_start"}}
+
+    def load_without(overrides: Mapping[str, Any]) -> Scenario:
+        others = {key: value for key, value in overrides.items() if key.partition(".")[0] != "failures"}
+        return load(others | nothing).model_copy(update={"failures": None})
+
+    return load_without, load_without(fixed), (NO_FAILURES,)
 
 
 def files_for(scenario: Scenario, steps: int) -> int:

@@ -24,6 +24,10 @@ from rayio.study.sweeps.sweep_rows import Row
 VERSION = 1
 
 
+class AnotherSweepError(StorageError):
+    """The directory holds a sweep with another definition."""
+
+
 class SweepDirectory:
     """The files of one sweep; opened for adding rows with ``with``."""
 
@@ -61,8 +65,27 @@ class SweepDirectory:
         if not isinstance(before, dict):
             raise StorageError(f"{file} is damaged, not a sweep; choose another --out")
         for key, was, now in _differences(before, json.loads(json.dumps(definition))):
-            raise StorageError(f"{path} holds a sweep with {key}={_text(was)}, not {_text(now)}; choose another --out")
+            raise AnotherSweepError(
+                f"{path} holds a sweep with {key}={_text(was)}, not {_text(now)}; choose another --out"
+            )
         return sweep
+
+    @classmethod
+    def by_default(cls, path: Path, definition: Mapping[str, Any]) -> Self:
+        """Return the directory of a sweep without ``--out``: ``path``, or if another holds it ``path-2``, and so on.
+
+        So another sweep of a scenario has its own, and the same one is resumed.
+
+        Raises:
+            StorageError: see :meth:`open`.
+        """
+        place, number = path, 1
+        while True:
+            try:
+                return cls.open(place, definition)
+            except AnotherSweepError:
+                number += 1
+                place = path.with_name(f"{path.name}-{number}")
 
     def rows(self, num_keys: int | None = None) -> Iterator[Row]:
         """Iterate over the finished runs, of ``num_keys`` values each if given; an incomplete last line is skipped.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from rayio.report import axes, charts
 from rayio.report.charts import SIDE
@@ -21,6 +22,8 @@ MOST_DOTS = 1500
 #: The most rows and columns of a heat map.
 MOST_CELLS = 40
 _COLOURS = {"au": "au", "data_wait_share": "data_wait"}
+#: Names of the metrics that decide.
+TITLES = {"au": "AU", "goodput": "goodput"}
 #: Number of colours of a heat map, from the least to the greatest AU.
 CLASSES = 7
 
@@ -80,17 +83,17 @@ def _thin(ticks: Sequence[axes.Tick], apart: float = 0.06) -> list[axes.Tick]:
     return kept
 
 
-def heat_map(points: Sequence[Point], names: Sequence[str]) -> str:
-    """Return AU over two keys as a table of coloured cells, with the first key as columns."""
+def heat_map(points: Sequence[Point], names: Sequence[str], metric: str = "au") -> str:
+    """Return a metric over two keys as a table of coloured cells, with the first key as columns."""
     columns, rows = (axis([point.values[n] for point in points]) for n in range(2))
     left_out = len(columns) > MOST_CELLS or len(rows) > MOST_CELLS
     columns, rows = columns[:MOST_CELLS], rows[:MOST_CELLS]
-    au = {identity(point.values): point.mean("au") for point in points}
-    known = [value for value in au.values() if value is not None]
+    gain = {identity(point.values): point.mean(metric) for point in points}
+    known = [value for value in gain.values() if value is not None]
     low, high = min(known, default=0.0), max(known, default=1.0)
 
     def cell(column: object, row: object) -> str:
-        value = au.get(identity((column, row)))
+        value = gain.get(identity((column, row)))
         if value is None:
             return "<td>–</td>"
         level = min(int(CLASSES * (value - low) / (high - low)), CLASSES - 1) if high > low else 0
@@ -102,11 +105,20 @@ def heat_map(points: Sequence[Point], names: Sequence[str]) -> str:
     )
     more = f'<p class="lead">The first {MOST_CELLS} values of each key; sweep.csv has all.</p>' if left_out else ""
     return (
-        f'<p class="lead">AU in percent; columns: {escape(names[0])}, rows: {escape(names[1])}. '
+        f'<p class="lead">{TITLES[metric]} in percent; columns: {escape(names[0])}, rows: {escape(names[1])}. '
         "Colours go from the lowest to the highest.</p>"
         f'<div class="scroll"><table class="grid"><thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table>'
         f"</div>{more}"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Scattered:
+    """A point of a scatter plot."""
+
+    index: int
+    spent: float
+    gain: float
 
 
 def against(
@@ -115,52 +127,57 @@ def against(
     write: Callable[[float], str],
     label: str,
     base: int = 10,
+    metric: str = "au",
 ) -> str:
-    """Return a scatter plot of AU against a cost, with the Pareto front as a line.
+    """Return a scatter plot of a metric against a cost, with a Pareto front for each number of accelerators.
 
-    Ticks are round in powers of ``base``: 1024 for bytes.
+    Points with other accelerators do other work, so no front has both. It is empty where no two points with as many
+    accelerators differ in cost. Ticks are round in powers of ``base``: 1024 for bytes.
     """
-    known = [
-        (index, spent, gain)
-        for index, point in enumerate(points)
-        if (spent := cost(point)) is not None and (gain := point.mean("au")) is not None
-    ]
-    if len({spent for _, spent, _ in known}) < 2:
+    groups: dict[int | None, list[Scattered]] = {}
+    for index, point in enumerate(points):
+        if (spent := cost(point)) is not None and (gain := point.mean(metric)) is not None:
+            groups.setdefault(choices.accelerators(point), []).append(Scattered(index, spent, gain))
+    if all(len({dot.spent for dot in dots}) < 2 for dots in groups.values()):
         return ""
-    best = choices.front(points, cost)
-    most = max(spent for _, spent, _ in known)
+    most = max(dot.spent for dots in groups.values() for dot in dots)
     unit = float(base) ** max(math.floor(math.log(most, base)), 0)
     wide = unit * axes.roof(most / unit)
 
-    def dot(entry: tuple[int, float, float]) -> str:
-        return f"{SIDE * 0.97 * entry[1] / wide:.1f} {SIDE * (1 - entry[2]):.1f}"
+    def at(dot: Scattered) -> str:
+        return f"{SIDE * 0.97 * dot.spent / wide:.1f} {SIDE * (1 - dot.gain):.1f}"
 
-    on = sorted((entry for entry in known if entry[0] in best), key=lambda entry: entry[1])
-    others = [entry for entry in known if entry[0] not in best]
+    def tip(dot: Scattered) -> str:
+        values = ", ".join(map(written, points[dot.index].values))
+        return f"{values}\n{TITLES[metric]} {100 * dot.gain:.1f} % at {write(dot.spent)}"
+
+    fronts, others = [], []
+    for dots in groups.values():
+        best = {dots[n].index for n in choices.front([points[dot.index] for dot in dots], cost, metric=metric)}
+        fronts.append(sorted((dot for dot in dots if dot.index in best), key=lambda dot: dot.spent))
+        others += [dot for dot in dots if dot.index not in best]
     others = others[:: max(1, -(-len(others) // MOST_DOTS))]
-    steps = f"M{dot(on[0])}" + "".join(f"H{dot(entry).split()[0]}V{dot(entry).split()[1]}" for entry in on[1:])
-    drawn = (
-        f'<path class="dot faint" d="{"".join(f"M{dot(entry)}h.01" for entry in others)}"/>'
-        f'<path class="line l-au" d="{steps}"/>'
-        f'<path class="dot l-au" d="{"".join(f"M{dot(entry)}h.01" for entry in on)}"/>'
+    steps = "".join(
+        f"M{at(on[0])}" + "".join(f"H{at(dot).split()[0]}V{at(dot).split()[1]}" for dot in on[1:]) for on in fronts
     )
-    texts = [
-        f"{', '.join(map(written, points[index].values))}\nAU {100 * gain:.1f} % at {write(spent)}"
-        for index, spent, gain in on
-    ]
-    x = [0.97 * spent / wide for _, spent, _ in on]
-    tips = [texts[min(range(len(x)), key=lambda n: abs(x[n] - (part + 0.5) / PARTS))] for part in range(PARTS)]
+    drawn = (
+        f'<path class="dot faint" d="{"".join(f"M{at(dot)}h.01" for dot in others)}"/>'
+        f'<path class="line l-au" d="{steps}"/>'
+        f'<path class="dot l-au" d="{"".join(f"M{at(dot)}h.01" for on in fronts for dot in on)}"/>'
+    )
+    on = [dot for front in fronts for dot in front]
+    nearest = [min(on, key=lambda dot: abs(0.97 * dot.spent / wide - (n + 0.5) / PARTS)) for n in range(PARTS)]
     ticks = [(0.97 * value / wide, write(value)) for value in (unit * each for each in axes.values(wide / unit, 5))]
     percents = [(share, f"{100 * share:.0f} %") for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
-    return charts.plot(drawn, label=label, x=ticks, y=percents, tips=tips, height=220)
+    return charts.plot(drawn, label=label, x=ticks, y=percents, tips=[*map(tip, nearest)], height=220)
 
 
-def best_by_value(points: Sequence[Point], column: int) -> list[Point]:
-    """Return for each value of one key the point with the highest AU, as points of that key."""
+def best_by_value(points: Sequence[Point], column: int, metric: str = "au") -> list[Point]:
+    """Return for each value of one key the point with the most of a metric, as points of that key."""
     chosen: dict[str, Point] = {}
     for point in points:
-        gain, key = point.mean("au"), identity(point.values[column])
-        if gain is not None and (key not in chosen or gain > (chosen[key].mean("au") or 0.0)):
+        gain, key = point.mean(metric), identity(point.values[column])
+        if gain is not None and (key not in chosen or gain > (chosen[key].mean(metric) or 0.0)):
             chosen[key] = point
     order = [identity(value) for value in axis([point.values[column] for point in points])]
     return [Point((chosen[key].values[column],), chosen[key].rows) for key in order if key in chosen]

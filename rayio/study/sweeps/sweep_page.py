@@ -15,7 +15,7 @@ from rayio.report.markup import escape
 from rayio.report.page import NOTHING_OUTSIDE, document
 from rayio.report.sections import section
 from rayio.report.text.sweep import conclusions, head, rows_of, short_names
-from rayio.report.text.terms import counted
+from rayio.report.text.terms import capitalised, counted
 from rayio.study.sweeps import choices, sweep_figures
 from rayio.study.sweeps.swept import Sweep
 from rayio.units import format_bytes
@@ -42,8 +42,8 @@ _DEFINITIONS = {
     ),
     "front": (
         "front",
-        "the Pareto front: no other point with as many accelerators has at least the same AU with no more readers, "
-        "memory and reader nodes",
+        "the Pareto front: no other point with as many accelerators has at least the same AU (after failures goodput) "
+        "with no more readers, memory and reader nodes",
     ),
     "readers": ("readers", "workers of all ranks: ranks × loader.num_workers"),
     "memory": (
@@ -57,10 +57,10 @@ _DEFINITIONS = {
 
 def page(sweep: Sweep) -> str:
     """Return the page of a sweep as HTML."""
-    names = short_names(sweep.keys)
+    names, title = short_names(sweep.keys), sweep_figures.TITLES[sweep.metric]
     parts = [
-        section("curves", "AU over the swept keys", _curves(sweep, names)),
-        section("cost", "What AU costs", _costs(sweep)),
+        section("curves", capitalised(f"{title} over the swept keys"), _curves(sweep, names)),
+        section("cost", f"What {title} costs", _costs(sweep)),
         section("points", "Points", _points(sweep, names)),
         section("scenario", "What all points share", _shared(sweep)),
         section("definitions", "How each number is defined", _definitions()),
@@ -99,27 +99,28 @@ def _file(room: str, name: str) -> str:
 
 
 def _curves(sweep: Sweep, names: list[str]) -> str:
-    points = sweep.points
+    points, metric = sweep.points, sweep.metric
+    title = sweep_figures.TITLES[metric]
     if len(names) == 1:
         has_repeats = any(len(point.rows) > 1 for point in points)
         band = " The band is the 95 % interval of the mean over repeats." if has_repeats else ""
         drawn = [
-            _titled(f"AU, % <small>over {escape(sweep.keys[0])}.{band}</small>",
-                    sweep_figures.curve(points, "au", 100, "%", sweep.knee)),
+            _titled(f"{title}, % <small>over {escape(sweep.keys[0])}.{band}</small>",
+                    sweep_figures.curve(points, metric, 100, "%", sweep.knee)),
             _titled("throughput, samples/s", sweep_figures.curve(points, "samples_per_second", 1, "samples/s")),
             _titled("exposed data loading, % of step time",
                     sweep_figures.curve(points, "data_wait_share", 100, "%")),
         ]  # fmt: skip
         return "".join(drawn)
     heat = (
-        sweep_figures.heat_map(points, names)
-        if len(names) == 2 and any(p.mean("au") is not None for p in points)
+        sweep_figures.heat_map(points, names, metric)
+        if len(names) == 2 and any(p.mean(metric) is not None for p in points)
         else ""
     )
     curves = "".join(
         _titled(
-            f"AU, % <small>over {escape(key)}: the best of all points with that value</small>",
-            sweep_figures.curve(sweep_figures.best_by_value(points, index), "au", 100, "%"),
+            f"{title}, % <small>over {escape(key)}: the best of all points with that value</small>",
+            sweep_figures.curve(sweep_figures.best_by_value(points, index, metric), metric, 100, "%"),
         )
         for index, key in enumerate(sweep.keys)
     )
@@ -131,16 +132,22 @@ def _titled(title: str, drawn: str) -> str:
 
 
 def _costs(sweep: Sweep) -> str:
-    points = sweep.points
-    readers = sweep_figures.against(points, choices.readers, lambda value: f"{value:,.0f}", "AU against readers")
-    memory = sweep_figures.against(points, choices.memory, format_bytes, "AU against memory", 1024)
+    points, metric = sweep.points, sweep.metric
+    title = sweep_figures.TITLES[metric]
+    readers = sweep_figures.against(
+        points, choices.readers, lambda value: f"{value:,.0f}", f"{title} against readers", metric=metric
+    )
+    memory = sweep_figures.against(points, choices.memory, format_bytes, f"{title} against memory", 1024, metric)
     if not readers and not memory:
         return ""
-    lead = '<p class="lead">Each dot is a point; the line is the Pareto front.</p>'
+    has_several = len(set(map(choices.accelerators, points))) > 1
+    line = (
+        "each line is the Pareto front of one number of accelerators" if has_several else "the line is the Pareto front"
+    )
     return (
-        lead
-        + _titled("AU against readers <small>of all ranks</small>", readers)
-        + _titled("AU against memory <small>of full prefetch windows, all ranks</small>", memory)
+        f'<p class="lead">Each dot is a point; {line}.</p>'
+        + _titled(f"{title} against readers <small>of all ranks</small>", readers)
+        + _titled(f"{title} against memory <small>of full prefetch windows, all ranks</small>", memory)
     )
 
 

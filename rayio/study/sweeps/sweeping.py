@@ -104,7 +104,8 @@ class _Sweeping:
         #: Runs that were missing at the start, and those made since.
         self.todo = self.made = 0
         self._check_all()
-        self.directory = SweepDirectory.open(Path(path), self._identity())
+        opened = SweepDirectory.by_default if out is None else SweepDirectory.open
+        self.directory = opened(Path(path), self._identity())
 
     def _base(self) -> Scenario:
         """Return the scenario that all points share; if it is invalid without their values, the first valid point."""

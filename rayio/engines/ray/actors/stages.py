@@ -20,7 +20,7 @@ from rayio.errors import RayioError, RunError
 from rayio.model.cpu_account import ProcessCpu, Stopwatch
 from rayio.model.kernel import WallKernel
 from rayio.model.standing import silence
-from rayio.model.workflow import CONDUCTOR, ROLE, Conductor, StageTally
+from rayio.model.workflow import CONDUCTOR, ROLE, Conductor, Progress, StageTally
 
 #: Actors of a run that have an end, and those that only report their CPU time.
 LIVING, SPENDING = ("rank-", CONDUCTOR), ("barrier", CONDUCTOR, "collector")
@@ -47,7 +47,7 @@ class StagesActor(Server):
         self._sent = 0
         self._cpu_of: list[ProcessCpu] = []
         self._cpu = Stopwatch(CONDUCTOR, children=lambda: self._cpu_of)
-        self.tallies: list[StageTally] = []
+        self.progress = Progress(birth.plan.workflow)
         self._offset = birth.anchor.here().ns
 
     async def ready(self) -> dict[str, Any]:
@@ -59,10 +59,10 @@ class StagesActor(Server):
         self._cpu.begin()
         kernel = WallKernel(self._offset)
         try:
-            await Conductor(self.birth.plan.workflow, kernel, self._process, self.tallies).run()
+            await Conductor(self.birth.plan.workflow, kernel, self._process, self.progress).run()
         finally:
             await kernel.cancel()
-        return self.tallies
+        return self.progress.tallies
 
     def spent(self) -> tuple[int, ProcessCpu | None]:
         """Return the number of spans of ended processes, and the CPU time of all."""

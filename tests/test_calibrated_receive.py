@@ -1,0 +1,79 @@
+"""Calibrations of planted machines on which ranks take batches slowly: by bytes, and next to other ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from planted import TRUTH, busy, made, recorded, seconds_per_step
+
+from rayio.predict.calibrate import learn
+from rayio.scenario.model import Scenario
+
+#: Ranks that map and free each batch: 1.8 ms with batches of 2.4 MB, and 0.7 ms with 200 kB.
+MAPPED = TRUTH | {"receive": "600 us", "receive_bandwidth": "2 GB/s", "cpu": TRUTH["cpu"] | {"rank": "600 us"}}
+#: Ranks that hold each other up when they take their batches.
+CROWDED = TRUTH | {"receive": "800 us", "neighbour": "900 us"}
+
+
+def taught(costs: dict[str, Any], *, alone: bool = True) -> Scenario:
+    """Return a calibration of two sizes: idle runs of two ranks, busy runs, and runs of one worker alone."""
+    sizes = ("600 kB", "100 kB")
+    idle = [recorded(made(busy(size, 1, 2, "30 ms"), costs)) for size in sizes]
+    full = [recorded(made(busy(size, 4, 2, "0 ms"), costs), 1.2) for size in sizes]
+    lone = [recorded(made(busy(size, 1, 1, "20 ms"), costs)) for size in sizes] if alone else []
+    first = idle[0]
+    return learn(first.spans, first.scenario, first.info, more=idle[1:], full=full, alone=lone, is_cached=True).scenario
+
+
+def off(found: Scenario, costs: dict[str, Any], *point: Any, batch: int) -> float:
+    """Return the error of a prediction, relative to the planted machine."""
+    true = made(busy(*point) | {"loader__batch_size": batch, "dataset__num_files": 40 * batch * point[2]}, costs)
+    kept = {"dataset": true.dataset, "train": true.train, "loader": true.loader, "cluster": true.cluster}
+    return seconds_per_step(found.model_copy(update=kept)) / seconds_per_step(true) - 1
+
+
+@pytest.fixture(scope="module")
+def mapped() -> Scenario:
+    return taught(MAPPED)
+
+
+@pytest.mark.parametrize(
+    ("size", "workers", "ranks", "compute", "batch"),
+    [
+        ("100 kB", 2, 1, "20 ms", 2),
+        ("100 kB", 2, 2, "20 ms", 8),
+        ("2 MB", 4, 1, "60 ms", 4),
+        ("300 kB", 4, 1, "15 ms", 4),
+    ],
+)
+def test_ranks_take_batches_of_other_sizes_as_their_bytes_take(
+    mapped: Scenario, size: str, workers: int, ranks: int, compute: str, batch: int
+) -> None:
+    assert abs(off(mapped, MAPPED, size, workers, ranks, compute, batch=batch)) < 0.03
+
+
+def test_two_sizes_separate_what_taking_a_batch_takes_by_bytes(mapped: Scenario) -> None:
+    costs = mapped.charges
+    assert costs.receive_bandwidth == pytest.approx(2e9, rel=0.02)
+    assert costs.receive == pytest.approx(600e-6, rel=0.2)
+
+
+@pytest.fixture(scope="module")
+def crowded() -> Scenario:
+    return taught(CROWDED)
+
+
+@pytest.mark.parametrize(
+    ("size", "workers", "ranks", "compute", "batch"),
+    [
+        ("100 kB", 2, 1, "8 ms", 2),
+        ("100 kB", 2, 2, "20 ms", 2),
+        ("300 kB", 4, 1, "15 ms", 4),
+        ("1 MB", 2, 2, "40 ms", 4),
+    ],
+)
+def test_ranks_next_to_others_take_longer_and_one_alone_does_not(
+    crowded: Scenario, size: str, workers: int, ranks: int, compute: str, batch: int
+) -> None:
+    assert abs(off(crowded, CROWDED, size, workers, ranks, compute, batch=batch)) < 0.03
