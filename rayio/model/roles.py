@@ -62,7 +62,7 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
     env.span("startup", env.born, env.kernel.now(), at)
     if training.restored is not None:
         shards = await restore(env, training, tally, training.restored, at._replace(epoch=start.epoch))
-        if attempt and training.is_own_restored:  # manifests may have been lost with what died
+        if shards and attempt and training.is_own_restored:  # manifests may have been lost with what died
             env.written_are(shards, at)
     if training.phases is not None:
         await save_and_restore(env, training, tally, training.phases, attempt)
