@@ -315,7 +315,7 @@ class TrainerRank(Host):
         self._barrier = None if line is None else RemoteBarrier(line, self.kernel, self.plan.meetings.group)
         ranks = [rank for (rank,) in birth.members]
         writers = birth.holders("checkpoint_writer", {(number,) for number in self.plan.writers_of(ranks)})
-        self._writers = {number: RemoteWriter(handle, number) for (number,), handle in writers.items()}
+        self._writers = {number: RemoteWriter(line, number) for (number,), line in self.lines(writers).items()}
 
     def queue(self, spec: QueueSpec, *, evaluating: bool) -> QueuePort:
         """See ``rayio.model.wiring.RankPorts``."""
@@ -372,13 +372,13 @@ class TrainerRank(Host):
 
 
 class CheckpointWriter(Host):
-    """Checkpoint writers. They generate the bytes, so no state crosses processes."""
+    """Checkpoint writers. They generate the bytes, so no state crosses processes; one of them completes checkpoints."""
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
         self._envs = {number: self.wiring.writer(number) for (number,) in birth.members}
         self._busy = {number: asyncio.Lock() for number in self._envs}
-        #: Only in the actor of the writer that completes checkpoints.
+        self.exchange = Exchange({"write": self.write, "read": self.read, "report": self.report})
         self._completion = self.wiring.completion(self._envs[COMPLETER]) if COMPLETER in self._envs else None
 
     async def write(self, number: int, shard: Shard, at: Where) -> Served[None]:
