@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from rayio.errors import DataError, ScenarioError
 from rayio.model import completing
 from rayio.model.attempts import Mark
-from rayio.model.manifest import NAME, Manifest, chain, parse, read, remove, search
+from rayio.model.completing import Completion
+from rayio.model.manifest import NAME, Link, Manifest, chain, parse, read, remove, search
 from rayio.model.planning import plan_of
-from rayio.place import checkpoint_folder
+from rayio.place import Where, checkpoint_folder
 from rayio.predict.shown import Shown
 from rayio.report.explain import explain
 from rayio.reporter import Reporter
@@ -250,6 +251,27 @@ def test_a_run_that_lost_a_rank_reads_its_chain(newest: int, tmp_path: Path) -> 
             assert len(result.rows("restore", rank=rank)) == len(read), "one after the other, the full one first"
         again = {row["step"] // 2: row["bytes"] for row in result.rows("write", attempt=1, rank=0)}
         assert again == {n: HALVES[n % EVERY == 0][0] for n in range(newest + 1, 6)}
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_a_manifest_that_died_with_its_writer_is_written_after_the_restart(
+    is_behind: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it, no increment until the next full checkpoint could be restored."""
+    report = Completion.report
+
+    async def lost(completion: Completion, durable: Any, at: Where) -> list[Link]:
+        if not at.attempt:
+            durable = {link: names for link, names in durable.items() if link.step != 4}
+        return await report(completion, durable, at)
+
+    monkeypatch.setattr(Completion, "report", lost)
+    failing = {"events": [{"kind": "rank", "number": 1, "at_step": 6}], "detect": 0, "restart": 0}
+    wanted = saving(asynchronous=is_behind).model_copy(update={"failures": scenario(failures=failing).failures})
+    done = run(on_disk(wanted, tmp_path), engine="local", root=tmp_path, out="run", reporter=Heard())
+    assert done.result.failures is not None
+    there = search(open_store(str(tmp_path / "kept")))
+    assert (len(there.complete), there.passed) == (8, {})
 
 
 def clocked(data: str = "data", steps: int = 60, **sections: Any) -> Scenario:

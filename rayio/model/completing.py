@@ -164,6 +164,9 @@ class Completion:
         if before is not None:
             await before
         try:
+            if at.attempt and await self._is_complete(link):
+                self._complete.add(link)
+                return
             now = 0 if env.store is None else env.kernel.now()  # a model's manifest has the same size at any time
             run = self.run if env.store is None else self.checkpointing.run
             manifest = self.checkpointing.manifest(link, run, at.attempt, now)
@@ -175,6 +178,13 @@ class Completion:
             mine.set_result(None)
         if not self.in_burst:
             await self._settle(manifest)
+
+    async def _is_complete(self, link: Link) -> bool:
+        """Return True if a checkpoint has its manifest, which a writer removes before it replaces a file."""
+        store = self.env.store
+        return store is not None and await self.env.kernel.threaded(
+            lambda: store.size(f"{link.folder}/{NAME}") is not None
+        )
 
 
 def _are_any(store: Store, manifests: Sequence[Manifest]) -> bool:

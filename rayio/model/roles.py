@@ -63,7 +63,9 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
     at = Where(training.rank, attempt=attempt)
     env.span("startup", env.born, env.kernel.now(), at)
     if training.restored is not None:
-        await restore(env, training, tally, training.restored, Where(training.rank, start.epoch, attempt=attempt))
+        shards = await restore(env, training, tally, training.restored, at._replace(epoch=start.epoch))
+        if shards and attempt and training.is_own_restored:  # manifests may have been lost with what died
+            env.durable_are(shards, at, in_burst=training.restored.in_burst)
     if env.drains is not None:
         await env.drains.begin(*training.held, tally, at)
     if training.phases is not None:
@@ -143,18 +145,20 @@ async def save_and_restore(env: Env, training: Training, tally: Tally, phases: P
         await restore(env, training, tally, training.written(0, number), Where(rank, attempt=attempt))
 
 
-async def restore(env: Env, training: Training, tally: Tally, restored: Restored, at: Where) -> None:
+async def restore(env: Env, training: Training, tally: Tally, restored: Restored, at: Where) -> Sequence[Shard]:
     """Read back a rank's part of a checkpoint through its writers, increment by increment, and verify every byte.
 
     If rank 0 reads for all, all ranks wait until it has sent them the state; they meet at ``at``, before any step.
     """
-    seconds = training.broadcast_seconds
+    seconds, all_shards = training.broadcast_seconds, list[Shard]()
     for number, link in enumerate(restored.chain, 1):
         shards, is_sent = training.restored_shards(restored, link), seconds and number == len(restored.chain)
+        all_shards += shards
         if shards or is_sent:
             place = at._replace(epoch=link.epoch, step=link.step)
             served = await env.restore(shards, place, (seconds, at) if is_sent else None)
             tally.load(part.moved for part in served)
+    return all_shards
 
 
 async def evaluate(env: Env, training: Training, tally: Tally, epoch: int, at: Where) -> None:

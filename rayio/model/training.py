@@ -161,6 +161,12 @@ class Training:
         return saved.held_of(self.rank), number
 
     @property
+    def is_own_restored(self) -> bool:
+        """True if this run wrote that checkpoint; modelled ones have no run."""
+        saved = self.checkpointing
+        return saved is not None and saved.restored is not None and saved.restored.run == saved.run != ""
+
+    @property
     def broadcast_seconds(self) -> float:
         """Time in which rank 0 sends a restored state to all ranks, once all are there."""
         return 0.0 if self.checkpointing is None else self.checkpointing.broadcast_seconds

@@ -269,7 +269,7 @@ class RealStorage:
         doing = f"writing {num_bytes} bytes"
 
         def write() -> None:
-            if not self._is_prepared:
+            if self.store.is_local and not self._is_prepared:
                 self.store.prepare(doing)
                 self._is_prepared = True
             self.store.write(path, fill, traffic=traffic, fsync=fsync, doing=doing)

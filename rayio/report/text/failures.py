@@ -41,13 +41,13 @@ def attempt_line(restart: Restart) -> str:
     ...     is_from_checkpoint=True, epoch=0, step=120, redone_steps=16))
     'rank 3 died after 40 s: on from the checkpoint before epoch 0, step 120; 16 steps were done again'
     """
-    again = f"{restart.redone_steps:,} step{'s' * (restart.redone_steps != 1)} were done again"
+    again = "1 step was" if restart.redone_steps == 1 else f"{restart.redone_steps:,} steps were"
     place = f"on from the checkpoint before epoch {restart.epoch}, step {restart.step}"
     place += " (from the burst tier)" * bool(restart.is_from_burst)
     if not restart.is_from_checkpoint:
         place = "again from the start"
     how = "broke off" if restart.cause == "the run" else "died"
-    return f"{restart.cause} {how} after {format_seconds(restart.at)}: {place}; {again}"
+    return f"{restart.cause} {how} after {format_seconds(restart.at)}: {place}; {again} done again"
 
 
 def lines(result: RunResult) -> list[str]:

@@ -107,7 +107,7 @@ class Store(Protocol):
 
         With ``traffic`` it is streamed: ``fill`` only appends, each of its calls is a request of that size if the
         system supports any size, and all are counted. Without, ``fill`` may seek. ``fsync`` makes the file durable.
-        ``doing`` names the activity in messages.
+        ``doing`` names the activity in messages. :meth:`prepare` comes first only if :attr:`is_local`.
 
         Raises:
             StorageError: no space, no permission, or the system refuses.

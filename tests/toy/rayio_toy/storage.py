@@ -6,12 +6,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
 from rayio.schema.fields import Section, Text
 from rayio.storage.presets import Preset
-from rayio.storage.stores.opening import Settings
+from rayio.storage.stores.opening import Fill, Settings
 from rayio.storage.stores.posix import PosixStore
 
 TAPE = Preset(
@@ -47,6 +48,10 @@ class ToyStore(PosixStore):
     @property
     def address(self) -> str:
         return self._address
+
+    def write(self, name: str, fill: Fill, *, doing: str = "writing", **how: Any) -> None:
+        self.prepare(doing)
+        super().write(name, fill, doing=doing, **how)
 
     def full(self, name: str) -> str:
         return f"{self._address.rstrip('/')}/{name}"

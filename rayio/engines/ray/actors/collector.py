@@ -124,7 +124,7 @@ class Collector:
             self._parts.keep(self._recorder.drain())
         self._heard[name] = now
 
-    def saved(self, number: int, tally: Tally | None, in_burst: bool) -> None:
+    def saved(self, number: int, tally: Tally | None, in_burst: bool = False) -> None:
         """Record that a rank has passed a checkpoint and its part is durable; see ``rayio.model.attempts.Saved``."""
         self._saved.add(number, tally, in_burst)
 

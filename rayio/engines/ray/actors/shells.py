@@ -318,7 +318,7 @@ class TrainerRank(Host):
         self._barrier = None if line is None else RemoteBarrier(line, self.kernel, self.plan.meetings.group)
         ranks = [rank for (rank,) in birth.members]
         writers = birth.holders("checkpoint_writer", {(number,) for number in self.plan.writers_of(ranks)})
-        self._writers = {number: RemoteWriter(handle, number) for (number,), handle in writers.items()}
+        self._writers = {number: RemoteWriter(line, number) for (number,), line in self.lines(writers).items()}
 
     def queue(self, spec: QueueSpec, *, evaluating: bool) -> QueuePort:
         """See ``rayio.model.wiring.RankPorts``."""

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from rayio.engines.ray.actors.birth import Birth
 from rayio.engines.ray.actors.shells import Host
+from rayio.engines.ray.transport.lines import Exchange
 from rayio.model import roles
 from rayio.model.checkpoint_ports import COMPLETER, Shard
 from rayio.model.manifest import Link
@@ -24,6 +25,8 @@ class CheckpointWriter(Host):
         self._envs = {number: self.wiring.writer(number) for (number,) in birth.members}
         self._busy = {number: asyncio.Lock() for number in self._envs}
         self._draining = {number: asyncio.Lock() for number in self._envs}
+        called = (self.write, self.read, self.drain, self.clear, self.report)
+        self.exchange = Exchange({call.__name__: call for call in called})
         #: The newest attempt that called: drains of older ones are not begun.
         self._attempt = 0
         #: Only in the actor of the writer that completes checkpoints.

@@ -312,8 +312,8 @@ class RemoteBarrier:
 class RemoteWriter:
     """A rank's end of a checkpoint writer actor."""
 
-    def __init__(self, handle: Any, number: int) -> None:
-        self.handle = handle
+    def __init__(self, line: Line, number: int) -> None:
+        self.line = line
         self.number = number
 
     async def write(self, shard: Shard, at: Where) -> Served[None]:
@@ -322,7 +322,7 @@ class RemoteWriter:
         Raises:
             StorageError: the writer could not write.
         """
-        served: Served[None] = await self._answer(self.handle.write.remote(self.number, shard, at))
+        served: Served[None] = await self._ask("write", self.number, shard, at)
         return served
 
     async def read(self, shard: Shard, at: Where) -> Served[None]:
@@ -331,12 +331,12 @@ class RemoteWriter:
         Raises:
             RayioError: the writer could not read, or read other bytes.
         """
-        served: Served[None] = await self._answer(self.handle.read.remote(self.number, shard, at))
+        served: Served[None] = await self._ask("read", self.number, shard, at)
         return served
 
     async def report(self, durable: Mapping[Link, Sequence[str]], at: Where, in_burst: bool = False) -> list[Link]:
         """See ``rayio.model.checkpoint_ports.WriterPort``."""
-        complete: list[Link] = await self._answer(self.handle.report.remote(durable, at, in_burst))
+        complete: list[Link] = await self._ask("report", durable, at, in_burst)
         return complete
 
     async def drain(self, shard: Shard, at: Where) -> Served[None]:
@@ -345,16 +345,15 @@ class RemoteWriter:
         Raises:
             StorageError: the writer could not read or write.
         """
-        served: Served[None] = await self._answer(self.handle.drain.remote(self.number, shard, at))
+        served: Served[None] = await self._ask("drain", self.number, shard, at)
         return served
 
     async def clear(self, kept: Collection[str], at: Where) -> None:
         """Make the writer remove its files from the burst tier; see ``rayio.model.checkpoint_ports.WriterPort``."""
-        await self._answer(self.handle.clear.remote(self.number, kept, at))
+        await self._ask("clear", self.number, kept, at)
 
-    @staticmethod
-    async def _answer(call: Any) -> Any:
+    async def _ask(self, method: str, *arguments: Any) -> Any:
         try:
-            return await call
+            return await self.line.ask(method, *arguments)
         except RayTaskError as error:
             raise plain(error) from None
