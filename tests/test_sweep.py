@@ -300,7 +300,7 @@ def test_expectations_choose_points_and_only_where_none_meets_them_is_that_a_fai
     met = [point.values[0] for point in found.points if (point.mean("au") or 0.0) >= 0.9]
     assert met
     assert [point.values[0] for point in found.points if point.status == DONE] == met
-    assert f"then the least memory: num_workers={met[0]}\n" in out
+    assert f"it is: num_workers={met[0]}\n" in out
     assert command(*keys, "expect.au=> 1", "--out", "b") == 3
     assert "0 points meet it, 4 do not" in capsys.readouterr().out
     assert {row.status for row in rayio.sweep("small.yaml", [*keys[2:], "expect.au=> 1"], out="b").rows} == {UNMET}
@@ -602,7 +602,7 @@ def test_a_sweep_below_an_address_is_kept_in_the_working_directory(home: Path) -
 def drawn_fronts(page: str, name: str) -> list[int]:
     """Give the number of points of each front in a scatter plot, by the corners of its line."""
     plot = page.split(f">{name} <small>")[1].split('class="line l-au" d="')[1].split('"')[0]
-    return [1 + line.count("H") for line in plot.split("M")[1:]]
+    return [1 + line.count("H") + line.count("L") for line in plot.split("M")[1:]]
 
 
 def test_a_scatter_plot_has_a_front_for_each_number_of_accelerators(tmp_path: Path) -> None:
@@ -613,6 +613,11 @@ def test_a_scatter_plot_has_a_front_for_each_number_of_accelerators(tmp_path: Pa
     assert drawn_fronts(page, "AU against readers") == [3, 3]
     assert "each line is the Pareto front of one number of accelerators" in page
     assert sum(drawn_fronts(page, "AU against readers")) == len(swept.front)
+    # Of those that meet a goal none is called the cheapest, as fewer accelerators need fewer workers.
+    goal = {**slow, "expect.au": ">= 0.9"}
+    met = rayio.sweep(tmp_path / "s.yaml", goal, processes=1, out=tmp_path / "goal").table
+    assert {point.values[1] for point in met.points if point.status == DONE} == {"1", "2"}
+    assert met.cheapest is None
     # Points with one setting for each number of accelerators have nothing to choose from.
     alone = rayio.sweep(tmp_path / "s.yaml", {"cluster.ranks_per_node": [1, 2, 4]}, processes=1, out=tmp_path / "b")
     assert "AU against readers" not in (alone.path / "sweep.html").read_text()

@@ -112,7 +112,8 @@ def conclusions(table: SweepTable) -> list[str]:
         lines.append(f"expect: {counted(met, 'point')} {meet} it, {unmet} {'does' if unmet == 1 else 'do'} not")
     if table.cheapest is not None:
         cheapest = _place(names, points[table.cheapest])
-        lines.append(f"the one of these with the fewest readers, then the least memory: {cheapest}")
+        which = "it is" if met == 1 else "the one of these with the fewest readers, then the least memory"
+        lines.append(f"{which}: {cheapest}")
     for warned in table.warnings:
         (doubt,) = worded([warned.doubt])
         place = _place(names, points[warned.worst])

@@ -157,9 +157,9 @@ def against(
         fronts.append(sorted((dot for dot in dots if dot.index in best), key=lambda dot: dot.spent))
         others += [dot for dot in dots if dot.index not in best]
     others = others[:: max(1, -(-len(others) // MOST_DOTS))]
-    steps = "".join(
-        f"M{at(on[0])}" + "".join(f"H{at(dot).split()[0]}V{at(dot).split()[1]}" for dot in on[1:]) for on in fronts
-    )
+    # Steps of one front; those of several would seem to be joined.
+    to = "H{0}V{1}" if len(fronts) == 1 else "L{0} {1}"
+    steps = "".join(f"M{at(on[0])}" + "".join(to.format(*at(dot).split()) for dot in on[1:]) for on in fronts)
     drawn = (
         f'<path class="dot faint" d="{"".join(f"M{at(dot)}h.01" for dot in others)}"/>'
         f'<path class="line l-au" d="{steps}"/>'

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from rayio.analyze.gate import of_result, of_runs
 from rayio.records.doubts import SETTING, blocking
 from rayio.records.sweeps import DONE, UNMET, SweepTable, TablePoint, Warned
+from rayio.study.sweeps.choices import accelerators
 from rayio.study.sweeps.points import written
 from rayio.study.sweeps.sweep_rows import Point
 
@@ -45,10 +46,15 @@ def _row(point: Point, *, is_knee: bool, is_on_front: bool, has_failures: bool) 
 
 
 def _cheapest(points: Sequence[Point]) -> int | None:
-    """Return the index of the cheapest point that meets ``expect:``, where some do not; None if the gate holds it."""
+    """Return the index of the cheapest point that meets ``expect:``, where some do not; None if the gate holds it.
+
+    None also where those that meet it have different numbers of accelerators: fewer of them need fewer workers.
+    """
     met = [index for index, point in enumerate(points) if point.status == DONE]
     results = (result for index in met for result in points[index].measured)
     if all(point.status != UNMET for point in points) or blocking(of_runs(results), SETTING):
+        return None
+    if len({accelerators(points[index]) for index in met}) > 1:
         return None
     costs = {index: (points[index].first.readers or 0, points[index].first.window_bytes or 0.0) for index in met}
     return min(met, key=lambda index: costs[index], default=None)
