@@ -64,6 +64,13 @@ def test_a_whole_configuration_has_its_workload_from_a_group(tmp_path: Path) -> 
     assert composed(tmp_path, files, "++workload.train.epochs=3", first="workload/one.yaml")["train"]["epochs"] == 3
 
 
+def test_a_group_is_chosen_without_a_sign(tmp_path: Path) -> None:
+    files = {"main.yaml": "defaults: [{workload: one}]\n", "workload/one.yaml": BASE, "workload/two.yaml": BASE}
+    for override in ("+workload=two", "++workload=two", "~workload"):
+        with pytest.raises(ScenarioError, match=r"takes no [+~]+; write workload=NAME"):
+            composed(tmp_path, files, override)
+
+
 def test_overrides_replace_add_and_remove(tmp_path: Path) -> None:
     files = {"main.yaml": "a: {b: 1, c: {d: 2}}\n"}
     told = ("workload.a.b=5", "+workload.a.e=[1, x]", "++workload.f.g={type:normal,mean:0.5}", "~workload.a.c.d=2")

@@ -195,6 +195,8 @@ def _applied(data: dict[str, Any], item: Override, groups: Sequence[str]) -> Lay
     if path[0] != "workload":
         known = f", or with a group ({', '.join(groups)})" if groups else ""
         raise ScenarioError(f"{where}: begins with none of DLIO's sections; write ++workload.section.key=value{known}")
+    if len(path) == 1 and path[0] in groups:
+        raise ScenarioError(f"{where}: a group of the defaults list takes no {item.sign}; write {path[0]}=NAME")
     if len(path) == 1:
         raise ScenarioError(f"{where}: chooses a workload, but the file is one; leave it out, or name another file")
     holder: Any = data
