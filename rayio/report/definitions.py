@@ -55,6 +55,10 @@ TERMS: dict[str, tuple[str, str]] = {
         "AU by DLIO's formula, for comparison with published MLPerf Storage results: per rank and epoch, without "
         "the first step; mean over ranks, then over epochs.",
     ),
+    "draining": (
+        "draining",
+        "Mean time from when a checkpoint was in the burst tier to when all its files were in checkpoint.path too.",
+    ),
     "saving": (
         "saving",
         "Bytes of checkpoints over the time from the first request of each to its last durable file, of all ranks.",
@@ -73,7 +77,8 @@ TERMS: dict[str, tuple[str, str]] = {
     "au-over-time": (
         "AU over time",
         "In each bin of time: compute over the time of the ranks that were alive. Start and warm-up are shown too, "
-        "so that the mean over all bins is lower than AU.",
+        "so that the mean over all bins is lower than AU. Work that a failure threw away is shown as what it was, and "
+        "the time from the failure to the next attempt as restart.",
     ),
     "queue": (
         "queue depth",
