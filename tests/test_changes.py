@@ -55,6 +55,17 @@ MADE: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "chunk × 2": (
         {"first_byte": "3 ms"}, {"dataset__format": "hdf5", "dataset__chunk": "50 kB"}, {"dataset__chunk": "100 kB"},
     ),
+    "buffer_bytes × 4": (
+        {"first_byte": "3 ms"},
+        {"dataset__format": "tfrecord", "loader__file_access": "streamed", "loader__shuffle": "file",
+         "loader__buffer_bytes": "20 kB"},
+        {"loader__buffer_bytes": "80 kB"},
+    ),
+    "keep_open 64": (
+        {"open": "20 ms"},
+        {"dataset__format": "hdf5", "dataset__num_files": 12, "dataset__samples_per_file": 20},
+        {"loader__keep_open": 64},
+    ),
     "io_depth × 2": ({"first_byte": "5 ms"}, {}, {"loader__io_depth": 2}),
     "connections = ∞": (
         {"connection_bandwidth": "10 MB/s", "first_byte": "2 ms"}, {},

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rayio.data.asked import requests_per_sample
 from rayio.errors import RayioError
-from rayio.kinds import FORMATS
+from rayio.kinds import ACCESSES, FORMATS
 from rayio.scenario import checks
 from rayio.scenario.change import Change, Run, with_keys
 from rayio.schema.choice import options_of
@@ -38,6 +38,10 @@ def of_dataset(run: Run) -> Iterator[Change]:
     others = () if scenario.dataset.external else (*_other_formats(scenario), *_own_changes(own, run))
     for change in others:
         yield replace(change, helps=("input",), after=OF_REQUESTS, effort=2, is_of_use=_has_fewer(change, now))
+    for change in ACCESSES[scenario.loader.file_access].changes(run):
+        yield replace(
+            change, helps=("input",), after=(*OF_REQUESTS, "opens/s = ∞"), effort=1, is_of_use=_is_allowed(change)
+        )
     depth = 2 * scenario.loader.io_depth
     yield Change(
         "io_depth × 2", kind="setting", to=with_keys("loader", io_depth=depth), key=f"loader.io_depth={depth}",
@@ -59,6 +63,19 @@ def _other_formats(scenario: Scenario) -> Iterator[Change]:
     for name, form in islice(others, MOST_FORMATS):
         to = with_keys("dataset", format=name, options=options_of(form)())
         yield Change(f"format {name}", kind="setting", to=to, key=f"dataset.format={name}")
+
+
+def _is_allowed(change: Change) -> Callable[[Scenario], bool]:
+    """Return a test that a changed scenario is valid: its files may not fit in memory."""
+
+    def is_of_use(scenario: Scenario) -> bool:
+        try:
+            checks.check(change.to(scenario))
+        except RayioError:
+            return False
+        return True
+
+    return is_of_use
 
 
 def _has_fewer(change: Change, now: Callable[[], float]) -> Callable[[Scenario], bool]:

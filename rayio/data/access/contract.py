@@ -20,6 +20,7 @@ from rayio.schema.fields import Section
 from rayio.storage.base import Opener, Requests, RequestTable
 
 if TYPE_CHECKING:
+    from rayio.scenario.change import Change, Run
     from rayio.scenario.model import Scenario
 
 
@@ -67,6 +68,10 @@ class Access(Kind):
         files = Files(form, layout, loader.file_access_options, buffer or 0)
         each, setting, holder = self.memory(files), self.setting(files), self.holder(files)
         yield from too_much(setting, each, scenario.cluster, loader.max_workers, memory, "cluster.memory", holder)
+
+    def changes(self, run: Run) -> Iterator[Change]:
+        """Yield changes of its options that make fewer or larger requests of the same samples."""
+        yield from ()
 
     def requests(self, files: Files, batch: Batch, kept: Any) -> tuple[Requests, Any]:
         """Return the opens and reads that :meth:`read` issues for a batch, and the state after it.

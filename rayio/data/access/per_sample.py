@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,15 @@ from rayio.data.access.held import KeptFile
 from rayio.data.formats import request_table, units
 from rayio.data.formats.reads import HEAD
 from rayio.data.layout import Batch
+from rayio.scenario.change import Change, with_keys
 from rayio.schema.fields import Section, whole
 from rayio.storage.base import Opener, Placed, Requests, RequestTable
+
+if TYPE_CHECKING:
+    from rayio.scenario.change import Run
+
+#: Open files that are proposed.
+KEPT = 64
 
 
 class PerSampleOptions(Section):
@@ -50,6 +57,13 @@ class PerSample(Access):
     """The requests of the format's library, which opens a file once for all samples of a batch in it."""
 
     options: ClassVar[type[Section]] = PerSampleOptions
+
+    def changes(self, run: Run) -> Iterator[Change]:
+        """Yield a change to files that stay open, where batches share them."""
+        options, dataset = run.scenario.loader.file_access_options, run.scenario.dataset
+        if isinstance(options, PerSampleOptions) and not options.keep_open and dataset.samples_per_file > 1:
+            kept = with_keys("loader", file_access_options=options.model_copy(update={"keep_open": KEPT}))
+            yield Change(f"keep_open {KEPT}", kind="setting", to=kept, key=f"loader.keep_open={KEPT}")
 
     def requests(self, files: Files, batch: Batch, kept: OpenFiles | None) -> tuple[Requests, OpenFiles | None]:
         """Return the format's own requests, without those of descriptions and units that are kept."""

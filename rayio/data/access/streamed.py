@@ -21,6 +21,7 @@ from rayio.data.access.mixed import Mixed, after, due, taken
 from rayio.data.access.parts import Asking, by_turn, part_of, pieces
 from rayio.data.formats import FORMATS, Format, form_of, layout_of, spans
 from rayio.data.layout import Batch, Layout
+from rayio.scenario.change import Change, with_keys
 from rayio.scenario.shards import is_by_file
 from rayio.schema.choice import options_of
 from rayio.schema.distribution import Constant
@@ -29,10 +30,13 @@ from rayio.storage.base import Opener, Requests
 from rayio.units import BYTES
 
 if TYPE_CHECKING:
+    from rayio.scenario.change import Run
     from rayio.scenario.model import Scenario
 
 #: Buffer of TensorFlow's record reader, and of most C++ streams that are read in order.
 BUFFER_BYTES = 256 << 10
+#: Factor by which larger requests are proposed.
+LARGER = 4
 #: Shuffles whose order no stream has.
 JUMPING = ("global", "zipf")
 
@@ -124,6 +128,15 @@ class Streamed(Access):
             change = "dataset.compression=none, or "
         accesses = [name for name in ("per_sample", "whole_file") if not ACCESSES[name].cannot(form, layout)]
         return f"{change}loader.file_access={' or '.join(accesses)}"
+
+    def changes(self, run: Run) -> Iterator[Change]:
+        """Yield a change to larger requests."""
+        options = run.scenario.loader.file_access_options
+        if isinstance(options, StreamedOptions):
+            size = LARGER * options.buffer_bytes
+            larger = with_keys("loader", file_access_options=options.model_copy(update={"buffer_bytes": size}))
+            key = f"loader.buffer_bytes={BYTES.exact(size)}"
+            yield Change(f"buffer_bytes × {LARGER}", kind="setting", to=larger, key=key)
 
     def requests(self, files: Files, batch: Batch, kept: Any) -> tuple[Requests, Any]:
         """Return the windows that are not in the buffer yet."""
