@@ -130,11 +130,11 @@ def test_a_writer_that_came_for_a_killed_one_learns_again_which_files_are_durabl
     """Six checkpoints of two ranks are twelve reports; the writer that counts them is another one after some."""
     reported, calls = Completion.report, count()
 
-    async def report(completion: Completion, durable: Any, at: Where) -> list[Any]:
+    async def report(completion: Completion, durable: Any, at: Where, in_burst: bool) -> list[Any]:
         if next(calls) == reports:
             for known in (completion._durable, completion._begun, completion._complete):
                 known.clear()
-        return await reported(completion, durable, at)
+        return await reported(completion, durable, at, in_burst)
 
     monkeypatch.setattr(Completion, "report", report)
     saved = {"every": {"steps": 4}, "path": "ck", "model": {"bytes": "1 kB"}, "writers": "sharded"}

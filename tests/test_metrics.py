@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rayio.analyze.arrays import RunArrays
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import timeline
+from rayio.records.draining import Draining
 from rayio.records.hosts import Fetched
 from rayio.records.metric_names import HEADLINE, METRICS, SPLIT, lookup
 from rayio.records.run_result import RunResult
@@ -89,6 +90,7 @@ def test_each_ranks_life_is_split_to_the_nanosecond(origin: int) -> None:
         "data_wait": [50, 45],
         "device_copy": [0, 0],
         "bubble": [0, 0],
+        "drain_wait": [0, 0],
         "compute": [150, 160],
         "sync": [25, 0],
         "checkpoint": [70, 0],
@@ -200,6 +202,7 @@ def test_what_a_failure_cost_is_restart_and_each_step_counts_once() -> None:
         "data_wait": 30,
         "device_copy": 0,
         "bubble": 0,
+        "drain_wait": 0,
         "compute": 30,
         "sync": 0,
         "checkpoint": 0,
@@ -287,9 +290,13 @@ def test_every_metric_that_may_be_expected_has_a_number_in_a_full_result() -> No
         checkpoints=1, files=1, bytes=8, seconds=1.0, mib_per_second=1.0, slowest_rank=1.0,
         mean_rank=1.0, fastest_rank=1.0,
     )  # fmt: skip
-    result = replace(
-        measured, au_dlio=0.0, au_dlio_stdev=0.0, loader_share=0.0, fetched=fetched, saved=moved, restored=moved
+    drained = Draining(
+        checkpoints=1, files=1, bytes=8, mean_seconds=1.0, mean_lag=1.0, longest_lag=1.0, most_bytes=8, end_seconds=0.0
     )
+    result = replace(
+        measured, au_dlio=0.0, au_dlio_stdev=0.0, loader_share=0.0, fetched=fetched, saved=moved, restored=moved,
+        drained=drained,
+    )  # fmt: skip
     assert [name for name in METRICS if lookup(result, name) is None] == []
     assert RunResult.of_json(json.loads(json.dumps(result.as_json(), allow_nan=False))) == result
 

@@ -70,7 +70,7 @@ UNITS = {
 
 
 #: Phases that version 0.1 did not have.
-NEWER = ("restore", "gap", "device_copy", "bubble")
+NEWER = ("restore", "gap", "device_copy", "bubble", "drain_wait")
 
 
 def closed(schema: Any) -> Any:

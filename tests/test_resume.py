@@ -72,9 +72,9 @@ def test_a_manifest_that_is_being_written_when_a_rank_dies_is_completed(
 ) -> None:
     publish = CheckpointEnv.publish
 
-    async def late(env: CheckpointEnv, files: Any, at: Any, *, fsync: bool) -> None:
+    async def late(env: CheckpointEnv, files: Any, at: Any, **more: bool) -> None:
         await env.kernel.sleep_until(env.kernel.now() + 50_000_000)  # the rank dies about 6 ms after the checkpoint
-        await publish(env, files, at, fsync=fsync)
+        await publish(env, files, at, **more)
 
     monkeypatch.setattr(CheckpointEnv, "publish", late)
     run = resume(broken_off(tmp_path))

@@ -16,12 +16,24 @@ from rayio.scenario.model import Scenario
 from rayio.scenario.write import json_schema, to_yaml
 from rayio.units import BYTES, RATE, SECONDS, Dimension
 
-SCHEMA = json_schema()
-CHECK = jsonschema.Draft202012Validator(SCHEMA)
-
 #: Keys that hold whatever text a user has; every other text is one of some words, or has a pattern.
 FREE = {"extends", "source", "path", "endpoint", "region", "profile", "contradicts", "differs"}
 FREE |= {"file", "column", "values", "origin"}  # of measured values
+
+
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def schema() -> Json:
+    """The schema, which takes half a second."""
+    return json_schema()
+
+
+@pytest.fixture(scope="module")
+def check(schema: Json) -> jsonschema.Draft202012Validator:
+    """What an editor does with the schema."""
+    return jsonschema.Draft202012Validator(schema)
 
 
 def properties(value: Any, path: str = "") -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -48,19 +60,19 @@ def required(value: Any) -> set[str]:
     return set().union(*map(required, value)) if isinstance(value, list) else set()
 
 
-def test_the_schema_is_one_and_has_a_name() -> None:
-    jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    assert SCHEMA["$id"] == "urn:rayio:scenario:1"
-    assert [*SCHEMA][:2] == ["$schema", "$id"]
+def test_the_schema_is_one_and_has_a_name(schema: Json) -> None:
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["$id"] == "urn:rayio:scenario:1"
+    assert [*schema][:2] == ["$schema", "$id"]
 
 
-def test_every_property_says_what_it_is() -> None:
-    found = [(path, inner) for path, _, inner in properties(SCHEMA)]
+def test_every_property_says_what_it_is(schema: Json) -> None:
+    found = [(path, inner) for path, _, inner in properties(schema)]
     assert len(found) > 200
     assert not [path for path, inner in found if len(inner.get("description", "")) < 5]
 
 
-def test_every_property_has_a_default_unless_it_must_be_given() -> None:
+def test_every_property_has_a_default_unless_it_must_be_given(schema: Json) -> None:
     needed = required(Scenario.model_json_schema()) | {
         "mean",
         "stdev",
@@ -75,7 +87,7 @@ def test_every_property_has_a_default_unless_it_must_be_given() -> None:
     needed |= {"steps", "min", "max"}  # of a ramp; of readers that come and go
     without = {
         path
-        for path, name, inner in properties(SCHEMA)
+        for path, name, inner in properties(schema)
         if "default" not in inner and name not in needed and "const" not in inner and not path.startswith(".expect.")
     }
     assert without == {".extends"}, "there is none where nothing is extended, and no condition where none is given"
@@ -85,21 +97,21 @@ def parts(inner: dict[str, Any]) -> list[dict[str, Any]]:
     return [one for part in inner.get("anyOf", [inner]) for one in (parts(part) if "anyOf" in part else [part])]
 
 
-def test_every_text_is_one_of_some_words_or_has_a_pattern() -> None:
+def test_every_text_is_one_of_some_words_or_has_a_pattern(schema: Json) -> None:
     loose = [
         path
-        for path, name, inner in properties(SCHEMA)
+        for path, name, inner in properties(schema)
         for part in parts(inner)
         if part.get("type") == "string" and not {"pattern", "enum", "const"} & {*part} and name not in FREE
     ]
     assert not loose
 
 
-def test_every_quantity_has_the_pattern_of_its_units() -> None:
+def test_every_quantity_has_the_pattern_of_its_units(schema: Json) -> None:
     known = {dimension.pattern for dimension in (BYTES, SECONDS, RATE)}
     quantities = [
         inner
-        for _, _, inner in properties(SCHEMA)
+        for _, _, inner in properties(schema)
         if {"number", "string"} <= {str(part.get("type")) for part in parts(inner)}
     ]
     assert len(quantities) > 40
@@ -128,11 +140,13 @@ def test_a_pattern_takes_what_is_read_and_nothing_that_has_another_unit(dimensio
 
 
 @pytest.mark.parametrize("name", packaged())
-def test_packaged_scenarios_are_valid_as_files_and_as_they_are_shown(name: str) -> None:
+def test_packaged_scenarios_are_valid_as_files_and_as_they_are_shown(
+    name: str, check: jsonschema.Draft202012Validator
+) -> None:
     from rayio.scenario.source import packaged_folder
 
-    CHECK.validate(yaml.safe_load((packaged_folder() / f"{name}.yaml").read_text()))
-    CHECK.validate(yaml.safe_load(to_yaml(load(name))))
+    check.validate(yaml.safe_load((packaged_folder() / f"{name}.yaml").read_text()))
+    check.validate(yaml.safe_load(to_yaml(load(name))))
 
 
 @pytest.mark.parametrize(
@@ -150,8 +164,10 @@ def test_packaged_scenarios_are_valid_as_files_and_as_they_are_shown(name: str) 
         {"loader": {"batchsize": 7}},
     ],
 )
-def test_what_is_refused_is_refused_by_the_schema_too(wrong: dict[str, Any]) -> None:
-    assert not CHECK.is_valid(wrong)
+def test_what_is_refused_is_refused_by_the_schema_too(
+    wrong: dict[str, Any], check: jsonschema.Draft202012Validator
+) -> None:
+    assert not check.is_valid(wrong)
 
 
 @pytest.mark.parametrize(
@@ -166,5 +182,5 @@ def test_what_is_refused_is_refused_by_the_schema_too(wrong: dict[str, Any]) -> 
         {"expect": {"au": ">= 90 %", "wall_seconds": "< 1e3"}},
     ],
 )
-def test_what_is_right_is_taken(right: dict[str, Any]) -> None:
-    CHECK.validate(right)
+def test_what_is_right_is_taken(right: dict[str, Any], check: jsonschema.Draft202012Validator) -> None:
+    check.validate(right)

@@ -109,6 +109,8 @@ class Timelines:
 
 def _paused(spans: pa.Table) -> tuple[Ints, Ints]:
     """Return when ranks of a slice began checkpoints and evaluations, and when those ended."""
-    chosen = np.flatnonzero(is_text(spans, "name", "checkpoint", "evaluate") & is_text(spans, "role", "rank"))
+    chosen = np.flatnonzero(
+        is_text(spans, "name", "drain_wait", "checkpoint", "evaluate") & is_text(spans, "role", "rank")
+    )
     begin = integers(spans, "start_ns", chosen)
     return begin, begin + integers(spans, "duration_ns", chosen)

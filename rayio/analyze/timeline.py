@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 #: Phases on lane 0 of a rank: before its first step, and those of a step in their order.
-STEP_PHASES = ("data_wait", "device_copy", "bubble", "compute", "sync", "checkpoint", "evaluate")
+STEP_PHASES = ("data_wait", "device_copy", "bubble", "compute", "sync", "drain_wait", "checkpoint", "evaluate")
 PHASES = ("startup", "restore", "gap", *STEP_PHASES)
 
 COLUMNS = ("name", "role", "lane", "rank", "attempt", "epoch", "step", "start_ns", "duration_ns", "link")
 
 _WAIT, _COMPUTE = PHASES.index("data_wait"), PHASES.index("compute")
-_PAUSES = (PHASES.index("checkpoint"), PHASES.index("evaluate"))
+_PAUSES = tuple(map(PHASES.index, ("drain_wait", "checkpoint", "evaluate")))
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -179,7 +179,7 @@ def timeline(spans: pa.Table) -> tuple[Lives, Steps]:
     computed = np.where(phase == _COMPUTE, end, -_NEVER)
     computed = np.maximum.reduceat(computed, first) if len(first) else computed
     has_computed = computed > -_NEVER
-    pauses = np.flatnonzero((phase == _PAUSES[0]) | (phase == _PAUSES[1]))
+    pauses = np.flatnonzero(np.isin(phase, _PAUSES))
     saving = np.full(len(first), _NEVER)
     np.minimum.at(saving, np.searchsorted(first, pauses, side="right") - 1, start[pauses])
 

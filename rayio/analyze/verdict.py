@@ -33,6 +33,7 @@ _BOUNDS = {
     "bubble": "pipeline",
     "straggler": "straggler",
     "allreduce": "all-reduce",
+    "drain_wait": "checkpoint",
     "checkpoint": "checkpoint",
     "evaluate": "evaluation",
     "startup": "start-up",

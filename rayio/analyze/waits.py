@@ -29,7 +29,8 @@ BACK_SECONDS, KEPT_SECONDS = 10.0, 120.0
 MOST_ROWS = 1 << 16
 
 _NAMES = (
-    "startup", "restore", "gap", "data_wait", "device_copy", "bubble", "compute", "sync", "checkpoint", "evaluate",
+    "startup", "restore", "gap", "data_wait", "device_copy", "bubble", "compute", "sync", "drain_wait", "checkpoint",
+    "evaluate",
     "life", "lease", "transfer", "memory_bound", "open", "read", "retry", "decode", "put", "overshoot", "lost", "delay",
     "pin",
 )  # fmt: skip

@@ -17,6 +17,7 @@ from rayio.engines.virtual.foreseen import ForeseenQueue, Readers
 from rayio.model import roles
 from rayio.model.attempts import DeadError, Death, Saved
 from rayio.model.barrier import Barrier, BarrierState, Step, at_once
+from rayio.model.checkpoint_ports import Marking
 from rayio.model.completing import Completion
 from rayio.model.env import COMPLETER, Env, QueuePort, Shard
 from rayio.model.kernel import Future, Kernel
@@ -152,12 +153,21 @@ class LocalWriter:
     ``delay_ns`` returns the delay for a share of the state.
     """
 
-    def __init__(self, env: Env, delay_ns: Callable[[float], int], completion: Completion | None = None) -> None:
+    def __init__(
+        self,
+        env: Env,
+        delay_ns: Callable[[float], int],
+        completion: Completion | None = None,
+        names: Sequence[str] = (),
+    ) -> None:
         self.env = env
+        #: Names of its files in a checkpoint.
+        self.names = names
         self.delay_ns = delay_ns
         #: Only in the writer that completes checkpoints.
         self.completion = completion
-        self._last: Future | None = None
+        #: The last call of training's, and the last drain.
+        self._last: dict[bool, Future] = {}
 
     async def write(self, shard: Shard, at: Where) -> Served[None]:
         """Write a shard after earlier ones."""
@@ -167,22 +177,33 @@ class LocalWriter:
         """Read a shard after earlier work."""
         return await self._do(roles.read_shard, shard, at)
 
-    async def report(self, durable: Mapping[Link, Sequence[str]], at: Where) -> list[Link]:
+    async def report(self, durable: Mapping[Link, Sequence[str]], at: Where, in_burst: bool = False) -> list[Link]:
         """See ``rayio.model.env.WriterPort``."""
         assert self.completion is not None
-        return await self.completion.report(durable, at)
+        return await self.completion.report(durable, at, in_burst)
+
+    async def drain(self, shard: Shard, at: Where) -> Served[None]:
+        """Drain a shard after earlier ones."""
+        return await self._do(roles.drain_shard, shard, at, is_behind=True)
+
+    async def clear(self, kept: Collection[str], at: Where) -> None:
+        """See ``rayio.model.env.WriterPort``."""
+        await roles.clear_tier(self.env, self.names, kept)
 
     async def _do(
-        self, work: Callable[[Env, Shard, Where], Awaitable[Served[None]]], shard: Shard, at: Where
-    ) -> Served[None]:
-        before = self._last
-        mine = self._last = self.env.kernel.future(f"{self.env.name} to be free")
+        self, work: Callable[[Env, Shard, Where], Awaitable[Served[None]]], shard: Shard, at: Where, *,
+        is_behind: bool = False,
+    ) -> Served[None]:  # fmt: skip
+        before = self._last.get(is_behind)
+        mine = self._last[is_behind] = self.env.kernel.future(f"{self.env.name} to be free")
         if before is not None:
             await before
         try:
             served = await work(self.env, shard, at)
         finally:
             mine.set_result(None)
+        if is_behind:
+            return served
         if delay_ns := self.delay_ns(shard.link.fraction):
             await self.env.kernel.sleep_until(self.env.kernel.now() + delay_ns)
         return served
@@ -223,7 +244,7 @@ class InProcess:
             plan, kernel, recorder, root, self, num_ranks=plan.world_size, late_ns=round(late * 1e9),
             loader=loader, cores=cores, run_id=run_id,
         )  # fmt: skip
-        self._devices = [Device(plan.device) for _ in range(plan.num_devices)] if plan.modelled else []
+        self._devices = [Device(spec) for spec in plan.devices] if plan.modelled else []
         #: State shared by users of layers, by layer and node (-1: all nodes).
         self._shared: dict[tuple[str, int], Any] = {}
         delay_ns, late_ns = round(costs.barrier * 1e9), round(late * 1e9)
@@ -266,7 +287,8 @@ class InProcess:
         for number in range(self.plan.num_writers):
             env = self.wiring.writer(number)
             completion = self.wiring.completion(env) if number == COMPLETER else None
-            self._writers[number] = LocalWriter(env, delay_ns, completion)
+            names = () if saves is None else saves.names_of(number)
+            self._writers[number] = LocalWriter(env, delay_ns, completion, names)
         try:
             lives = [self.wiring.rank(tally.rank, self, tally) for tally in self.tallies]
             if self.plan.workflow:
@@ -358,7 +380,7 @@ class InProcess:
         """See ``rayio.model.wiring.RankPorts``."""
         return self._writers
 
-    def saved(self) -> Callable[[int, Tally], None] | None:
+    def saved(self) -> Marking | None:
         """See ``rayio.model.wiring.RankPorts``."""
         return None if self.complete is None else self.complete.add
 

@@ -69,7 +69,8 @@ def run(
     async def live() -> None:
         asyncio.get_running_loop().set_exception_handler(_unless_interrupted)
         wanted = max(1, plan.loader.num_workers) * plan.world_size * plan.loader.working_threads
-        wanted += plan.num_writers + plan.workflow.most_at_once
+        has_tier = plan.checkpointing is not None and plan.checkpointing.burst is not None
+        wanted += plan.num_writers * (1 + has_tier) + plan.workflow.most_at_once
         threads = min(wanted, 4 * (os.cpu_count() or 1) + 32)
         kernel = WallKernel(threads=threads)
         lives.start(kernel.now(), earlier)

@@ -17,7 +17,7 @@ ROLES = ("rank", "queue", "reader", "checkpoint_writer", "barrier", "storage", "
 
 #: Names of the spans on each additional lane of a role, in the order of the lanes.
 _HOLDS: dict[str, tuple[str, ...]] = {
-    "checkpoints": ("snapshot", "checkpoint_wait", "broadcast"),
+    "checkpoints": ("snapshot", "checkpoint_wait", "broadcast", "drain"),
     "evaluation": ("eval_data_wait", "eval_compute"),
     "loading": ("read", "decode"),
     "leases": ("lease",),

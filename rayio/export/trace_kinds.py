@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 #: Spans of ranks that make a step; other spans of a rank with a batch are its production.
 _PHASES = (
-    "data_wait", "device_copy", "bubble", "compute", "sync", "checkpoint", "evaluate", "overshoot", "eval_data_wait",
-    "eval_compute", "snapshot", "checkpoint_wait", "restore", "broadcast", "gap",
+    "data_wait", "device_copy", "bubble", "compute", "sync", "drain_wait", "checkpoint", "evaluate", "overshoot",
+    "eval_data_wait", "eval_compute", "snapshot", "checkpoint_wait", "restore", "broadcast", "gap",
 )  # fmt: skip
 #: Spans in which a rank waits for a batch.
 WAITS = ("data_wait", "eval_data_wait")

@@ -69,6 +69,9 @@ class Mark:
 
     number: int
     tallies: tuple[Tally, ...]
+    #: True if it is read from the burst tier; and if it is there alone.
+    in_burst: bool = False
+    is_undrained: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +127,22 @@ class Saved:
         self.newest: Mark | None = None
         #: By number: the tallies of ranks that have saved a checkpoint which is not complete.
         self._partial: dict[int, dict[int, Tally]] = {}
+        #: Those in the burst tier, once there is one.
+        self.tier: Saved | None = None
 
-    def add(self, number: int, tally: Tally) -> None:
-        """Record that a rank has passed a checkpoint's step and its part is durable; ``tally`` is a copy."""
+    def add(self, number: int, tally: Tally | None, in_burst: bool = False) -> None:
+        """Record that a rank has passed a checkpoint's step and its part is durable; ``tally`` is a copy.
+
+        ``in_burst``: it is in the burst tier. Without a tally it has left the tier.
+        """
+        if in_burst:
+            self.tier = self.tier or Saved(self.world_size)
+            if tally is not None:
+                self.tier.add(number, tally)
+            elif self.tier.newest is not None and self.tier.newest.number <= number:
+                self.tier.newest = None
+            return
+        assert tally is not None
         if self.newest is not None and number <= self.newest.number:
             return
         ranks = self._partial.setdefault(number, {})
@@ -139,6 +155,29 @@ class Saved:
     def forget_partial(self) -> None:
         """Forget checkpoints that an attempt left incomplete."""
         self._partial.clear()
+        if self.tier is not None:
+            self.tier.forget_partial()
+
+    def know(self, survivor: Mark | None) -> None:
+        """Set what survived a death, as the process knows it that ranks report to; None if it knows of nothing."""
+        self.tier = None
+        if survivor is not None and survivor.in_burst:
+            self.tier = Saved(self.world_size)
+            self.tier.newest = survivor
+        if survivor is not None and not survivor.is_undrained:
+            self.newest = replace(survivor, in_burst=False)
+
+    def survivor(self, *, is_tier_lost: bool) -> Mark | None:
+        """Return the checkpoint to go on from after a death: of the burst tier, if that has the newest one and lives.
+
+        All else in the tier is gone then: a new attempt begins with an empty one.
+        """
+        held = None if self.tier is None or is_tier_lost else self.tier.newest
+        durable = -1 if self.newest is None else self.newest.number
+        if held is None or held.number < durable:
+            self.tier = None
+            return self.newest
+        return replace(held, in_burst=True, is_undrained=held.number > durable)
 
 
 class Attempts:
@@ -256,6 +295,12 @@ class Attempts:
                 f"failures.max_restarts={section.max_restarts}; raise it, or save checkpoints more often"
             )
 
+    def loses_tier(self, death: Death) -> bool:
+        """Return True if a death takes the burst tier with it; other parts than ranks and nodes end the processes."""
+        saved = self.first.checkpointing
+        tier = None if saved is None else saved.burst
+        return death.kind != "rank" and (death.kind != "node" or tier is None or tier.scope == "node")
+
     def restart(self, death: Death, detected: int, begin: int, delivered: Mapping[int, int] | None = None) -> Plan:
         """Return the plan of the next attempt, which begins at ``begin`` after a death noticed at ``detected`` (ns).
 
@@ -268,7 +313,8 @@ class Attempts:
         self._events.pop(death.event, None)
         self.saved.forget_partial()
         section = self.first.failures
-        mark = self.saved.newest if section is not None and section.policy == "from_checkpoint" else None
+        newest = self.saved.survivor(is_tier_lost=self.loses_tier(death))
+        mark = newest if section is not None and section.policy == "from_checkpoint" else None
         steps = {tally.rank: tally.steps for tally in self.tallies} if delivered is None else delivered
         restored = restored_tallies(self.first, mark)
         redone = sum(max(0, steps.get(tally.rank, 0) - tally.steps) for tally in restored)
@@ -284,6 +330,7 @@ class Attempts:
                 detect_seconds=(detected - death.at) / 1e9,
                 restart_seconds=(begin - detected) / 1e9,
                 is_from_checkpoint=mark is not None,
+                is_from_burst=mark is not None and mark.in_burst,
                 epoch=start.epoch,
                 step=start.step,
                 redone_steps=redone,
@@ -327,6 +374,7 @@ def continued(plan: Plan, mark: Mark | None, attempt: int) -> Plan:
         return replace(plan, start=plan.start._replace(attempt=attempt))
     epoch, step = saved.schedule.step(mark.number)
     restored = saved.restored_at(epoch, step, mark.tallies[0].chain)
+    restored = replace(restored, in_burst=mark.in_burst, is_undrained=mark.is_undrained)
     is_last = step + 1 == plan.steps[epoch] and epoch + 1 < len(plan.steps)
     start = Start(epoch + 1, 0, attempt) if is_last else Start(epoch, step + 1, attempt)
     return replace(plan, start=start, checkpointing=replace(saved, restored=restored))

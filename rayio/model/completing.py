@@ -23,7 +23,7 @@ class Complete(Protocol):
     """A function that writes a manifest: ``rayio.model.roles.complete``."""
 
     def __call__(
-        self, env: Env, manifest: Manifest, index: Mapping[str, bytes], at: Where, *, fsync: bool
+        self, env: Env, manifest: Manifest, index: Mapping[str, bytes], at: Where, *, fsync: bool, in_burst: bool
     ) -> Awaitable[None]:
         """Return when the manifest is there."""
 
@@ -39,11 +39,20 @@ class Completion:
     """The durable files of a run's checkpoints, counted by the writer that writes their manifests.
 
     Ranks report files once they are durable, and repeat a report until they learn that the checkpoint is complete. So
-    a writer that was started again knows soon what its predecessor knew, and nobody waits for a report.
+    a writer that was started again knows soon what its predecessor knew, and nobody waits for a report. Those in a
+    burst tier are counted apart.
     """
 
-    def __init__(self, env: Env, checkpointing: Checkpointing, run: str, complete: Complete, booked: Booked) -> None:
+    def __init__(
+        self, env: Env, checkpointing: Checkpointing, run: str, complete: Complete, booked: Booked, *,
+        in_burst: bool = False,
+    ) -> None:  # fmt: skip
         self.env = env
+        #: The counter of those in the burst tier, unless this is it.
+        self.tier: Completion | None = None
+        self.in_burst = in_burst
+        if checkpointing.burst is not None and not in_burst:
+            self.tier = Completion(env, checkpointing, run, complete, booked, in_burst=True)
         self._booked = booked
         self.checkpointing = checkpointing
         self.run = run
@@ -63,8 +72,10 @@ class Completion:
     def _num_parts(self) -> int:
         return len(self.checkpointing.parts)
 
-    async def report(self, durable: Mapping[Link, Sequence[str]], at: Where) -> list[Link]:
+    async def report(self, durable: Mapping[Link, Sequence[str]], at: Where, in_burst: bool = False) -> list[Link]:
         """Add durable files, by checkpoint, and complete those that now have all; return complete ones."""
+        if in_burst and self.tier is not None:
+            return await self.tier.report(durable, at)
         if at.attempt != self._attempt:  # all ranks began again: they save what followed their checkpoint anew
             if at.attempt < self._attempt:
                 return []
@@ -88,6 +99,8 @@ class Completion:
         """Wait until every manifest that is being written is there."""
         while (last := self._last) is not None and not last.done():
             await last
+        if self.tier is not None:
+            await self.tier.begun()
 
     async def _settle(self, newest: Manifest) -> None:
         """Have the run's resume file name a complete checkpoint, then remove the oldest ones beyond those to be kept.
@@ -158,11 +171,13 @@ class Completion:
             run = self.run if env.store is None else self.checkpointing.run
             manifest = self.checkpointing.manifest(link, run, at.attempt, now)
             index, place = self.checkpointing.index(link.fraction), Where(0, link.epoch, link.step, at.attempt)
-            await self._write(env, manifest, index, place, fsync=self.checkpointing.fsync)
+            fsync = self.checkpointing.fsync
+            await self._write(env, manifest, index, place, fsync=fsync, in_burst=self.in_burst)
             self._complete.add(link)
         finally:
             mine.set_result(None)
-        await self._settle(manifest)
+        if not self.in_burst:
+            await self._settle(manifest)
 
     async def _is_complete(self, link: Link) -> bool:
         """Return True if a checkpoint has its manifest, which a writer removes before it replaces a file."""

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from rayio.errors import RayioError
-from rayio.model.env_checkpoints import COMPLETER as COMPLETER
-from rayio.model.env_checkpoints import Shard as Shard
-from rayio.model.env_checkpoints import WriterPort
+from rayio.model.checkpoint_ports import COMPLETER as COMPLETER
+from rayio.model.checkpoint_ports import Shard as Shard
+from rayio.model.checkpoint_ports import WriterPort
 from rayio.model.env_stages import StageEnv
 from rayio.model.kernel import Kernel
 from rayio.model.processors import Cores, Process
@@ -119,6 +119,9 @@ class Env(StageEnv):
             name, since, at, until = doing
             file = self.file if name in FILES else ""
             yield Standing(self.role, self.name, name, at, since, max(since, self.heard), until, file)
+        if (aside := self.aside) is not None:
+            name, since, at, _ = aside
+            yield Standing(self.role, self.name, name, at, since, max(since, self.heard), None, self.drained_file)
 
     @staticmethod
     def where(rank: int = -1, epoch: int = -1, step: int = -1, attempt: int = 0) -> Where:

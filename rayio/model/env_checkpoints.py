@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, BinaryIO, NamedTuple, Protocol, cast
+from typing import Any, BinaryIO, cast
 
+from rayio.model.burst import Tier
+from rayio.model.checkpoint_ports import COMPLETER as COMPLETER
+from rayio.model.checkpoint_ports import Drained, Marking, WriterPort
+from rayio.model.checkpoint_ports import Shard as Shard
 from rayio.model.kernel import Kernel
 from rayio.model.ledger import Tally
 from rayio.model.manifest import Link
 from rayio.model.savers import Raw, Saver
 from rayio.model.stamp import Stamp
-from rayio.place import Where, checkpoint_place
+from rayio.place import Where
 from rayio.storage.base import Opener, Requests, Served, Storage
 from rayio.storage.itemise import Samples
 from rayio.storage.real import Noted
@@ -20,50 +24,8 @@ from rayio.storage.stores.opening import Store
 from rayio.storage.uploads import sizes_of_writes
 from rayio.trace.recorder import Add
 
-#: The writer that completes checkpoints.
-COMPLETER = 0
 #: In place of an epoch in the address of latencies: those of restoring differ from those of batches.
 LOADING = -1
-
-
-NO_CHECKPOINT = Link(-1, -1)
-
-
-class Shard(NamedTuple):
-    """A file of a checkpoint, with its writer and parameters."""
-
-    path: str
-    num_bytes: int
-    request_bytes: int
-    fsync: bool
-    writer: int
-    #: Bytes after which the content of a file that is read repeats; 0 in one that is written.
-    period: int = 0
-    #: The run that wrote it, or writes it.
-    run: str = ""
-    #: The checkpoint that it is part of; a file of a stage has none.
-    link: Link = NO_CHECKPOINT
-
-    def saved_at(self, at: Where) -> Where:
-        """Return a rank's place with the epoch and step of the file's checkpoint.
-
-        A rank with fewer steps saves it after its own last step.
-        """
-        place = checkpoint_place(self.path.rpartition("/")[0])
-        return at if place is None else at._replace(epoch=place[0], step=place[1])
-
-
-class WriterPort(Protocol):
-    """A rank's end of a checkpoint writer."""
-
-    async def write(self, shard: Shard, at: Where) -> Served[None]:
-        """Write a shard; it is durable on return."""
-
-    async def read(self, shard: Shard, at: Where) -> Served[None]:
-        """Read and verify a shard."""
-
-    async def report(self, durable: Mapping[Link, Sequence[str]], at: Where) -> list[Link]:
-        """Report durable files by checkpoint, to the writer that completes checkpoints; return complete ones."""
 
 
 def _append(content: bytes, file: BinaryIO) -> None:
@@ -92,12 +54,13 @@ class CheckpointEnv:
         self.failure: Exception | None = None
         #: The checkpoint being written in the background.
         self._behind: Awaitable[None] | None = None
-        #: Receives the number of a checkpoint that this rank has passed and saved, and its consumption until then.
-        self.saved: Callable[[int, Tally], None] | None = None
+        #: Receives the checkpoints that this rank has passed and saved.
+        self.saved: Marking | None = None
         #: The same of a checkpoint that is still being written.
         self._unsaved: tuple[int, Tally] | None = None
-        #: Durable files of checkpoints that are not known to be complete, and running reports of them.
-        self._durable: dict[Link, list[str]] = {}
+        #: Durable files of checkpoints that are not known to be complete, in storage and in the burst tier, and running
+        #: reports of them.
+        self._durable: dict[bool, dict[Link, list[str]]] = {False: {}, True: {}}
         self._reports: dict[int, Awaitable[None]] = {}
         self._number = 0
         #: The store of a checkpoint writer, for manifests; None for modelled storage, and for other roles.
@@ -107,6 +70,12 @@ class CheckpointEnv:
         self.index: Callable[[float], Mapping[str, bytes]] = lambda fraction: {}
         #: True if a checkpoint writer may replace files of complete checkpoints.
         self.is_replacing = False
+        #: The burst tier of a checkpoint writer, and a rank's part of it.
+        self.burst: Tier | None = None
+        self.drains: Drained | None = None
+        #: The file that a checkpoint writer drains, as ``doing`` has it.
+        self.aside: tuple[str, int, Where, int | None] | None = None
+        self.drained_file = ""
 
     def _requests(self, served: Served[Any], at: Where, samples: Callable[[], Samples] | None = None) -> None:
         """Record the requests of a call to storage."""
@@ -122,7 +91,8 @@ class CheckpointEnv:
         start = self.kernel.now()
         before, self.doing, self.file = self.doing, ("write", start, at, None), shard.path
         try:
-            served = await self.storage.write(shard.path, shard.num_bytes, shard.request_bytes, fsync=shard.fsync)
+            storage = self.storage if self.burst is None else self.burst.storage
+            served = await storage.write(shard.path, shard.num_bytes, shard.request_bytes, fsync=shard.fsync)
         except Exception as error:
             self.span("write", start, self.kernel.now(), at, status="error")
             self._record_failed(error, at)
@@ -155,7 +125,8 @@ class CheckpointEnv:
                 shard.path, shard.num_bytes, shard.request_bytes, shard.period, self.index(shard.link.fraction),
                 Stamp(shard.run, shard.path),
             )  # fmt: skip
-            served = await self.storage.read(requests, lambda opener: loading(self._opener(opener)))
+            storage = self.burst.storage if shard.in_burst and self.burst is not None else self.storage
+            served = await storage.read(requests, lambda opener: loading(self._opener(opener)))
         except Exception as error:
             self.span("load", start, self.kernel.now(), at, status="error")
             self._record_failed(error, at)
@@ -180,33 +151,63 @@ class CheckpointEnv:
     def _opener(self, opener: Opener) -> Opener:
         return lambda path, *kept: cast(BinaryIO, Noted(opener(path, *kept), self.moved))
 
-    async def withdraw(self, path: str, at: Where) -> None:
-        """Remove the manifest of a checkpoint of which a file is about to be replaced."""
-        if self.store is not None and (self.is_replacing or at.attempt):
-            await self.kernel.threaded(partial(self.store.remove, path))
+    async def drain(self, shard: Shard, at: Where) -> Served[None]:
+        """Copy a shard from the burst tier to storage, while further ones may be written to the tier."""
+        assert self.storage is not None
+        assert self.burst is not None
+        start, rate = self.kernel.now(), self.burst.spec.drain_rate
+        self.aside, self.drained_file = ("drain", start, at, None), shard.path
+        reading = self.burst.read_back(shard.writer, at.step, shard.num_bytes, shard.request_bytes)
+        try:
+            served, _ = await self.kernel.gather(
+                self.storage.write(shard.path, shard.num_bytes, shard.request_bytes, fsync=shard.fsync), reading
+            )
+            if rate is not None and self.burst.store is None:
+                await self.kernel.sleep_until(start + round(shard.num_bytes / rate * 1e9))
+        except Exception as error:
+            self.span("drain", start, self.kernel.now(), at, lane=1, status="error")
+            self._record_failed(error, at)
+            raise
+        finally:
+            self.aside = None
+        assert served is not None
+        self.span("drain", start, self.kernel.now(), at, lane=1, nbytes=served.nbytes, requests=served.requests)
+        self._requests(served, at)
+        return served
 
-    async def publish(self, files: Mapping[str, bytes], at: Where, *, fsync: bool) -> None:
+    async def withdraw(self, path: str, at: Where, *, in_burst: bool = False) -> None:
+        """Remove the manifest of a checkpoint of which a file is about to be replaced."""
+        store = self.burst.store if in_burst and self.burst is not None else self.store
+        if store is not None and (in_burst or self.is_replacing or at.attempt):
+            await self.kernel.threaded(partial(store.remove, path))
+
+    async def publish(self, files: Mapping[str, bytes], at: Where, *, fsync: bool, in_burst: bool = False) -> None:
         """Write an index and a manifest: each atomically to the store, or as a small file to modelled storage."""
         start = self.kernel.now()
+        storage, store = self.storage, self.store
+        if in_burst and self.burst is not None:
+            _, storage, store = self.burst
         for path, content in files.items():
-            if self.store is None:
-                assert self.storage is not None
-                await self.storage.write(path, len(content), len(content), fsync=fsync)
+            if store is None:
+                assert storage is not None
+                await storage.write(path, len(content), len(content), fsync=fsync)
             else:
-                write = partial(self.store.write, path, partial(_append, content), fsync=fsync)
+                write = partial(store.write, path, partial(_append, content), fsync=fsync)
                 await self.kernel.threaded(write)
         nbytes = sum(map(len, files.values()))
         self.span("manifest", start, self.kernel.now(), at, lane=1, nbytes=nbytes, requests=len(files))
 
     async def checkpoint(self, shards: Sequence[Shard], at: Where) -> None:
         """Write every shard in parallel and wait until all are durable: the rank's ``checkpoint``."""
+        if self.drains is not None:
+            await self.drains.room(shards, at)
         start = self.kernel.now()
         self.doing = ("checkpoint", start, at, None)
         served = await self._write_all(shards, at)
         self.doing = None
         nbytes, requests = sum(s.nbytes for s in served), sum(s.requests for s in served)
         self.span("checkpoint", start, self.kernel.now(), at, nbytes=nbytes, requests=requests)
-        self.written_are(shards, at)
+        self._written_are(shards, at)
 
     async def broadcast(self, seconds: float, at: Where) -> None:
         """Wait until rank 0 has sent a restored state to all ranks."""
@@ -237,17 +238,25 @@ class CheckpointEnv:
             *(self.writers[shard.writer].write(shard, shard.saved_at(at)) for shard in shards)
         )
 
-    def written_are(self, shards: Sequence[Shard], at: Where) -> None:
+    def _written_are(self, shards: Sequence[Shard], at: Where) -> None:
+        """Drain files if they are in the burst tier, and report them."""
+        if self.drains is not None:
+            self.drains.add(shards, at)
+        self.durable_are(shards, at, in_burst=self.drains is not None)
+
+    def durable_are(self, shards: Sequence[Shard], at: Where, *, in_burst: bool) -> None:
         """Report durable files in the background: training does not wait for a manifest."""
         for shard in shards:
-            self._durable.setdefault(shard.link, []).append(shard.path.rpartition("/")[2])
+            self._durable[in_burst].setdefault(shard.link, []).append(shard.path.rpartition("/")[2])
         self._number += 1
-        self._reports[self._number] = self.kernel.spawn(self._report(self._number, at), f"{self.name} reports files")
+        reporting = self._report(self._number, at, in_burst)
+        self._reports[self._number] = self.kernel.spawn(reporting, f"{self.name} reports files")
 
-    async def _report(self, number: int, at: Where) -> None:
+    async def _report(self, number: int, at: Where, in_burst: bool) -> None:
+        durable = self._durable[in_burst]
         try:
-            for link in await self.writers[COMPLETER].report({**self._durable}, at):
-                self._durable.pop(link, None)
+            for link in await self.writers[COMPLETER].report({**durable}, at, in_burst):
+                durable.pop(link, None)
         except Exception as error:  # raised when the rank next checks
             self.failure = error
         finally:
@@ -257,8 +266,9 @@ class CheckpointEnv:
         """Wait until this rank's reports are answered, and repeat those of incomplete checkpoints once."""
         for report in [*self._reports.values()]:
             await report
-        if self._durable and self.failure is None:
-            await self._report(0, at)
+        for in_burst, durable in self._durable.items():
+            if durable and self.failure is None:
+                await self._report(0, at, in_burst)
         self.raise_failure()
 
     async def checkpoint_behind(self, shards: Sequence[Shard], seconds: float, at: Where) -> None:
@@ -267,6 +277,8 @@ class CheckpointEnv:
         There is only one copy: while the previous checkpoint is not durable, the rank waits for it first.
         ``checkpoint`` is the time that holds the rank: that wait, and the copy.
         """
+        if self.drains is not None:
+            await self.drains.room_behind(at)
         start = self.kernel.now()
         await self._written(at)
         nbytes = sum(shard.num_bytes for shard in shards)
@@ -280,19 +292,28 @@ class CheckpointEnv:
             return
         mark = numbers[-1], replace(tally)
         if self._behind is None:
-            self.saved(*mark)
+            self._marked(*mark)
         else:
             self._unsaved = mark
 
+    def _marked(self, number: int, tally: Tally) -> None:
+        if self.drains is not None:
+            self.drains.passed(number, tally)
+        elif self.saved is not None:
+            self.saved(number, tally)
+
     async def checkpoints_durable(self, at: Where) -> None:
         """Wait for the checkpoint that is written in the background; the wait counts as ``checkpoint``."""
-        if self._behind is None:
-            self.raise_failure()
-            return
-        start = self.kernel.now()
-        await self._written(at)
-        if (end := self.kernel.now()) > start:
-            self.span("checkpoint", start, end, at)
+        if self.drains is not None:
+            await self.drains.room_behind(at)
+        if self._behind is not None:
+            start = self.kernel.now()
+            await self._written(at)
+            if (end := self.kernel.now()) > start:
+                self.span("checkpoint", start, end, at)
+        if self.drains is not None:
+            await self.drains.end(at)
+        self.raise_failure()
 
     def raise_failure(self) -> None:
         """Raise the error of a checkpoint written in the background."""
@@ -312,10 +333,12 @@ class CheckpointEnv:
 
     async def _write_behind(self, shards: Sequence[Shard], at: Where) -> None:
         try:
+            if self.drains is not None:
+                await self.drains.make_room(shards, at)
             await self._write_all(shards, at)
-            self.written_are(shards, at)
-            if self.saved is not None and self._unsaved is not None:
-                self.saved(*self._unsaved)
+            self._written_are(shards, at)
+            if self._unsaved is not None:
+                self._marked(*self._unsaved)
         except Exception as error:  # raised when the rank next checks: it may not be waiting now
             self.failure = error
         finally:

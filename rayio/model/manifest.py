@@ -92,6 +92,9 @@ class Restored:
     run: str = ""
     #: What is read, in order, if it is an increment.
     links: tuple[Link, ...] = ()
+    #: True if it is read from the burst tier; and if this run has to drain it.
+    in_burst: bool = False
+    is_undrained: bool = False
 
     @property
     def chain(self) -> tuple[Link, ...]:

@@ -286,17 +286,14 @@ class Plan:
         if self.evaluation is not None and self.evaluation.is_amid_epochs:
             shared_by *= 2
         return QueueSpec(
-            rank=rank,
-            num_workers=loader.num_workers,
-            scaling=loader.scaling,
-            has_pool=self.cluster.has_pool,
+            rank=rank, num_workers=loader.num_workers, scaling=loader.scaling, has_pool=self.cluster.has_pool,
             prefetch_factor=loader.prefetch_factor,
             steps=self.evaluation_steps_of(rank) if evaluating else self.steps_of(rank),
             assignment="static" if evaluating and loader.assignment == BY_FILE else loader.assignment,
             turns=None if evaluating else self._sampler.turns(rank),
             in_order=loader.in_order,
             max_bytes=None if bound is None else bound // shared_by,
-        )
+        )  # fmt: skip
 
     def training(self, rank: int) -> Training:
         """Return the parameters of a rank's training."""
@@ -321,11 +318,13 @@ class Plan:
     @cached_property
     def device(self) -> DeviceSpec:
         """The rates of the modelled storage system."""
-        chosen = self.storage
-        return DeviceSpec(
-            chosen.connection_bandwidth, chosen.bandwidth, chosen.requests_per_second, chosen.opens_per_second,
-            chosen.open if chosen.open.expected > 0 else None, chosen.upload_parts,
-        )  # fmt: skip
+        return self.storage.device
+
+    @property
+    def devices(self) -> list[DeviceSpec]:
+        """The rates of each modelled device: those of storage, then those of a burst tier."""
+        tier = [] if self.checkpointing is None else self.checkpointing.tier_devices
+        return [self.device] * self.num_devices + tier
 
     def device_of_node(self, node: int) -> int:
         """Return the number of a node's device: its own, or the cluster's."""

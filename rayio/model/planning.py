@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rayio.data.sampler import Sampler
 from rayio.kinds import SAVERS
+from rayio.model.burst import BurstTier
 from rayio.model.manifest import Identity, Restored
 from rayio.model.plan import Plan
 from rayio.model.plan_parts import EvaluationPhase, LoaderSpec, Phase
@@ -14,6 +15,7 @@ from rayio.model.saving import Checkpointing
 from rayio.model.training import Preparing
 from rayio.model.workflow import Workflow
 from rayio.scenario import derive, evaluation
+from rayio.scenario.burst import Burst
 from rayio.scenario.checkpoint import NOTHING
 from rayio.scenario.costs import Costs, charged
 from rayio.scenario.layers import layers_of
@@ -36,6 +38,8 @@ class Times:
     compute: Draws | None = None
     decode: Draws | None = None
     first_byte: Draws | None = None
+    #: Those of writing to a burst tier; ``first_byte`` then has the drains.
+    burst: Draws | None = None
 
 
 def plan_of(
@@ -69,7 +73,7 @@ def plan_of(
         meetings=meetings_of(scenario),
         preparing=_preparing(scenario),
         evaluation=_evaluation(scenario),
-        checkpointing=_checkpointing(scenario, modelled=modelled),
+        checkpointing=_checkpointing(scenario, replaced.burst, modelled=modelled),
         storage=storage,
         first_byte=replaced.first_byte or storage.first_byte,
         stores=scenario.stores,
@@ -133,7 +137,7 @@ def _evaluation(scenario: Scenario) -> EvaluationPhase | None:
     )
 
 
-def _checkpointing(scenario: Scenario, *, modelled: bool) -> Checkpointing | None:
+def _checkpointing(scenario: Scenario, burst: Draws | None, *, modelled: bool) -> Checkpointing | None:
     saved = scenario.checkpoint
     if saved is None:
         return None
@@ -159,6 +163,21 @@ def _checkpointing(scenario: Scenario, *, modelled: bool) -> Checkpointing | Non
         epochs=derive.epochs(scenario),
         broadcast_seconds=_broadcast(scenario),
         restored=None if saved.restore == NOTHING else Restored(0, 0, saved.request_bytes),
+        burst=None if saved.burst is None else _tier(scenario, saved.burst, burst),
+    )
+
+
+def _tier(scenario: Scenario, wanted: Burst, first_byte: Draws | None) -> BurstTier:
+    """Return a burst tier; ``first_byte`` are measured times, with those of drains in the storage's."""
+    saved, parameters = scenario.checkpoint, _parameters(scenario, wanted.model, is_throttled=False)
+    assert saved is not None
+    return BurstTier(
+        path=wanted.path,
+        storage=parameters,
+        first_byte=first_byte or parameters.first_byte,
+        rooms=wanted.rooms(derive.checkpoint_shards(scenario), saved.writers, scenario.saving_topology),
+        drain_rate=wanted.drain_bandwidth,
+        is_read=first_byte is None,
     )
 
 
@@ -213,14 +232,17 @@ def storage_of(scenario: Scenario) -> StorageParameters:
 
     If it refuses requests above a rate (``storage.throttle``), requests do not wait for a rate.
     """
-    model = scenario.storage.model
+    return _parameters(scenario, scenario.storage.model, is_throttled=scenario.storage.throttle is not None)
+
+
+def _parameters(scenario: Scenario, model: str | StorageParameters, *, is_throttled: bool) -> StorageParameters:
     if not isinstance(model, str):
         return model
     if model == UNKNOWN:  # such a run is refused before it begins: see checks.check_simulated
         return _NOBODYS
     preset = PRESETS[model]
     parts = len(scenario.cluster.reading_nodes) if preset.shared_cap and preset.scope == "node" else 1
-    capped = preset.requests_per_second if scenario.storage.throttle is None else None
+    capped = None if is_throttled else preset.requests_per_second
     return StorageParameters(
         first_byte=LogNormal(median=preset.first_byte_median, sigma=preset.first_byte_sigma, max=preset.first_byte_max),
         open=LogNormal(median=preset.open_median, sigma=preset.open_sigma),

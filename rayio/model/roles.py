@@ -4,8 +4,9 @@ A run is these functions. Every rank calls ``train``: for each step it takes a b
 (a sleep), meets the other ranks, and saves a checkpoint or evaluates when that is due. When the queue's window has
 room, a reader calls ``read_lease`` for the next steps: it computes the samples, reads their files, verifies and decodes
 them, and returns the batch. A checkpoint is cut into shards, and each goes to a writer that calls ``write_shard``; an
-asynchronous one is copied first and written while training continues. An evaluation takes batches of another dataset
-from a separate queue, read by the same readers. Processes of ``stages`` come and go during training.
+asynchronous one is copied first and written while training continues; from a burst tier, ``drain_shard`` copies it on.
+An evaluation takes batches of another dataset from a separate queue, read by the same readers. Processes of ``stages``
+come and go during training.
 
 The roles know no process, file or clock. An engine gives them an ``Env``: on Ray each role is an actor and queues are
 remote, in the local engine they share one process, on the virtual clock a sleep takes no time.
@@ -13,7 +14,8 @@ remote, in the local engine they share one process, on the virtual clock a sleep
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 from rayio.model.env import Env, Shard
 from rayio.model.ledger import Tally
@@ -62,8 +64,10 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
     env.span("startup", env.born, env.kernel.now(), at)
     if training.restored is not None:
         shards = await restore(env, training, tally, training.restored, at._replace(epoch=start.epoch))
-        if shards and attempt and training.is_own_restored:  # manifests may have been lost with what died
-            env.written_are(shards, at)
+        if shards and attempt and training.is_own_restored and env.drains is None:  # manifests may have been lost
+            env.durable_are(shards, at, in_burst=False)
+    if env.drains is not None:
+        await env.drains.begin(*training.held, tally, at)
     if training.phases is not None:
         await save_and_restore(env, training, tally, training.phases, attempt)
     clock = training.clock()
@@ -178,9 +182,21 @@ async def evaluate(env: Env, training: Training, tally: Tally, epoch: int, at: W
 
 
 async def write_shard(env: Env, shard: Shard, at: Where) -> Served[None]:
-    """A checkpoint writer's work: generate and write one shard; durable on return."""
-    await env.withdraw(f"{shard.path.rpartition('/')[0]}/{NAME}", at)
+    """A checkpoint writer's work: generate and write one shard, to a burst tier if there is one; durable on return."""
+    await env.withdraw(f"{shard.path.rpartition('/')[0]}/{NAME}", at, in_burst=env.burst is not None)
     return await env.write(shard, at)
+
+
+async def drain_shard(env: Env, shard: Shard, at: Where) -> Served[None]:
+    """A checkpoint writer's work behind training: copy one shard from the burst tier to storage; durable on return."""
+    await env.withdraw(f"{shard.path.rpartition('/')[0]}/{NAME}", at)
+    return await env.drain(shard, at)
+
+
+async def clear_tier(env: Env, names: Sequence[str], kept: Collection[str]) -> None:
+    """A checkpoint writer's work: remove its files of all checkpoints but the ``kept`` ones from the burst tier."""
+    if env.burst is not None and env.burst.store is not None:
+        await env.kernel.threaded(partial(env.burst.clear, kept, names))
 
 
 async def run_process(env: Env, work: Process, source: Storage | None) -> StageTally:
@@ -208,7 +224,10 @@ async def read_shard(env: Env, shard: Shard, at: Where) -> Served[None]:
     return await env.load(shard, at)
 
 
-async def complete(env: Env, manifest: Manifest, index: Mapping[str, bytes], at: Where, *, fsync: bool) -> None:
+async def complete(
+    env: Env, manifest: Manifest, index: Mapping[str, bytes], at: Where, *, fsync: bool, in_burst: bool = False
+) -> None:
     """The completing writer's work: write the manifest of a checkpoint whose files are all durable, after its index."""
     files = {**index, NAME: manifest.content()}
-    await env.publish({f"{manifest.folder}/{name}": content for name, content in files.items()}, at, fsync=fsync)
+    paths = {f"{manifest.folder}/{name}": content for name, content in files.items()}
+    await env.publish(paths, at, fsync=fsync, in_burst=in_burst)

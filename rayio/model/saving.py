@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 from rayio.errors import ScenarioError
 from rayio.kinds import SAVERS
+from rayio.model.burst import BurstTier
 from rayio.model.env import COMPLETER, Shard
 from rayio.model.manifest import Identity, Link, Manifest, Restored
 from rayio.model.savers import Saver
@@ -20,6 +21,7 @@ from rayio.scenario.schedule import Schedule
 from rayio.scenario.state import State
 from rayio.scenario.topology import Topology
 from rayio.scenario.writers import Writers
+from rayio.storage.model import DeviceSpec
 from rayio.storage.real import Filled
 from rayio.units import format_bytes
 
@@ -63,6 +65,34 @@ class Checkpointing:
     run: str = ""
     #: True if the run may replace checkpoints: then their manifests are removed first.
     is_replacing: bool = False
+    #: What writers write to first; None: to ``path`` alone.
+    burst: BurstTier | None = None
+
+    @property
+    def tier_devices(self) -> list[DeviceSpec]:
+        """The rates of each device of a modelled burst tier."""
+        tier = self.burst
+        if tier is None:
+            return []
+        return [tier.storage.device] * (self.topology.nodes if tier.scope == "node" else 1)
+
+    def tier_share(self, rank: int) -> int:
+        """Return the bytes of the burst tier that a rank may use."""
+        own = sum(self.sizes[writer] for writer in self.writers.of_rank(rank, self.topology))
+        return 0 if self.burst is None else self.burst.share(own)
+
+    def names_of(self, writer: int) -> tuple[str, ...]:
+        """Return the names of a writer's files in one checkpoint of the burst tier, and of the index of all files."""
+        if self.burst is None:
+            return ()
+        return (*(part.name for part in self.writers.files(writer, self.state, self.topology)), *self.index())
+
+    def held_of(self, rank: int) -> Sequence[Shard]:
+        """Return the files of a rank that a restore left in the burst tier."""
+        restored = self.restored
+        if restored is None or not restored.in_burst:
+            return ()
+        return self.restored_shards(restored, restored.chain[-1], rank)
 
     def shards(self, at: Where, steps: int, chain: tuple[int, ...] = ()) -> Sequence[Shard]:
         """Return the shards that rank ``at.rank``, with ``steps`` steps in this epoch, saves after this step.
@@ -201,7 +231,7 @@ class Checkpointing:
         theirs = self.writers.of_rank((rank + shift) % self.ranks, self.topology)
         mine = self.writers.of_rank(rank, self.topology)
         return tuple(
-            shard._replace(period=restored.request_bytes, writer=reader, run=restored.run)
+            shard._replace(period=restored.request_bytes, writer=reader, run=restored.run, in_burst=restored.in_burst)
             for number, reader in zip(theirs, mine, strict=True)
             for shard in self._shards_in(link, number)
         )

@@ -38,6 +38,8 @@ def addresses(plan: Plan, root: str | Path) -> dict[str, str]:
         paths["dataset.eval.path"] = plan.evaluation.path
     if plan.checkpointing is not None:
         paths["checkpoint.path"] = plan.checkpointing.path
+        if plan.checkpointing.burst is not None:
+            paths["checkpoint.burst.path"] = plan.checkpointing.burst.path
     return {key: join(str(root), path) for key, path in paths.items()}
 
 

@@ -15,8 +15,8 @@ from rayio.units import format_seconds
 
 #: Spans of a rank that waits for a batch, and for a writer; and what a writer does.
 _DATA = ("data_wait", "eval_data_wait")
-_SAVING = ("checkpoint", "checkpoint_wait", "restore")
-_MOVING = {"write": "writing", "load": "reading"}
+_SAVING = ("checkpoint", "checkpoint_wait", "drain_wait", "restore")
+_MOVING = {"write": "writing", "load": "reading", "drain": "draining"}
 _TOLD = 2
 #: Seconds of silence worth a line, and between two looks.
 FIRST_SECONDS, LOOK_SECONDS = 30.0, 5.0

@@ -158,6 +158,15 @@ class Training:
         return saved is not None and saved.restored is not None and saved.restored.run == saved.run != ""
 
     @property
+    def held(self) -> tuple[Sequence[Shard], int]:
+        """The rank's files that a restore left in the burst tier, and the checkpoint's number if it is undrained."""
+        saved, restored = self.checkpointing, self.restored
+        if saved is None or restored is None:
+            return (), -1
+        number = saved.number_of(restored.epoch, restored.step) if restored.is_undrained else -1
+        return saved.held_of(self.rank), number
+
+    @property
     def broadcast_seconds(self) -> float:
         """Time in which rank 0 sends a restored state to all ranks, once all are there."""
         return 0.0 if self.checkpointing is None else self.checkpointing.broadcast_seconds

@@ -9,15 +9,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
+from threading import Event
 from typing import Any, Protocol
 
 from rayio.errors import ScenarioError
 from rayio.kinds import LOADERS
 from rayio.model import roles
+from rayio.model.burst import BurstTier, Copied, Tier
+from rayio.model.checkpoint_ports import Marking, WriterPort
 from rayio.model.completing import Completion
 from rayio.model.cpu_account import ProcessCpu, StageCpu, Starts
+from rayio.model.doomed import DoomedQueue
+from rayio.model.draining import Drains
 from rayio.model.env import BarrierPort, Env, QueuePort
-from rayio.model.env_checkpoints import WriterPort
 from rayio.model.kernel import Coro, Kernel, WallKernel
 from rayio.model.ledger import Tally
 from rayio.model.loading import Loading
@@ -26,7 +30,7 @@ from rayio.model.plan import Plan
 from rayio.model.plan_parts import Doom
 from rayio.model.prefetch import PrefetchQueue, Submit
 from rayio.model.processors import CoresOf, ParsedStorage, Process
-from rayio.model.queue import Delivery, QueueSpec, QueueState
+from rayio.model.queue import QueueSpec, QueueState
 from rayio.model.scaler import Scaler, Staff
 from rayio.model.standing import Standing
 from rayio.model.workflow import ROLE, StageTally
@@ -34,7 +38,8 @@ from rayio.place import Taken, Where
 from rayio.storage.base import Storage
 from rayio.storage.layers.layer import Layer, Mount
 from rayio.storage.model import Arbiter, Latencies, ModelStorage
-from rayio.storage.real import RealStorage, fill_random
+from rayio.storage.real import Filling, RealStorage, fill_random
+from rayio.storage.stores.opening import Store
 from rayio.trace.recorder import Recorder
 
 
@@ -63,7 +68,7 @@ class RankPorts(Protocol):
     def writers(self, rank: int) -> Mapping[int, WriterPort]:
         """Return the checkpoint writers of a rank's shards, by number."""
 
-    def saved(self) -> Callable[[int, Tally], None] | None:
+    def saved(self) -> Marking | None:
         """Return a function for ``Env.saved``; None if nobody asks which checkpoints are complete."""
 
     def doom(self, doom: Doom) -> None:
@@ -124,20 +129,6 @@ def files_of(plan: Plan) -> Callable[[Where], Sequence[str]]:
     return lambda at: () if plan.modelled else plan.loading().of(at).samples().files
 
 
-class DoomedQueue:
-    """A rank's end of its queue, for a rank that dies at a step of this attempt."""
-
-    def __init__(self, queue: QueuePort, plan: Plan, doom: Doom, die: Callable[[Doom], None]) -> None:
-        self.queue, self.doom, self.die = queue, doom, die
-        self.epochs = len(plan.steps)
-
-    async def get(self, at: Where) -> Delivery:
-        """Return the next batch, or die; evaluations have later epochs."""
-        if self.doom[1:3] <= (at.epoch, at.step) and at.epoch < self.epochs:
-            self.die(self.doom)
-        return await self.queue.get(at)
-
-
 class Wiring:
     """A factory of the environments of the roles in a process.
 
@@ -154,13 +145,9 @@ class Wiring:
         root: str | Path,
         devices: Devices,
         *,
-        num_ranks: int,
-        born: int | None = None,
-        late_ns: int = 0,
-        loader: LoaderKind | None = None,
-        cores: CoresOf | None = None,
-        run_id: str = "",
-    ) -> None:
+        num_ranks: int, born: int | None = None, late_ns: int = 0, loader: LoaderKind | None = None,
+        cores: CoresOf | None = None, run_id: str = "",
+    ) -> None:  # fmt: skip
         self.plan = plan
         #: The steps that ranks had taken before the run went on, if batches may come early.
         self.taken: dict[int, Taken] = {}
@@ -168,6 +155,7 @@ class Wiring:
         self.run_id = run_id
         self.cores = cores
         self.kernel = kernel
+        self.ending = kernel.ending if isinstance(kernel, WallKernel) else Event()
         self.recorder = recorder
         self.root = root
         self.devices = devices
@@ -186,8 +174,8 @@ class Wiring:
         self.worked: list[Callable[[], Iterable[ProcessCpu]]] = []
         #: Processes of ranks on modelled cores.
         self._processes: dict[int, Process] = {}
-        #: Modelled systems by device; and with their layers, by node, folder and whether it is a dataset.
-        self._modelled: dict[int, ModelStorage] = {}
+        #: Modelled systems by device, apart if drained to; with layers, by node, folder and whether it is a dataset.
+        self._modelled: dict[tuple[int, bool], ModelStorage] = {}
         self._layered: dict[tuple[int, str, bool], Storage] = {}
         together = 1 if plan.is_divided else Latencies.STEPS  # steps then differ in what is read of their batches
         self._latencies = Latencies(plan.first_byte.draw, plan.seed, num_ranks, together=together)
@@ -243,7 +231,18 @@ class Wiring:
             env.saver, env.index = checkpointing.saver, checkpointing.index
             checkpointing.prepare(number)
             self.closing.append(env.saver.close)
+        if (tier := checkpointing.burst) is not None:
+            env.burst = self._tier(tier, node, checkpointing.fill, env.moved)
         return env
+
+    def _tier(self, tier: BurstTier, node: int, fill: Filling, note: Callable[[], None]) -> Tier:
+        """Return a writer's burst tier."""
+        plan = self.plan
+        if plan.modelled:
+            device = plan.num_devices + (node if tier.scope == "node" else 0)
+            return tier.modelled(self.devices.arbiter(device), self.kernel, plan.seed, itemised=plan.trace.is_itemised)
+        store = plan.store(self.root, tier.path)
+        return Tier(tier, self._real(store, fill, note), store)
 
     def completion(self, env: Env) -> Completion:
         """Return the counter of durable files of a run's checkpoints, for the writer that completes them."""
@@ -263,6 +262,8 @@ class Wiring:
         if self.plan.has_barrier:
             env.barrier = ports.barrier()
         env.saved = ports.saved()
+        if (saves := self.plan.checkpointing) is not None and saves.burst is not None:
+            env.drains = Drains(env, saves.tier_share(rank), saves.writers.of_rank(rank, saves.topology))
         if tally.taken is not None:
             self.taken[rank] = tally.taken
         with self.starts.timed():
@@ -353,38 +354,38 @@ class Wiring:
             self._layered[of] = storage
         return storage
 
+    def _real(self, store: Store, fill: Filling, note: Callable[[], None] | None, depth: int = 1) -> RealStorage:
+        anchor = self.kernel.anchor if isinstance(self.kernel, WallKernel) else None
+        return RealStorage(
+            store, self.kernel.threaded, anchor, is_itemised=self.plan.trace.is_itemised, ending=self.ending,
+            depth=depth, fill=fill, note=note,
+        )  # fmt: skip
+
     def _storage(self, node: int, path: str, note: Callable[[], None] | None, *, is_dataset: bool) -> Storage:
         plan, trace = self.plan, self.plan.trace
         if not plan.modelled:
-            store, kernel = plan.store(self.root, path), self.kernel
-            anchor, ending = (kernel.anchor, kernel.ending) if isinstance(kernel, WallKernel) else (None, None)
             depth = plan.loader.io_depth if self.loader.has_roles else 1  # another library's worker makes one request
             saves = None if is_dataset else plan.checkpointing
-            fill = fill_random if saves is None or saves.path != path else saves.fill
-            return RealStorage(
-                store, kernel.threaded, anchor, is_itemised=trace.is_itemised, ending=ending, depth=depth, fill=fill,
-                note=note,
-            )  # fmt: skip
-        device = plan.device_of_node(node)
-        if (modelled := self._modelled.get(device)) is None:
-            modelled = self._modelled[device] = ModelStorage(
+            fill: Filling = fill_random if saves is None or saves.path != path else saves.fill
+            if saves is not None and saves.path == path and (tier := saves.burst) is not None:
+                fill = Copied(plan.store(self.root, tier.path), tier.drain_rate, self.ending)
+            return self._real(plan.store(self.root, path), fill, note, depth)
+        saved, device = plan.checkpointing, plan.device_of_node(node)
+        tier = None if is_dataset or saved is None or saved.path != path else saved.burst
+        if (modelled := self._modelled.get((device, tier is None))) is None:
+            modelled = self._modelled[device, tier is None] = ModelStorage(
                 self.devices.arbiter(device), plan.device, self._latencies, self.kernel,
                 io_depth=plan.loader.io_depth, is_itemised=trace.is_itemised,
+                behind=None if tier is None else tier.behind,
             )  # fmt: skip
         return modelled
 
     def _env(self, role: str, index: str, node: int) -> Env:
         env = Env(
-            self.kernel,
-            self.recorder,
-            role=role,
-            index=index,
-            node=node,
-            born=self.born,
-            level=self.plan.trace.level,
-            is_capturing=not self.plan.modelled,
+            self.kernel, self.recorder, role=role, index=index, node=node, born=self.born,
+            level=self.plan.trace.level, is_capturing=not self.plan.modelled,
             is_watched=isinstance(self.kernel, WallKernel),
-        )
+        )  # fmt: skip
         if self.cores is not None:
             env.cores = self.cores(node)
         if env.is_watched:

@@ -351,7 +351,7 @@ def _upload_parts(scenario: Scenario, info: Mapping[str, Any]) -> int:
 def _carries(guessed: StorageParameters, run: Shown) -> StorageParameters:
     """Return the storage with a guessed bandwidth raised to that of the run's checkpoints."""
     taken, saved = run.checkpoints, run.plan.checkpointing
-    if saved is None or not len(taken) or not typical(taken):
+    if saved is None or saved.burst is not None or not len(taken) or not typical(taken):
         return guessed
     written = sum(saved.sizes) / run.plan.num_devices
     seen = written / (typical(taken) / 1e9)

@@ -202,6 +202,7 @@ OFFERS: tuple[Callable[[Run], Iterator[Change]], ...] = (
     section_changes.of_stages,
     section_changes.of_pipeline,
     section_changes.of_checkpoint,
+    section_changes.of_burst,
     section_changes.of_evaluations,
 )
 

@@ -23,7 +23,7 @@ from rayio.analyze.intervals import Lookup, pick
 from rayio.analyze.part import COLUMNS, KINDS, Part, Places, WorkDone
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import Attribution
-from rayio.analyze.timeline import Ints, integers, texts
+from rayio.analyze.timeline import Ints, integers, is_text, texts
 from rayio.analyze.window import find_window
 from rayio.model.planning import Times
 from rayio.predict import observe
@@ -125,9 +125,10 @@ class Measured:
     compute: Floats
     read: Floats
     decode: Floats
-    #: Of one checkpoint file, with its fsync and what its engine took; and of one of an increment.
+    #: Of one checkpoint file, with its fsync and what its engine took; and of one of an increment; and of one drain.
     write: Floats
     increments: Floats
+    drains: Floats
     costs: Costs
     has_work: bool
     #: Delays of reads by layers, by cause; they are part of ``read``.
@@ -159,14 +160,16 @@ class Measured:
         decode[np.isnan(decode) & ~np.isnan(read)] = 0.0
         has_work = bool((~np.isnan(read)).any())
         decoding, cores = scenario.loader.decode, scenario.cluster.cores
-        saves = slices.named(*SAVING, "checkpoint", "snapshot")
+        saves = slices.named(*SAVING, "checkpoint", "snapshot", "drain")
         if costs is None:
             costs = _costs(slices, charged, scenario, saves)
         work = decoding if isinstance(decoding, Work) and cores is not None else None
         return cls(compute, read, decode, *_writes(saves, scenario), costs, has_work, held_up, work)
 
     def first_byte(self, reads: Mapping[int, Floats]) -> RecordedTimes:
-        """Return the time of each read by its address, and of files that are written."""
+        """Return the time of each read by its address, and of files that are written; if they were drained, of that."""
+        if len(self.drains):
+            return RecordedTimes(reads, 1 << REQUESTS_PER_STEP_BITS, self.drains)
         return RecordedTimes(reads, 1 << REQUESTS_PER_STEP_BITS, self.write, increments=self.increments)
 
     def replayed(self, scenario: Scenario, *, modelled: StorageParameters | None, most: int | None = None) -> Replay:
@@ -189,6 +192,7 @@ class Measured:
             if self.work is not None
             else RecordedTimes(keys("decode", self.decode), scenario.loader.batch_size, np.empty(0), own_places),
             first_byte=None if modelled else first_byte,
+            burst=None if modelled else RecordedTimes({}, 1 << REQUESTS_PER_STEP_BITS, self.write),
         )
         kept = scenario.storage if modelled else without_layers(scenario).storage
         sections: dict[str, Any] = {
@@ -200,6 +204,10 @@ class Measured:
         cut_at = train.get("steps")
         by_epoch = saved is not None and saved.every is not None and saved.every.epochs is not None
         by_epoch &= isinstance(derive.epoch_steps(scenario).each, tuple) and not isinstance(cut_at, int)
+        if saved is not None and saved.burst is not None and not modelled:
+            tier = UNLIMITED_STORAGE.model_copy(update={"scope": saved.burst.scope})
+            burst = saved.burst.model_copy(update={"model": tier})
+            saved = sections["checkpoint"] = saved.model_copy(update={"burst": burst})
         if saved is not None and not by_clock and not by_epoch:  # in steps, which a cut epoch does not change
             every = Every(steps=1) if saved.every is None else Every(**derive.schedule(scenario, saved.every).in_steps)
             sections["checkpoint"] = saved.model_copy(update={"every": every})
@@ -265,17 +273,18 @@ def addressed(
     }
 
 
-def _writes(saves: pa.Table, scenario: Scenario) -> tuple[Floats, Floats]:
-    """Return the seconds of each file of full checkpoints, and of increments."""
+def _writes(saves: pa.Table, scenario: Scenario) -> tuple[Floats, Floats, Floats]:
+    """Return the seconds of each file of full checkpoints, and of increments, and of each drain."""
+    drains = integers(saves, "duration_ns")[is_text(saves, "name", "drain") & is_text(saves, "status", "ok")] / 1e9
     name, length = texts(saves, "name", SAVING), integers(saves, "duration_ns")
     is_writer = (texts(saves, "role", ("checkpoint_writer",)) == 0) & (integers(saves, "lane") == 0)
     writes, others = length[is_writer & (name == 0)] / 1e9, length[is_writer & (name >= 1)] / 1e9
     each: Floats = writes + (others.sum() / len(writes) if len(writes) else 0.0)
     saved = scenario.checkpoint
     if saved is None or saved.incremental is None:
-        return each, np.empty(0)
+        return each, np.empty(0), drains
     full = is_full(saves, saved.incremental.fraction)[is_writer & (name == 0)]
-    return each[full], each[~full]
+    return each[full], each[~full], drains
 
 
 def _costs(slices: Slices, charged: Attribution, scenario: Scenario, saves: pa.Table) -> Costs:

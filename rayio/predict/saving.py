@@ -48,10 +48,12 @@ def beyond_model(run: Shown, model: StorageParameters) -> float:
     taken, saved = run.checkpoints, run.plan.checkpointing
     if not len(taken) or saved is None:
         return 0.0
+    if saved.burst is not None:
+        model = saved.burst.storage
     alone = 0.0
     for nbytes in saved.largest:
         upload = upload_of(nbytes, saved.request_bytes, model.upload_parts)
         latencies = np.full(len(upload.sizes), model.first_byte.expected)
         alone += model.open.expected + upload.alone(latencies, model.connection_bandwidth)
-    shared = sum(saved.sizes) / run.plan.num_devices / model.bandwidth
+    shared = sum(saved.sizes) / (len(saved.tier_devices) or run.plan.num_devices) / model.bandwidth
     return round(max(0.0, typical(taken) / 1e9 - max(alone, shared)), 9)

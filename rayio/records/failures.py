@@ -17,6 +17,9 @@ class Restart(Record):
     detect_seconds: float = value("time until it was noticed", "s")
     restart_seconds: float = value("time from there until the ranks of the new attempt began", "s")
     is_from_checkpoint: bool = value("true if they went on from a checkpoint, false if from the start")
+    is_from_burst: bool | None = value(
+        "true if that checkpoint was read from the burst tier; null in results of older versions", default=None
+    )
     epoch: int = value("epoch of their first step, from 0")
     step: int = value("their first step in that epoch, from 0")
     redone_steps: int = value(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from functools import cache
 
+from rayio.records.draining import Draining
 from rayio.records.hosts import Fetched
 from rayio.records.record import Record, units
 from rayio.records.run_result import Evaluation, Percentiles, RunResult, Seconds, Statistics
@@ -36,6 +37,7 @@ METRICS = (
     *(f"percentiles.{name}.{statistic}" for name in TIMES for statistic in STATISTICS),
     *(f"evaluation.{name}" for name in _names(Evaluation)),
     *(f"{table}.{name}" for table in ("saved", "restored") for name in _names(Transfers, "float", "float | None")),
+    *(f"drained.{name}" for name in _names(Draining, "int", "float")),
     *(f"fetched.{name}" for name in _names(Fetched, "int", "int | None", "float | None")),
 )
 

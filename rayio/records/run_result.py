@@ -12,6 +12,7 @@ from typing import Any
 
 from rayio.errors import StorageError
 from rayio.records.doubts import Doubt, Remark
+from rayio.records.draining import Draining
 from rayio.records.failures import Survived
 from rayio.records.hosts import Fetched, Host
 from rayio.records.origin import Origin, of_old
@@ -40,6 +41,7 @@ class Seconds(Record):
     bubble: Number = value("pipeline stages without a microbatch", "s", default=None)
     compute: Number = value("computing, as requested", "s", default=None)
     sync: Number = value("waiting for slower ranks, and all-reduce", "s", default=None)
+    drain_wait: Number = value("waiting until the burst tier is drained", "s", default=None)
     checkpoint: Number = value("blocked by checkpoints", "s", default=None)
     evaluate: Number = value("evaluating", "s", default=None)
     restart: Number = value("lost to failures", "s", default=None)
@@ -58,6 +60,7 @@ class Shares(Record):
     bubble: Number = value("pipeline stages without a microbatch", "fraction", default=None)
     compute: Number = value("computing, as requested", "fraction", default=None)
     sync: Number = value("waiting for slower ranks, and all-reduce", "fraction", default=None)
+    drain_wait: Number = value("waiting until the burst tier is drained", "fraction", default=None)
     checkpoint: Number = value("blocked by checkpoints", "fraction", default=None)
     evaluate: Number = value("evaluating", "fraction", default=None)
     restart: Number = value("lost to failures", "fraction", default=None)
@@ -122,6 +125,7 @@ class Rank(Record):
     bubble: Number = value("pipeline stages without a microbatch", "s", default=None)
     compute: Number = value("computing, as requested", "s", default=None)
     sync: Number = value("waiting for slower ranks, and all-reduce", "s", default=None)
+    drain_wait: Number = value("waiting until the burst tier is drained", "s", default=None)
     checkpoint: Number = value("blocked by checkpoints", "s", default=None)
     evaluate: Number = value("evaluating", "s", default=None)
     restart: Number = value("lost to failures", "s", default=None)
@@ -339,6 +343,7 @@ class RunResult(Record):
     )
     saved: Transfers | None = value("throughput of checkpoints written", can_be_absent=True)
     restored: Transfers | None = value("throughput of checkpoints read back", can_be_absent=True)
+    drained: Draining | None = value("checkpoints drained from a burst tier", can_be_absent=True)
     hosts: tuple[Host, ...] | None = value("hosts of workers, ranks and writers with real storage", can_be_absent=True)
     dropped_samples_per_epoch: int | None = value(
         "samples not read because of drop_last", "samples", can_be_absent=True

@@ -35,7 +35,7 @@ COLOURS: dict[str, Colour] = {
     "checkpoint": Colour(
         "#cc79a7", "#d992b8", "checkpoints",
         ("checkpoint", "snapshot", "write", "fsync", "checkpoint_wait", "restore", "broadcast", "load", "verify",
-         "manifest", "serialise", "deserialise"),
+         "manifest", "serialise", "deserialise", "drain", "drain_wait"),
     ),
     "evaluate": Colour("#56b4e9", "#7cc8f2", "evaluations", ("evaluate",)),
     "startup": Colour("#c4cad1", "#5b6570", "starting, or a pause", ("startup", "gap")),

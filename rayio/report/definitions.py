@@ -55,6 +55,10 @@ TERMS: dict[str, tuple[str, str]] = {
         "AU by DLIO's formula, for comparison with published MLPerf Storage results: per rank and epoch, without "
         "the first step; mean over ranks, then over epochs.",
     ),
+    "draining": (
+        "draining",
+        "Mean time from when a checkpoint was in the burst tier to when all its files were in checkpoint.path too.",
+    ),
     "saving": (
         "saving",
         "Bytes of checkpoints over the time from the first request of each to its last durable file, of all ranks.",

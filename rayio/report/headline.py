@@ -28,7 +28,9 @@ from rayio.scenario.expect import Condition
 from rayio.units import UNKNOWN, format_number, format_seconds, format_share
 
 #: Keys of result.json, by the names of their rows.
-_TRANSFERS = {"saving": "saved.mib_per_second", "restoring": "restored.mib_per_second"}
+_TRANSFERS = {
+    "saving": "saved.mib_per_second", "restoring": "restored.mib_per_second", "draining": "drained.mean_lag",
+}  # fmt: skip
 
 #: Changes that nobody can make, which tell what limits a run: ``With connections = ∞``.
 _UNREAL = re.compile(r"= (∞|0)(?!\S)|\bno (throttling|slow ranks)\b")

@@ -24,6 +24,8 @@ def folders_of(scenario: Scenario) -> dict[str, str]:
         folders["dataset.eval.path"] = evaluation.path_of(scenario)
     if scenario.checkpoint is not None:
         folders["checkpoint.path"] = scenario.checkpoint.path
+        if scenario.checkpoint.burst is not None:
+            folders["checkpoint.burst.path"] = scenario.checkpoint.burst.path
     for number, stage in enumerate(scenario.stages):
         folders[f"stages[{number}].path"] = stage_checks.path_of(scenario, stage)
     return folders

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 from rayio.kinds import SAVERS
 from rayio.place import MAX_RANKS, MAX_STEPS, checkpoint_place
 from rayio.scenario.address import Path
+from rayio.scenario.burst import Burst
 from rayio.scenario.incremental import Incremental
 from rayio.scenario.parallelism import Division
 from rayio.scenario.state import AnyState
@@ -109,6 +110,11 @@ class Checkpoint(Section):
         description="A full checkpoint now and then, and between them increments, which have what changed since the "
         "one before; none makes each full. keep then also keeps what the newest ones need.",
     )
+    burst: Annotated[Burst | None, BeforeValidator(none_is_null)] = Field(
+        None,
+        description="A fast tier that checkpoints are written to first, and drained from behind training; none writes "
+        "them to checkpoint.path alone.",
+    )
     phases: Annotated[Phases | None, BeforeValidator(none_is_null)] = Field(
         None,
         description="Checkpoints alone, without training: ranks write some, pause, and read them back; none is "
@@ -134,6 +140,13 @@ class Checkpoint(Section):
             yield "checkpoint.every: is required and missing; give it, or checkpoint.phases"
         if self.phases is not None and self.phases.reads > self.phases.writes:
             yield f"checkpoint.phases.reads={self.phases.reads}: more than the {self.phases.writes} of writes"
+        if self.burst is not None:
+            yield from self.burst.contradictions()
+            if self.burst.path == self.path:
+                yield f"checkpoint.burst.path={self.burst.path}: is checkpoint.path too; a tier is another folder"
+            for key in ("phases", "incremental"):
+                if getattr(self, key) is not None:
+                    yield f"not yet: checkpoint.burst with checkpoint.{key}; leave one of the two out"
         if self.phases is not None and self.keep is not None:
             yield f"checkpoint.keep={self.keep}: checkpoint.phases reads what it writes; leave one of the two out"
         if self.phases is not None and self.restore != NOTHING:

@@ -20,7 +20,12 @@ def refusals(scenario: Scenario) -> Iterator[str]:
         return
     if saved.path.startswith(MODELLED) and not dataset.is_modelled:
         yield f"checkpoint.path={saved.path}: has no bytes, and dataset.path={dataset.path} has; give a folder"
-    yield from saved.refusals(scenario.saving_topology, derive.world_size(scenario))
+    if saved.burst is not None and saved.burst.path.startswith(MODELLED) and not dataset.is_modelled:
+        yield f"checkpoint.burst.path={saved.burst.path}: has no bytes, and dataset.path={dataset.path} has"
+    refused = [*saved.refusals(scenario.saving_topology, derive.world_size(scenario))]
+    yield from refused
+    if saved.burst is not None and not refused and not [*saved.contradictions()]:
+        yield from saved.burst.refusals(derive.checkpoint_shards(scenario), saved.writers, scenario.saving_topology)
     yield from _by_clock(scenario)
     if saved.phases is not None and scenario.train.evaluate is not None:
         yield "train.evaluate: checkpoint.phases is a run without training; leave one of the two out"

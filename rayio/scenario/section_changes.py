@@ -11,7 +11,7 @@ from rayio.scenario.model import NoSync, Scenario
 from rayio.scenario.workers import MAX_WORKERS, Autoscaled
 from rayio.scenario.writers import Dedicated, RankZero, Sharded
 from rayio.schema.every import Every
-from rayio.units import RATE
+from rayio.units import BYTES, RATE
 
 
 def of_cores(run: Run) -> Iterator[Change]:
@@ -153,7 +153,7 @@ def of_checkpoint(run: Run) -> Iterator[Change]:
         return
     yield Change(
         "no checkpoints", kind="removal", to=lambda scenario: scenario.model_copy(update={"checkpoint": None}),
-        removes=("checkpoint",), helps=("checkpoint",), risks_work=True,
+        removes=("checkpoint", "drain_wait"), helps=("checkpoint",), risks_work=True,
     )  # fmt: skip
     if not section.asynchronous:
         yield Change(
@@ -173,6 +173,23 @@ def of_checkpoint(run: Run) -> Iterator[Change]:
             "checkpoints ÷ 2", kind="setting", to=with_keys("checkpoint", every=rarer),
             key=f"checkpoint.every={rarer.written}", helps=("checkpoint",), after=("no checkpoints",), risks_work=True,
         )  # fmt: skip
+
+
+def of_burst(run: Run) -> Iterator[Change]:
+    """``checkpoint.burst``: room for all checkpoints, or for twice as many."""
+    section = run.scenario.checkpoint
+    if section is None or section.burst is None:
+        return
+    tier, twice = section.burst, 2 * section.burst.capacity
+    roomy, larger = (tier.model_copy(update={"capacity": capacity}) for capacity in (1 << 62, twice))
+    yield Change(
+        "burst = ∞", kind="removal", to=with_keys("checkpoint", burst=roomy), removes=("drain_wait",),
+        helps=("checkpoint",), words="a burst tier with room for all",
+    )  # fmt: skip
+    yield Change(
+        "burst × 2", kind="machine", to=with_keys("checkpoint", burst=larger), helps=("checkpoint",), effort=2,
+        key=f"checkpoint.burst.capacity={BYTES.exact(twice)}",
+    )  # fmt: skip
 
 
 def _rarer(scenario: Scenario, every: Every | None) -> Every:

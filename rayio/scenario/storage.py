@@ -39,6 +39,7 @@ from rayio.schema.fields import (
     refusal,
     whole,
 )  # fmt: skip
+from rayio.storage.model import DeviceSpec
 from rayio.storage.stores.opening import PageCache, Settings
 from rayio.units import BYTES, RATE
 
@@ -84,6 +85,14 @@ class StorageParameters(Section):
         "assumed", description="Whether these numbers are assumed, published, or fitted to a run."
     )
     source: Text = Field("", description="Who published these numbers, or which run they were fitted to.")
+
+    @property
+    def device(self) -> DeviceSpec:
+        """The rates of one device of it."""
+        return DeviceSpec(
+            self.connection_bandwidth, self.bandwidth, self.requests_per_second, self.opens_per_second,
+            self.open if self.open.expected > 0 else None, self.upload_parts,
+        )  # fmt: skip
 
 
 #: The storage of imported results, which has no description: nothing can be predicted with it.
@@ -151,10 +160,14 @@ class _OptionsOf:
         return {}
 
 
+#: The name of a preset, or parameters.
+AnyModel = Annotated[str | StorageParameters, Reads(_model, _model_schema)]
+
+
 class Storage(Choosing):
     """The storage model of ``simulate``, and the settings of real storage."""
 
-    model: Annotated[str | StorageParameters, Reads(_model, _model_schema)] = Field(
+    model: AnyModel = Field(
         "nvme",
         description="Modelled storage system: the name of a preset, or its parameters; unknown where nobody described "
         "it, as in imported results: simulate then asks for one.",

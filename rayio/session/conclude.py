@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rayio.analyze import gate
 from rayio.analyze.arrays import arrays_of
+from rayio.analyze.draining import draining
 from rayio.analyze.metrics import measure
 from rayio.analyze.scaling import scaling
 from rayio.analyze.shape import RunShape
@@ -97,7 +98,9 @@ def numbers_of(
         if scenario.checkpoint is not None:
             few = Slices.of(spans).named(*WRITTEN, *READ, "restore")
             saved, restored = transfers(few, WRITTEN), transfers(few, READ)
-            measured = replace(measured, saved=saved, restored=restored, failures=restoring(few, shape.world_size))
+            drained = None if scenario.checkpoint.burst is None else draining(spans)
+            failures = restoring(few, shape.world_size)
+            measured = replace(measured, saved=saved, restored=restored, drained=drained, failures=failures)
         if isinstance(scenario.loader.num_workers, Autoscaled):
             measured = replace(measured, scaling=scaling(spans, arrays))
         if is_virtual and scenario.trace.level != "step" and scenario.charges.of_loader:

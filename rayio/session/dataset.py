@@ -17,6 +17,7 @@ from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
 from rayio.schema.choice import options_of
 from rayio.schema.fields import show
+from rayio.session.burst_folder import BurstFolder
 from rayio.session.folders import Checkpoints, refuse_overlaps
 from rayio.session.stage_files import prepare_stages
 from rayio.storage.address import is_absolute, is_path, join, path_of, scheme_of
@@ -76,7 +77,9 @@ def paths_of(scenario: Scenario) -> list[str]:
         paths.append(evaluation.path_of(scenario))
     if not scenario.dataset.is_modelled:
         paths += [stage_checks.path_of(scenario, stage) for stage in scenario.stages]
-    return paths + ([scenario.checkpoint.path] if scenario.checkpoint is not None else [])
+    if (saved := scenario.checkpoint) is not None:
+        paths += [saved.path] if saved.burst is None else [saved.path, saved.burst.path]
+    return paths
 
 
 def check_page_cache(scenario: Scenario, base: str) -> None:
@@ -215,10 +218,14 @@ def prepare_files(scenario: Scenario, plan: Plan, base: str, reporter: Reporter,
     Returns the plan, with the checkpoint that the run begins with, and notes.
     """
     checkpoints, notes = None if scenario.checkpoint is None else Checkpoints(scenario, plan, base), list[str]()
+    tier = BurstFolder(scenario, plan, base) if scenario.checkpoint is not None and scenario.checkpoint.burst else None
+    if tier is not None:
+        tier.look()
+        tier.check_space()
     if checkpoints is not None:  # before the dataset, which may take hours
         checkpoints.look()
         checkpoints.check_space()
-        plan, notes = checkpoints.begin(plan, reporter, run)
+        plan, notes = checkpoints.begin(plan, reporter, run, None if tier is None else tier.chosen)
     if derive.phases(scenario) is None:
         prepare_dataset(scenario, base, None, reporter)
     else:
@@ -226,4 +233,6 @@ def prepare_files(scenario: Scenario, plan: Plan, base: str, reporter: Reporter,
     prepare_stages(plan, base, reporter)
     if checkpoints is not None:
         checkpoints.prepare(reporter)
+    if tier is not None:
+        tier.prepare(reporter)
     return plan, notes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,9 @@ from rayio.data.manifest import IGNORED, NAME
 from rayio.errors import DataError, ScenarioError, StorageError
 from rayio.kinds import SAVERS
 from rayio.model import manifest
+from rayio.model.manifest import Restored
 from rayio.model.plan import Plan
+from rayio.model.saving import Checkpointing
 from rayio.place import checkpoint_folder, checkpoint_place
 from rayio.reporter import Reporter
 from rayio.scenario import apart, derive
@@ -31,6 +33,9 @@ _FILE = re.compile(r"((model|optimizer)-)?(shard|rank|node|group)-\d{5,}(-layer-
 
 #: Bytes at the start of a file, and of the state in it, that identify rayio's files.
 HEADER_BYTES, BEGINNING_BYTES = 4096, 64
+
+#: Chooses between the checkpoints of a store and others.
+Choose = Callable[[Store, str, Checkpointing], tuple[Restored, list[str]]]
 
 
 def refuse_overlaps(scenario: Scenario, base: str, out: str | None = None) -> None:
@@ -61,6 +66,9 @@ def refuse_inside(out: str) -> None:
 class Checkpoints:
     """The folder of a run's checkpoints, before the run starts."""
 
+    #: The key of its path.
+    key = "checkpoint.path"
+
     def __init__(self, scenario: Scenario, plan: Plan, base: str) -> None:
         assert scenario.checkpoint is not None
         self.scenario = scenario
@@ -82,14 +90,14 @@ class Checkpoints:
             StorageError: the folder holds something else.
         """
         if self.store.is_file:
-            raise StorageError(f"checkpoint.path={self.path} is a file; choose a folder")
+            raise StorageError(f"{self.key}={self.path} is a file; choose a folder")
         there = [name for name in sorted(self.store.entries()) if name not in IGNORED]
         for name in there:
             if checkpoint_place(name) is None:
                 raise self._refusal(name)
             if self.store.leads_out(name):
                 raise StorageError(
-                    f"checkpoint.path={self.path}: {name} is a link out of the folder, and rayio writes nothing "
+                    f"{self.key}={self.path}: {name} is a link out of the folder, and rayio writes nothing "
                     "outside; remove the link"
                 )
             self.store.tidy(name)
@@ -100,7 +108,7 @@ class Checkpoints:
             there_are = self.store.sizes(folder)
             if manifest.NAME not in there_are and self.store.size(f"{folder}/{manifest.NAME}") is not None:
                 raise StorageError(
-                    f"checkpoint.path={self.path}: {folder}/{manifest.NAME} is a folder, and a checkpoint's manifest "
+                    f"{self.key}={self.path}: {folder}/{manifest.NAME} is a folder, and a checkpoint's manifest "
                     "is a file; remove it"
                 )
             for name, size in there_are.items():
@@ -120,10 +128,10 @@ class Checkpoints:
         places = {folder: checkpoint_place(folder) for folder in there}
         return {folder for folder, place in places.items() if place is not None and saved.may_write(*place)}
 
-    def begin(self, plan: Plan, reporter: Reporter, run: str) -> tuple[Plan, list[str]]:
+    def begin(self, plan: Plan, reporter: Reporter, run: str, choose: Choose | None = None) -> tuple[Plan, list[str]]:
         """Return the plan of a run that begins with the wanted checkpoint, and notes; after :meth:`look`.
 
-        ``run`` is the run's id in manifests.
+        ``run`` is the run's id in manifests. ``choose`` returns the checkpoint to restore, if there is a burst tier.
 
         Raises:
             DataError: there is no complete checkpoint, or one with another model or layout.
@@ -133,8 +141,12 @@ class Checkpoints:
         assert wanted is not None
         restored, notes = None, list[str]()
         if wanted.restore != NOTHING:
-            restored, notes = manifest.chosen(self.store, wanted.restore, saved.identity, saved.files)
-            reporter.say(f"restoring {self.store.full(restored.folder)}")
+            if choose is None:
+                restored, notes = manifest.chosen(self.store, wanted.restore, saved.identity, saved.files)
+            else:
+                restored, notes = choose(self.store, wanted.restore, saved)
+            where = f"{restored.folder} from the burst tier" if restored.in_burst else ""
+            reporter.say(f"restoring {where or self.store.full(restored.folder)}")
         for note in notes:
             reporter.warn(note)
         if added := sum(self.files.values()) - sum(self.parts.values()):
@@ -173,7 +185,7 @@ class Checkpoints:
         if needed > free:
             replacing = f", {format_bytes(self.replaced)} of it replacing existing files" if self.replaced else ""
             raise StorageError(
-                f"checkpoint.path={self.path}: only {format_bytes(free)} are free for checkpoints, {demand}"
+                f"{self.key}={self.path}: only {format_bytes(free)} are free for checkpoints, {demand}"
                 f"{replacing}; free some space, choose another checkpoint.path, or fewer or smaller checkpoints "
                 "(checkpoint.every, checkpoint.model)"
             )
@@ -188,7 +200,7 @@ class Checkpoints:
         try:
             self.store.prepare("making the checkpoint folder")
         except StorageError as error:
-            raise StorageError(f"checkpoint.path={error}") from None
+            raise StorageError(f"{self.key}={error}") from None
         reporter.say(f"checkpoints {self.store.address}: {self.check_space()}")
 
     def _is_ours(self, folder: str, name: str, size: int) -> bool:
@@ -208,6 +220,6 @@ class Checkpoints:
 
     def _refusal(self, name: str) -> StorageError:
         return StorageError(
-            f"checkpoint.path={self.path}: the folder holds {name!r}, which is not a checkpoint of rayio; "
+            f"{self.key}={self.path}: the folder holds {name!r}, which is not a checkpoint of rayio; "
             "choose a new or empty folder"
         )

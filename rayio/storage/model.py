@@ -233,6 +233,16 @@ class Latencies:
         return latency.draw(seeds.key(self.seed, f"open/{path}"), np.zeros(1, np.int64))
 
 
+class Behind(NamedTuple):
+    """A limit on writing in the background: each file in so many pieces at most, which let others pass in between.
+
+    ``rate`` is the most bytes per second; None is no limit.
+    """
+
+    pieces: int
+    rate: float | None
+
+
 class ModelStorage:
     """A role's connections to a modelled system: it draws latencies, reserves, and sleeps until served."""
 
@@ -245,7 +255,10 @@ class ModelStorage:
         *,
         io_depth: int = 1,
         is_itemised: bool = False,
+        behind: Behind | None = None,
     ) -> None:
+        #: How files are written; None: each at once.
+        self.behind = behind
         self.arbiter = arbiter
         self.spec = spec
         self.latencies = latencies
@@ -302,8 +315,11 @@ class ModelStorage:
             latencies = each_before_a_request(opens, latencies)
         alone = round(upload.alone(latencies, self.spec.connection_bandwidth) * 1e9)
         arrival = self.clock.now()
-        served = self.arbiter.reserve(arrival, self.spec.calls(1, len(sizes)), num_bytes, alone)
-        await self.clock.sleep_until(served if isinstance(served, int) else await served)
+        if self.behind is not None and upload.depth == 1:
+            await self._write_behind(latencies, sizes, self.behind, arrival)
+        else:
+            served = self.arbiter.reserve(arrival, self.spec.calls(1, len(sizes)), num_bytes, alone)
+            await self.clock.sleep_until(served if isinstance(served, int) else await served)
         syncs = 2 if fsync else 0
         if not self.is_itemised:
             return Served(None, 1, len(sizes), num_bytes, syncs)
@@ -311,6 +327,21 @@ class ModelStorage:
             each, sizes = np.array([alone / 1e9]), np.array([num_bytes])
         issued = self._itemised(WRITE, arrival, each, sizes, opens, None, depth=1)
         return Served(None, 1, len(sizes), num_bytes, syncs, synced(Issued(issued.rows, [path]), syncs))
+
+    async def _write_behind(
+        self, latencies: NDArray[np.float64], sizes: NDArray[np.int64], behind: Behind, start: int
+    ) -> None:
+        """Write requests piece by piece, in turn with others."""
+        pieces, written = min(behind.pieces, len(sizes)), 0
+        for first, last in pairwise(np.linspace(0, len(sizes), pieces + 1).astype(np.int64).tolist()):
+            nbytes = int(sizes[first:last].sum())
+            alone = float(latencies[first:last].sum()) + nbytes / self.spec.connection_bandwidth
+            calls = self.spec.calls(int(first == 0), last - first)
+            served = self.arbiter.reserve(self.clock.now(), calls, nbytes, round(alone * 1e9))
+            await self.clock.sleep_until(served if isinstance(served, int) else await served)
+            written += nbytes
+            if behind.rate is not None:
+                await self.clock.sleep_until(start + round(written / behind.rate * 1e9))
 
     def _itemised(
         self, kind: int, arrival: int, latencies: NDArray[np.float64], sizes: NDArray[np.int64],

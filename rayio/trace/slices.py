@@ -42,8 +42,8 @@ _SAID = ("attributes",)
 
 #: Names of rare spans, which :meth:`Slices.named` returns.
 FEW = (
-    "checkpoint", "snapshot", "write", "fsync", "serialise", "load", "deserialise",
-    "restore", "scale", "life", "lost", "node_start", "node_up",
+    "checkpoint", "snapshot", "write", "fsync", "serialise", "load", "deserialise", "drain",
+    "drain_wait", "restore", "scale", "life", "lost", "node_start", "node_up",
     "first_batch",
 )  # fmt: skip
 

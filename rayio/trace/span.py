@@ -67,6 +67,10 @@ SPANS: dict[str, SpanName] = {
     "bubble": SpanName({"rank": 0}, "pipeline stages wait for microbatches (train.parallelism)"),
     "compute": SpanName({"rank": 0}, "the requested compute time"),
     "sync": SpanName({"rank": 0}, "from the rank's own deadline to the latest rank's, and the modelled all-reduce"),
+    "drain_wait": SpanName(
+        {"rank": 0},
+        "until a drain has made room for a checkpoint in the burst tier, or at the end until all is drained",
+    ),
     "checkpoint": SpanName({"rank": 0}, "the part of a checkpoint that blocks the rank"),
     "snapshot": SpanName({"rank": 1}, "within an asynchronous checkpoint: the copying of the state"),
     "checkpoint_wait": SpanName({"rank": 1}, "within a checkpoint: until the asynchronous one before it is durable"),
@@ -107,6 +111,7 @@ SPANS: dict[str, SpanName] = {
     "memory_bound": SpanName({"queue": 0}, "the bound on bytes in flight kept the window closed"),
     "write": SpanName({"checkpoint_writer": 0}, "the write requests of one checkpoint file"),
     "fsync": SpanName({"checkpoint_writer": 0}, "waiting until a checkpoint file is durable"),
+    "drain": SpanName({"checkpoint_writer": 1}, "one checkpoint file copied from the burst tier to checkpoint.path"),
     "manifest": SpanName(
         {"checkpoint_writer": 1}, "the writing of a checkpoint's manifest, once its files are durable"
     ),

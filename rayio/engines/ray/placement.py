@@ -92,7 +92,8 @@ def _roles(plan: Plan, kind: Kind) -> Iterable[tuple[int, tuple[int, ...]]]:
     ranks = ((plan.node_of_rank(r), (r,)) for r in range(plan.world_size))
     match kind:
         case "storage":
-            return ((n, (n,)) for n in range(plan.num_devices if plan.modelled else 0))
+            first = plan.num_devices  # those of a burst tier come after them, from node 0 on too
+            return ((n - first * (n >= first), (n,)) for n in range(len(plan.devices) if plan.modelled else 0))
         case "layer":
             return ((n, (place, n)) for place, layer in enumerate(plan.layers) for n in plan.shared_by(layer))
         case "reader":

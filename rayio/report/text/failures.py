@@ -43,6 +43,7 @@ def attempt_line(restart: Restart) -> str:
     """
     again = "1 step was" if restart.redone_steps == 1 else f"{restart.redone_steps:,} steps were"
     place = f"on from the checkpoint before epoch {restart.epoch}, step {restart.step}"
+    place += " (from the burst tier)" * bool(restart.is_from_burst)
     if not restart.is_from_checkpoint:
         place = "again from the start"
     how = "broke off" if restart.cause == "the run" else "died"

@@ -32,6 +32,7 @@ OTHERS = {
     "allreduce": "the all-reduce",
     "bubble": "pipeline bubbles",
     "device_copy": "copies to accelerators",
+    "drain_wait": "the draining of checkpoints",
     "decode": "decoding",
     "transfer": "the network",
 }

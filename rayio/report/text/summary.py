@@ -30,7 +30,7 @@ from rayio.scenario.expect import Condition
 from rayio.units import UNKNOWN, format_bytes, format_number, format_seconds, format_share
 
 #: Phases that most runs do not have.
-RARE = ("restore", "gap", "device_copy", "bubble", "evaluate", "restart")
+RARE = ("restore", "gap", "device_copy", "bubble", "drain_wait", "evaluate", "restart")
 
 _WHAT = {
     "startup": "until the first batch was asked for",
@@ -41,6 +41,7 @@ _WHAT = {
     "bubble": "pipeline stages without a microbatch",
     "compute": "computing, as requested",
     "sync": "waiting for slower ranks, all-reduce",
+    "drain_wait": "waiting until the burst tier is drained",
     "checkpoint": "blocked by checkpoints",
     "evaluate": "evaluating",
     "restart": "lost to failures",
@@ -210,6 +211,14 @@ def transfer_rows(result: RunResult) -> Iterator[tuple[str, str, str]]:
         if (fetched := moved.fetched) is not None and fetched.page_cache_share is not None:
             remark += f", {format_share(fetched.page_cache_share)} from the page cache"
         yield name, f"{format_number(moved.mib_per_second)} MiB/s", remark
+    if (drained := result.drained) is not None:
+        remark = (
+            f"after a checkpoint was in the burst tier, at most {seconds(drained.longest_lag)}; a drain takes "
+            f"{seconds(drained.mean_seconds)}; at most {format_bytes(drained.most_bytes)} at a time not drained"
+        )
+        if drained.end_seconds:
+            remark += f"; {seconds(drained.end_seconds)} after the last step"
+        yield "draining", seconds(drained.mean_lag), remark
 
 
 def _nodes(pool: PoolUse) -> str:
@@ -378,8 +387,7 @@ def books_line(books: Books) -> str:
     """Return how many of the planned samples were delivered, and whether each was exactly once."""
     size = format_bytes(books.delivered_bytes)
     if books.even and not books.skipped_samples:
-        number = books.redone_steps or 0
-        again = f"; {number:,} batch{'es' * (number != 1)} again after failures" if number else ""
+        again = f"; {n:,} batch{'es' * (n != 1)} again after failures" if (n := books.redone_steps) else ""
         how = "" if books.contents_verified is not False else " by file and size, contents not verified"
         return f"all {books.planned_samples:,} samples delivered exactly once{how} ({size}){again}"
     counts = f"{books.delivered_samples:,} of {books.planned_samples:,} samples delivered ({size})"

@@ -124,9 +124,9 @@ class Collector:
             self._parts.keep(self._recorder.drain())
         self._heard[name] = now
 
-    def saved(self, number: int, tally: Tally) -> None:
-        """Record that a rank has passed a checkpoint and its part is durable."""
-        self._saved.add(number, tally)
+    def saved(self, number: int, tally: Tally | None, in_burst: bool) -> None:
+        """Record that a rank has passed a checkpoint and its part is durable; see ``rayio.model.attempts.Saved``."""
+        self._saved.add(number, tally, in_burst)
 
     def booked(self, number: int, is_needed: bool) -> Collection[int] | None:
         """Have the resume file name a checkpoint; see ``rayio.model.attempts.Book``."""
@@ -139,10 +139,10 @@ class Collector:
         beginning.record(self._recorder)
         self._parts.keep(self._recorder.drain())
 
-    def newest_checkpoint(self) -> Mark | None:
+    def newest_checkpoint(self, is_tier_lost: bool) -> Mark | None:
         """Return the newest complete checkpoint; the attempt that left others incomplete is over."""
         self._saved.forget_partial()
-        return self._saved.newest
+        return self._saved.survivor(is_tier_lost=is_tier_lost)
 
     def remember(self, restarts: Sequence[Restart]) -> None:
         """Record the restarts of all ranks, for a run that breaks off."""

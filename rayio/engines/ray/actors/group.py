@@ -22,6 +22,7 @@ from rayio.engines.ray.actors.showing import Showing
 from rayio.engines.ray.actors.staff import Team, is_first
 from rayio.engines.ray.actors.stages import LIVING, SPENDING, StagesActor
 from rayio.engines.ray.actors.survival import Survival
+from rayio.engines.ray.actors.writers import CheckpointWriter
 from rayio.engines.ray.cluster.connect import Connection
 from rayio.engines.ray.cluster.room import room_for
 from rayio.engines.ray.cluster.slots import Slots
@@ -63,7 +64,7 @@ CLASSES: dict[str, type] = {
     "reader": shells.Reader,
     "queue": shells.PrefetchQueue,
     "rank": shells.TrainerRank,
-    "checkpoint_writer": shells.CheckpointWriter,
+    "checkpoint_writer": CheckpointWriter,
 }
 
 

@@ -99,7 +99,8 @@ class StorageServer(Holder):
     """One device of the modelled storage, which decides when each call is served."""
 
     def __init__(self, birth: Birth) -> None:
-        super().__init__(birth, Device(birth.plan.device))
+        ((number,),) = birth.members
+        super().__init__(birth, Device(birth.plan.devices[number]))
 
 
 class LayerServer(Holder):

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -29,11 +29,11 @@ from rayio.engines.ray.transport.remote import (
 from rayio.engines.ray.transport.shared import Arenas, SharedBuffers
 from rayio.engines.ray.transport.turns import Turns
 from rayio.model import roles
+from rayio.model.checkpoint_ports import Marking
 from rayio.model.cpu_account import ProcessCpu, Stopwatch
-from rayio.model.env import COMPLETER, QueuePort, Shard
+from rayio.model.env import QueuePort
 from rayio.model.kernel import WallKernel
 from rayio.model.ledger import Tally
-from rayio.model.manifest import Link
 from rayio.model.plan_parts import Doom
 from rayio.model.queue import Delivery, Lease, QueueSpec, Take
 from rayio.model.queue_levels import Levels, levels_of
@@ -41,7 +41,6 @@ from rayio.model.sighting import Sighting, look
 from rayio.model.standing import Standing
 from rayio.model.wiring import Wiring
 from rayio.place import Where
-from rayio.storage.base import Served
 from rayio.trace.arrow import empty_table, to_ipc
 from rayio.trace.clocks import agree, boot_id, measure_drift
 from rayio.trace.otel import provider
@@ -66,6 +65,8 @@ class Host(ReachesModelled):
     reaches_storage = True
     #: True if it times steps: it spins at the end of a sleep.
     keeps_steps = False
+    #: True if each role also works behind training, in a thread more.
+    drains = False
 
     def __init__(self, birth: Birth) -> None:
         self.birth = birth
@@ -74,6 +75,8 @@ class Host(ReachesModelled):
         self.recorder = Recorder(resolution_ns=birth.plan.trace.resolution_ns)
         to_ipc(empty_table())  # imports Arrow now: later that would stop a step's clock for half a second
         threads, alone = len(birth.members) * birth.plan.loader.working_threads, len(birth.members) == 1
+        if self.drains and birth.plan.checkpointing is not None and birth.plan.checkpointing.burst is not None:
+            threads += len(birth.members)
         self.kernel = WallKernel(
             agree(birth.anchor, birth.node, RemoteTimekeeper(self.collector)),
             alone=self.is_exact and alone,
@@ -332,12 +335,12 @@ class TrainerRank(Host):
         """See ``rayio.model.wiring.RankPorts``."""
         return self._writers
 
-    def saved(self) -> Callable[[int, Tally], None] | None:
+    def saved(self) -> Marking | None:
         """See ``rayio.model.wiring.RankPorts``; the collector gets the spans until then first."""
 
-        def saved(number: int, tally: Tally) -> None:
+        def saved(number: int, tally: Tally | None, in_burst: bool = False) -> None:
             self._send()
-            self.collector.saved.remote(number, tally)
+            self.collector.saved.remote(number, tally, in_burst)
 
         return saved
 
@@ -369,32 +372,3 @@ class TrainerRank(Host):
             self._barrier.line.handle.announce.remote(
                 [(Where(rank, len(self.plan.steps) + 1, 0, self.plan.start.attempt), 0)]
             )
-
-
-class CheckpointWriter(Host):
-    """Checkpoint writers. They generate the bytes, so no state crosses processes; one of them completes checkpoints."""
-
-    def __init__(self, birth: Birth) -> None:
-        super().__init__(birth)
-        self._envs = {number: self.wiring.writer(number) for (number,) in birth.members}
-        self._busy = {number: asyncio.Lock() for number in self._envs}
-        self.exchange = Exchange({"write": self.write, "read": self.read, "report": self.report})
-        self._completion = self.wiring.completion(self._envs[COMPLETER]) if COMPLETER in self._envs else None
-
-    async def write(self, number: int, shard: Shard, at: Where) -> Served[None]:
-        """Write one shard; a repeated call writes the same file again."""
-        self.begin()
-        async with self._busy[number]:
-            return await roles.write_shard(self._envs[number], shard, at)
-
-    async def read(self, number: int, shard: Shard, at: Where) -> Served[None]:
-        """Read and verify one shard."""
-        self.begin()
-        async with self._busy[number]:
-            return await roles.read_shard(self._envs[number], shard, at)
-
-    async def report(self, durable: Mapping[Link, Sequence[str]], at: Where) -> list[Link]:
-        """Count durable files; the last one's report writes the manifest. Return complete checkpoints."""
-        self.begin()
-        assert self._completion is not None
-        return await self._completion.report(durable, at)

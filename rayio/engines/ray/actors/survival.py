@@ -171,7 +171,7 @@ class Survival:
         say(f"{death.name} died; all ranks start again")
         if (beginning := attempts.beginning) is not None:
             group.handles["collector"].began.remote(beginning)
-        attempts.saved.newest = self._ask("newest_checkpoint") or attempts.saved.newest
+        attempts.saved.know(self._ask("newest_checkpoint", attempts.loses_tier(death)))
         ranks = [spec for spec in group.specs if spec.kind == "rank"]
         delivered = {tally.rank: tally.steps for tally in self._leave(ranks)}
         group.tallies.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -334,10 +334,23 @@ class RemoteWriter:
         served: Served[None] = await self._ask("read", self.number, shard, at)
         return served
 
-    async def report(self, durable: Mapping[Link, Sequence[str]], at: Where) -> list[Link]:
-        """See ``rayio.model.env.WriterPort``."""
-        complete: list[Link] = await self._ask("report", durable, at)
+    async def report(self, durable: Mapping[Link, Sequence[str]], at: Where, in_burst: bool = False) -> list[Link]:
+        """See ``rayio.model.checkpoint_ports.WriterPort``."""
+        complete: list[Link] = await self._ask("report", durable, at, in_burst)
         return complete
+
+    async def drain(self, shard: Shard, at: Where) -> Served[None]:
+        """Make the writer copy a shard from the burst tier to storage.
+
+        Raises:
+            StorageError: the writer could not read or write.
+        """
+        served: Served[None] = await self._ask("drain", self.number, shard, at)
+        return served
+
+    async def clear(self, kept: Collection[str], at: Where) -> None:
+        """Make the writer remove its files from the burst tier; see ``rayio.model.checkpoint_ports.WriterPort``."""
+        await self._ask("clear", self.number, kept, at)
 
     async def _ask(self, method: str, *arguments: Any) -> Any:
         try:

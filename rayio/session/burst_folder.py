@@ -1,0 +1,96 @@
+"""The folder of a run's burst tier before the run starts, and the choice between it and ``checkpoint.path``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rayio import storage
+from rayio.errors import DataError, StorageError
+from rayio.model import manifest
+from rayio.model.manifest import Manifest, Restored
+from rayio.model.plan import Plan
+from rayio.model.saving import Checkpointing
+from rayio.place import checkpoint_place
+from rayio.reporter import Reporter
+from rayio.scenario import derive
+from rayio.scenario.checkpoint import NEWEST
+from rayio.scenario.model import Scenario
+from rayio.session.folders import Checkpoints
+from rayio.storage.address import join
+from rayio.storage.stores.opening import Store
+from rayio.units import format_bytes
+
+
+class BurstFolder(Checkpoints):
+    """The folder of the burst tier, as this host has it: of other nodes with a tier each, it knows nothing."""
+
+    key = "checkpoint.burst.path"
+
+    def __init__(self, scenario: Scenario, plan: Plan, base: str) -> None:
+        super().__init__(scenario, plan, base)
+        assert scenario.checkpoint is not None
+        assert scenario.checkpoint.burst is not None
+        self.tier = scenario.checkpoint.burst
+        self.path = self.tier.path
+        self.store = storage.open(join(base, self.path), scenario.stores)
+        #: The folder of the checkpoint that is restored from the tier.
+        self._kept = ""
+
+    def chosen(self, durable: Store, wanted: str, saved: Checkpointing) -> tuple[Restored, list[str]]:
+        """Return the checkpoint to restore, and notes: the one in the tier, unless storage has a newer one.
+
+        Raises:
+            DataError: see :func:`rayio.model.manifest.chosen`.
+        """
+        held, there = _complete(self.store, wanted), _complete(durable, wanted)
+        if held is None or (there is not None and not _is_newer(held, there)):
+            return manifest.chosen(durable, wanted, saved.identity, saved.files)
+        restored, notes = manifest.chosen(self.store, held.folder, saved.identity, saved.files)
+        self._kept = held.folder
+        return replace(restored, in_burst=True), notes
+
+    def check_space(self) -> str:
+        """Refuse a tier with less space than its capacity, or than all checkpoints, if this host has all of it."""
+        capacity, free = self.tier.capacity, self.store.free_bytes()
+        needed = min(capacity, derive.num_checkpoints(self.scenario) * derive.checkpoint_bytes(self.scenario))
+        held = sum(sum(self.store.sizes(folder).values()) for folder in self._folders())
+        if free is None:
+            return f"room for {format_bytes(capacity)}; free space unknown"
+        if needed > free + held and (self.tier.scope == "cluster" or self.scenario.cluster.nodes == 1):
+            raise StorageError(
+                f"{self.key}={self.path}: only {format_bytes(free + held)} are free for a burst tier that takes "
+                f"{format_bytes(needed)}; choose another folder, or a smaller checkpoint.burst.capacity"
+            )
+        return f"room for {format_bytes(capacity)}; {format_bytes(free + held)} are free"
+
+    def prepare(self, reporter: Reporter) -> None:
+        """Empty the tier, but for a checkpoint that is restored from it, and report its space."""
+        gone = [folder for folder in self._folders() if folder != self._kept]
+        for folder in gone:
+            self.store.remove(f"{folder}/{manifest.NAME}")
+            for name in self.store.sizes(folder):
+                self.store.remove(f"{folder}/{name}")
+        many = f"; {len(gone)} checkpoint{'s' * (len(gone) != 1)} of earlier runs removed" if gone else ""
+        reporter.say(f"burst tier {self.store.address}: {self.check_space()}{many}")
+
+    def _folders(self) -> list[str]:
+        return [name for name in sorted(self.store.entries()) if checkpoint_place(name) is not None]
+
+
+def _complete(store: Store, wanted: str) -> Manifest | None:
+    """Return the newest complete checkpoint of a store, or the one in a folder; None if there is none."""
+    if wanted == NEWEST:
+        return next(iter(manifest.search(store).complete), None)
+    try:
+        named = manifest.read(store, wanted)
+        manifest.chain(store, named)
+    except DataError:
+        return None
+    return named
+
+
+def _is_newer(held: Manifest, there: Manifest) -> bool:
+    """Return True if a checkpoint in the tier is not older than one in storage; drains of a run are in its order."""
+    if held.run == there.run:
+        return (held.epoch, held.step) >= (there.epoch, there.step)
+    return held.saved_ns > there.saved_ns
