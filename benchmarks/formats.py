@@ -12,6 +12,8 @@ process, medians over rounds. Goal: >= 0.9 times the bare loop's rate.
 * bare loop: open, fstat, read, the library's parsing, the checksums of the format (XXH3 of each sample, of images in
   two parts; CRC32C of TFRecord), close. Paths are known, no value is compared, and nothing is counted. Samples with
   other bytes around them (tfrecord, tar, json) are copied out of the record; rayio reads these straight into place.
+  So it leaves out what any reader must do that is right: computing a path and comparing the checksum. A loop with both
+  takes 7 % longer than one without, with raw samples of 100 KB; fstat, which most formats of rayio do not need, 5 %.
 
 ``python benchmarks/formats.py``; ``--quick`` in a few seconds; ``--only reading`` or ``writing``; ``--rounds N``.
 """

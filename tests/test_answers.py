@@ -233,3 +233,15 @@ def test_a_rise_of_less_than_a_point_has_no_knee() -> None:
     assert choices.knee([1, 2, 4], [0.654, 0.662, 0.662]) is not None
     assert not choices.is_rise([0.654, 0.662, 0.662])
     assert choices.is_rise([0.654, 0.762, 0.762])
+
+
+def test_workers_that_save_hardly_more_time_are_not_advised(tmp_path: Path) -> None:
+    # A batch takes 120 ms of a worker and 60 ms of the rank. Two workers are enough, but for the first batches of short
+    # epochs, which ranks wait for whatever the number. Four would save less than 2 % more.
+    wanted = planted(
+        loader__decode={"kind": "normal", "mean": "30 ms", "stdev": "6 ms"}, loader__batch_size=4,
+        loader__num_workers=1, dataset__num_files=192, train__epochs=4, train__compute="60 ms",
+    )  # fmt: skip
+    found = explained(wanted, tmp_path)
+    assert found["prediction"]["workers"] == 2
+    assert found["prediction"]["au"] == changed(found, "workers × 2")["au"]

@@ -9,6 +9,9 @@ from planted import TRUTH, busy, made, recorded, seconds_per_step
 
 from rayio.predict.calibrate import learn
 from rayio.scenario.model import Scenario
+from rayio.session.between import between
+from rayio.session.calibration import Calibration
+from rayio.session.conclude import in_memory
 
 #: Ranks that map and free each batch: 1.8 ms with batches of 2.4 MB, and 0.7 ms with 200 kB.
 MAPPED = TRUTH | {"receive": "600 us", "receive_bandwidth": "2 GB/s", "cpu": TRUTH["cpu"] | {"rank": "600 us"}}
@@ -57,6 +60,33 @@ def test_two_sizes_separate_what_taking_a_batch_takes_by_bytes(mapped: Scenario)
     costs = mapped.charges
     assert costs.receive_bandwidth == pytest.approx(2e9, rel=0.02)
     assert costs.receive == pytest.approx(600e-6, rel=0.2)
+
+
+def test_a_run_of_one_rank_names_what_it_cannot_know() -> None:
+    first, full, lone = (
+        recorded(made(busy("600 kB", workers, 1, compute), CROWDED))
+        for workers, compute in ((1, "30 ms"), (4, "0 ms"), (1, "20 ms"))
+    )
+    learned = learn(first.spans, first.scenario, first.info, full=[full], alone=[lone], is_cached=True)
+    assert any(note.startswith("costs.neighbour: this run has one rank") for note in Calibration.of(learned).notes)
+    assert learned.scenario.charges.neighbour == 0
+
+
+def test_busy_runs_that_took_longer_than_their_processor_time_make_predictions_less_sure() -> None:
+    """Other programs used half a core during the busy runs alone, which looks like contention."""
+    sizes = ("600 kB", "100 kB")
+    idle = [recorded(made(busy(size, 1, 2, "30 ms"))) for size in sizes]
+    lone = [recorded(made(busy(size, 1, 1, "20 ms"))) for size in sizes]
+    disturbed = TRUTH | {"cpu": TRUTH["cpu"] | {"background": "500 ms"}}
+    full = [recorded(made(busy(size, 4, 2, "0 ms"), disturbed), 1.2) for size in sizes]
+    first = idle[0]
+    learned = learn(first.spans, first.scenario, first.info, more=idle[1:], full=full, alone=lone, is_cached=True)
+    true = made(busy("1 MB", 4, 2, "1 ms"))
+    kept = {"dataset": true.dataset, "train": true.train, "loader": true.loader, "cluster": true.cluster}
+    said = learned.scenario.model_copy(update=kept)
+    limits = between(said, in_memory(said))
+    assert limits is not None
+    assert limits.time_low < seconds_per_step(true) / seconds_per_step(said) < limits.time_high
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from rayio.predict.calibrate import calibrate
 from rayio.records.answers import answer_schema
 from rayio.records.sizing import HOLDS, UNDECIDED, CapacityFound
 from rayio.report.capacity_page import page
-from rayio.report.text.sizing import command, fed, text, with_interval
+from rayio.report.text.sizing import command, fed, remedy, text, with_interval
 from rayio.reporter import Reporter
 from rayio.scenario.derive import num_checkpoints, total_steps
 from rayio.scenario.load import load
@@ -246,6 +246,27 @@ def test_checkpoints_are_changed_where_they_are_the_bottleneck(tmp_path: Path) -
     done = {**slow, "checkpoint": {**saved, "asynchronous": True}}
     made = in_memory(Question.of("unet3d-small", done, "cluster.ranks_per_node", "virtual").scenario(1))
     assert best.au == pytest.approx(made.au, abs=0.01)
+
+
+@pytest.mark.parametrize(("bandwidth", "compute", "fed_with"), [(1e9, 0.05, 2), (3e8, 0.1, None)])
+def test_what_a_change_feeds_is_judged_as_the_answer_is(
+    bandwidth: float, compute: float, fed_with: int | None, tmp_path: Path
+) -> None:
+    # The mean of one more accelerator reaches the target, but its interval contains it: the search calls it undecided.
+    saved = {"every": {"steps": 20}, "path": "ck", "model": {"bytes": "100 MB"}, "writers": "sharded"}
+    asked = {
+        "dataset.path": "model://x", "dataset.sample_bytes": 4_000_000, "train.epochs": 1, "train.steps": 60,
+        "train.compute": compute, "loader.batch_size": 4, "loader.num_workers": 2, "checkpoint": saved,
+        "storage.model": {
+            "first_byte": "1 ms", "connection_bandwidth": "1 GB/s", "bandwidth": bandwidth, "scope": "cluster",
+        },
+    }  # fmt: skip
+    found = found_in(tmp_path, asked, most=4)
+    best = next(change for change in found.changes if change.holds)
+    assert (best.change, best.accelerators) == ("checkpoint.asynchronous=true", fed_with)
+    assert ("not sure whether that is enough" in " ".join(remedy(found))) is (fed_with is None)
+    made = found_in(tmp_path / "made", asked | {"checkpoint": {**saved, "asynchronous": True}}, most=4)
+    assert made.accelerators == fed_with
 
 
 def test_undecided_numbers_are_a_range(tmp_path: Path) -> None:

@@ -44,6 +44,9 @@ def test_what_is_no_run_directory_is_called_what_it_is(home: Path, capsys: pytes
     (home / "theirs").mkdir()
     (home / "theirs/summary.json").write_text("{}")
     assert said("runs/ome") == "no such path; did you mean runs/one?"
+    (home / "runs/ones").write_text("a file is no run")
+    assert said("runs/onese") == "no such path; did you mean runs/one?"
+    (home / "runs/ones").unlink()
     assert said("runs") == "it has no run.json; name a run in it: runs/one"
     assert said("swept") == "it contains a sweep: see its sweep.html"
     (home / "runs").rename(home / "swept/runs")

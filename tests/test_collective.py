@@ -13,9 +13,11 @@ from walks import DATASET, bytes_read, opens, requests, walking
 import rayio
 from rayio.errors import ScenarioError
 from rayio.model.kernel import WallKernel
+from rayio.report.explain import explain
 from rayio.scenario import checks
 from rayio.scenario.model import Scenario
 from rayio.storage.layers.collective import Board
+from rayio.storage.layers.network import NetworkSpec
 from scenarios import run_locally, simulated
 
 
@@ -48,6 +50,12 @@ def test_a_real_run_and_its_simulation_make_the_same_list_of_requests(
     }
 
 
+def test_workers_that_own_files_shuffle_the_same_way_on_every_rank(tmp_path: Path) -> None:
+    dealt: dict[str, Any] = {"loader__assignment": "by_file", "loader__shuffle": "buffer", "loader__shuffle_buffer": 9}
+    wanted = together(**dealt, loader__num_workers=2)
+    assert run_locally(on_disk(wanted, tmp_path), tmp_path).ledger.even
+
+
 @pytest.mark.parametrize("aggregators", [1, 2, 4])
 def test_bytes_and_opens_of_storage_fall_by_the_size_of_a_group(aggregators: int) -> None:
     group, alone = 4 // aggregators, simulated(apart())
@@ -66,6 +74,37 @@ def test_what_crosses_nodes_takes_the_time_of_the_network() -> None:
     nbytes = run.rows("read", rank=0, epoch=0, step=0)[0]["bytes"]
     assert waited(run, 1) == waited(run, 0)
     assert waited(run, 2) == waited(run, 0) + 1_000_000 + nbytes * 1000
+
+
+@pytest.mark.parametrize("num_workers", [1, 4])
+def test_a_node_gets_no_more_than_its_interface_gives_however_many_workers_and_ranks_read(
+    num_workers: int, tmp_path: Path
+) -> None:
+    slow = DATASET | {"path": "model://shared", "num_files": 40, "sample_bytes": "100 kB", "format": "raw"}
+    wanted = together(dataset=slow, cluster__nic_bandwidth="20 MB/s", loader__num_workers=num_workers)
+    seconds = rayio.simulate(wanted, out=tmp_path / "run").result.wall_seconds
+    assert seconds == pytest.approx(wanted.train.epochs * 160 * 100e3 / 20e6, rel=0.02)
+
+
+def test_a_slow_network_is_told_from_slow_storage_and_what_explain_says_of_it_is_what_the_change_gives(
+    tmp_path: Path,
+) -> None:
+    slow: dict[str, Any] = {
+        "dataset": DATASET | {"path": "model://shared", "num_files": 40, "sample_bytes": "100 kB"},
+        "cluster__nic_bandwidth": "20 MB/s", "trace__level": "batch", "train__compute": "5 ms",
+    }  # fmt: skip
+    wanted = together(**slow)
+    run = rayio.simulate(wanted, out=tmp_path / "run")
+    explained = explain(run.path)
+    assert explained.verdict.cause == "broadcast"
+    assert explained.simulated is not None
+    said = {row.change: row.au for row in explained.simulated.changes}
+    made = {
+        "network = ∞": wanted.model_copy(update={"cluster": wanted.cluster.model_copy(update={"nic_bandwidth": None})}),
+        "aggregators 2": together(aggregators=2, **slow),
+    }
+    for change, scenario in made.items():
+        assert said[change] == pytest.approx(rayio.simulate(scenario, out=tmp_path / change).au, abs=1e-3)
 
 
 def test_evaluations_are_read_together_too(tmp_path: Path) -> None:
@@ -99,7 +138,7 @@ def test_groups_of_one_are_noted() -> None:
 
 def test_a_rank_whose_batch_is_lost_reads_by_itself() -> None:
     async def story() -> list[Any]:
-        board = Board(WallKernel(), followers=2, window=2)
+        board = Board(WallKernel(), followers=2, window=2, network=NetworkSpec(None))
         waiting = asyncio.ensure_future(board.obtain(1, 0, 0, 0))  # published before a restart, which lost it
         await asyncio.sleep(0)
         board.publish(0, 0, 2, None)

@@ -20,7 +20,9 @@ import pytest
 from rayio.data.formats import FORMATS, hdf5, hdf5_ragged, hdf5_stream
 from rayio.data.formats.chunks import Hdf5Options, chunk_shape
 from rayio.data.formats.hdf5 import METADATA_BYTES
+from rayio.data.formats.hdf5_filtered import Filtered
 from rayio.data.formats.sample import fill
+from rayio.data.generate import prepare
 from rayio.data.layout import Batch, Layout
 from rayio.errors import DataError, ScenarioError, StorageError
 from rayio.schema.distribution import Constant, Uniform
@@ -437,6 +439,24 @@ def test_a_compressed_file_of_something_else_is_refused(damage: str, tmp_path: P
         FORM.read(
             counted_opener(PosixStore(tmp_path), Traffic()), layout, layout.whole_file(0), np.empty(120, np.uint8)
         )
+
+
+def test_a_batch_of_compressed_files_computes_their_description_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout, made = replace(compressed(400, 1, 400), num_files=4), []
+    prepare(layout, "hdf5", str(tmp_path), threads=1)
+    describe = Filtered.description
+
+    def noted(*given: Any) -> Any:
+        made.append(given)
+        return describe(*given)
+
+    monkeypatch.setattr(Filtered, "description", noted)
+    ids = np.array([2, 0, 3, 1])
+    batch = Batch(0, 0, 0, ids, ids, np.zeros_like(ids), np.full(4, 400))
+    read = FORM.read(counted_opener(PosixStore(tmp_path), Traffic()), layout, batch, np.empty(1600, np.uint8))
+    assert (read.tolist(), len(made)) == ([2, 0, 3, 1], 1)
 
 
 @pytest.mark.parametrize(("chunk", "message"), [(None, "only chunks are compressed; give dataset.chunk")])

@@ -100,11 +100,6 @@ def test_the_published_file_comes_to_its_arithmetic() -> None:
 @pytest.mark.parametrize(
     ("model", "line"),
     [
-        (
-            {"num_layers": 4, "optimization_groups": [4]},
-            "optimization_groups=[4]: with num_layers, DLIO takes the rest",
-        ),
-        ({"num_layers": 4, "layer_parameters": [4]}, "layer_parameters=[4]: with num_layers, DLIO takes the rest"),
         ({"optimization_groups": [4, "x"]}, "must be a list of whole numbers of bytes, one of them above 0"),
         ({"optimization_groups": [0]}, "must be a list of whole numbers of bytes, one of them above 0"),
         ({"optimization_groups": [1.5]}, "must be a list of whole numbers of bytes, one of them above 0"),
@@ -115,6 +110,40 @@ def test_lists_that_cannot_be_are_one_line(model: dict[str, Any], line: str, tmp
     with pytest.raises(ScenarioError) as refused:
         load(written(tmp_path, text))
     assert line in str(refused.value)
+
+
+#: A shape: hidden, ffn, vocabulary, heads and kv heads.
+H, F, V, A, K = 64, 128, 1000, 8, 4
+
+
+@pytest.mark.parametrize(
+    ("tensor", "pipeline", "zero", "replicas"), [(1, 1, 0, 1), (2, 1, 1, 2), (2, 2, 3, 2), (1, 2, 1, 2)]
+)
+@pytest.mark.parametrize("given", ["layer_parameters", "optimization_groups"])
+def test_what_a_list_leaves_out_is_of_the_shape(
+    given: str, tensor: int, pipeline: int, zero: int, replicas: int, tmp_path: Path
+) -> None:
+    """By hand, from the description of DLIO's formulas: lists are bytes, a shape is elements of 2 and of 4 bytes."""
+    model = {
+        "type": "transformer", "num_layers": LAYERS, given: TENSORS if given == "layer_parameters" else GROUPS,
+        "parallelism": {"tensor": tensor, "pipeline": pipeline, "zero_stage": zero, "data": replicas},
+        "transformer": {"vocab_size": V, "hidden_size": H, "ffn_hidden_size": F, "num_attention_heads": A,
+                        "num_kv_heads": K},
+    }  # fmt: skip
+    scenario = load(written(tmp_path, TRAINED + yaml.safe_dump({"model": model, "workflow": {"checkpoint": True}})))
+    kv, shares = H // A * K, replicas if zero == 3 else 1
+    tensors = [H * (H + 2 * kv), H * H, 2 * H * F, H * F]
+    all_parameters = 2 * V * H + H + LAYERS * (2 * H + sum(tensors))
+    of_rank = all_parameters // ((replicas if zero else 1) * tensor * pipeline)
+    optimizer = 3 * sum(GROUPS) if given == "optimization_groups" else 4 * 3 * (of_rank + 5 * H)
+    layer = 2 * (2 * (H // shares) + sum(size // tensor // shares for size in tensors))
+    ends = 2 * (2 * (H * V // tensor // shares) + H // shares)
+    if given == "layer_parameters":
+        layer, ends = sum(size // tensor for size in TENSORS), 0
+    savers = 1 if zero < 3 else replicas
+    writers = 1 if zero == 0 else replicas
+    wanted = savers * tensor * (LAYERS * layer + ends) + writers * tensor * pipeline * optimizer
+    assert derive.checkpoint_bytes(scenario) == wanted
 
 
 def test_layers_by_shape_have_the_flat_state_too_unless_the_type_is_transformer(tmp_path: Path) -> None:

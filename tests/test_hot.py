@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from datasets import on_disk
-from walks import requests, walking
+from walks import DATASET, requests, walking
 
 from rayio.data.hot import ZipfOptions
 from rayio.data.sampler import Sampler
@@ -19,6 +19,7 @@ from rayio.model.ledger import close
 from scenarios import run_locally, scenario, simulated
 
 FILES, PER_FILE = 200, 5
+GZIP = {**DATASET, "format": "tfrecord", "compression": "gzip"}
 
 
 def weights(exponent: float, files: int = FILES) -> Any:
@@ -51,6 +52,11 @@ def test_draws_depend_on_position_and_epoch_alone_and_the_hot_files_stay() -> No
         files = Counter((samples // 4).tolist())
         assert files.most_common(1)[0][0] == 0
         assert len(set(samples.tolist())) < len(samples)
+
+
+def test_a_sample_that_comes_twice_in_a_batch_is_read_from_a_gzip_stream(tmp_path: Path) -> None:
+    again = walking("per_sample", dataset={**GZIP, "num_files": 3}, loader__shuffle="zipf", loader__batch_size=6)
+    assert run_locally(on_disk(again, tmp_path), tmp_path).ledger.even
 
 
 @pytest.mark.parametrize("form", ["npz", "hdf5", "tfrecord", "parquet", "raw", "jsonl"])

@@ -232,7 +232,14 @@ def evaluated(tmp_path: Path) -> Path:
         "eval_au_mean_percentage": statistics.fmean(au) / 2,  # DLIO divides by the ranks once more
         "save_checkpoint_duration_mean_seconds": 1.0,
     }  # fmt: skip
-    about = {"num_accelerators": 2, "num_hosts": 1, "hostname": "h", "epochs": 2, "num_files_train": 8}
+    about = {
+        "num_accelerators": 2,
+        "num_hosts": 1,
+        "hostname": "h",
+        "epochs": 2,
+        "num_files_train": 8,
+        "num_samples_per_file": 1,
+    }
     write(made, "summary.json", {"start": clock(0), "end": clock(40), **about, "metric": metric})
     return made
 
@@ -249,6 +256,23 @@ def test_evaluations_and_checkpoints_of_all_ranks_are_part_of_a_training(evaluat
     assert result["imported"]["saved"]["all_ranks_seconds"] == pytest.approx(2.0)
     assert [epoch["checkpoint_seconds"] for epoch in result["imported"]["epochs"]] == [1.0, 1.0]
     assert "not imported" not in run.summary()
+
+
+def test_their_scenario_evaluates_and_saves_as_often(evaluated: Path, tmp_path: Path) -> None:
+    (evaluated / "config.yaml").write_text(
+        "workload: {model: {name: m, model_size_bytes: 5000}, framework: pytorch, workflow: {evaluation: True, "
+        "checkpoint: True}, dataset: {format: npz, record_length_bytes: 9000, num_files_train: 8, num_files_eval: 4}, "
+        "reader: {batch_size: 1, batch_size_eval: 1}, train: {epochs: 2, computation_time: 1.0}, evaluation: "
+        "{eval_time: 0.4}}"
+    )
+    made = import_dlio_results(evaluated, tmp_path / "run")
+    again = rayio.simulate(
+        str(made.path / "scenario.yaml"), overrides={"storage.model": "nvme"}, out=tmp_path / "again"
+    )
+    theirs, ours = made.result["evaluation"], again.result["evaluation"]
+    assert (ours["rounds"], ours["steps"]) == (theirs["rounds"], theirs["steps"]) == (2, 8)
+    assert again.result["saved"]["checkpoints"] == made.result["imported"]["saved"]["number"] == 2
+    assert again.result["saved"]["bytes"] == 2 * 5000
 
 
 def test_an_evaluation_of_another_run_is_one_line(evaluated: Path, tmp_path: Path) -> None:

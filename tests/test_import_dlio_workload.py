@@ -218,6 +218,14 @@ def test_all_that_cannot_be_is_listed_at_once(tmp_path: Path) -> None:
     assert len(found) == 5
 
 
+def test_what_a_scenario_cannot_be_names_the_keys_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError) as told:
+        load(written(tmp_path, VOLUMES), ["++workload.reader.batch_size=49"])
+    (line,) = told.value.problems
+    assert "loader.batch_size=49: 1 ranks need 49 samples" in line
+    assert line.endswith("(in that file: dataset.num_files_train, dataset.num_samples_per_file, reader.batch_size)")
+
+
 def test_an_empty_section_is_one(tmp_path: Path) -> None:
     text = VOLUMES + "profiling: {}\nevaluation: {}\noutput:\n"
     assert load(written(tmp_path, text)) == load(written(tmp_path, VOLUMES))

@@ -455,6 +455,15 @@ def test_a_thread_of_any_type_is_a_thread(thread: Any, tmp_path: Path) -> None:
     assert import_dftracer([pfw(tmp_path / "a.pfw", events)], tmp_path / "run").result.steps
 
 
+@pytest.mark.parametrize("pid", [-1, 1 << 31, 10**40, True, "7", None])
+def test_a_process_number_that_is_none_is_one_line(pid: Any, tmp_path: Path) -> None:
+    events = [each | {"pid": pid} for each in loop_of_dlio(12, is_old=False)]
+    message = _line(import_dftracer, [pfw(tmp_path / "a.pfw", events)], tmp_path / "run")
+    assert f"line 2: pid={pid!r} is no number of a process" in message
+    path = kineto(tmp_path / "a.json", [each | {"pid": pid} for each in steps(12, wait=30, work=60)])
+    assert import_torch_profiler([path], tmp_path / "run").result.steps == 12
+
+
 def test_the_commands_print_the_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kineto(tmp_path / "trace.json", steps(20, wait=30, work=60))
     with pytest.raises(SystemExit) as ended:

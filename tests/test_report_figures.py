@@ -105,6 +105,22 @@ def test_figures_sum_to_the_numbers_of_the_result(overrides: dict[str, Any]) -> 
     assert distribution.counts.sum() + distribution.beyond == result["percentiles"]["step_time"]["count"]
 
 
+def test_failures_are_no_overhead_and_leave_no_batches_in_queues() -> None:
+    deaths = {"events": [{"kind": "node", "at": "205 ms"}, {"kind": "rank", "at": "1.5 s"}], "policy": "from_start"}
+    wanted = scenario(failures={**deaths, "detect": "300 ms", "restart": "500 ms"}, dataset__num_files=240)
+    spans = simulated(wanted).spans.unify_dictionaries()
+    lives, steps = timeline(spans)
+    bins = figures.time_bins(lives, steps)
+    found = summed(spans, figures.Split(lives, steps, RunShape.of(wanted), bins)).result()
+    # Two ranks, two deaths of 0.8 s each; what a rank was doing as it died was not recorded: 15 ms at most each time.
+    assert int(found.split["restart"].sum()) / 1e9 == pytest.approx(2 * 2 * 0.8, abs=2 * 2 * 0.015)
+    assert int(found.split["other"].sum()) == 0
+    queues = summed(spans, figures.Depths(Slices.of(spans), lives, bins)).result()
+    assert queues is not None
+    window = wanted.loader.max_workers * wanted.loader.prefetch_factor
+    assert (queues.depth(queues.ready) + queues.depth(queues.reading)).max() <= window
+
+
 def test_a_batch_is_being_read_then_ready_then_taken() -> None:
     trace = Trace()
     trace.rank(0, [("startup", 10), ("data_wait", 30), ("compute", 100), ("data_wait", 10), ("compute", 50)])

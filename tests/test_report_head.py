@@ -21,6 +21,7 @@ from rayio.report.build import report
 from rayio.report.colours import COLOURS, style
 from rayio.report.explain import explain
 from rayio.report.headline import _verdict, badge
+from rayio.report.text.conclusion import sentence
 from rayio.report.text.explanation import text
 from rayio.report.text.summary import format_done
 from rayio.scenario.expect import Condition
@@ -109,6 +110,24 @@ def test_the_tile_adds_up_the_causes_of_one_bottleneck(tmp_path: Path) -> None:
     name, value, rest = lost_most(written(run)[0])
     assert (name, value) == ("data loading", f"{100 * (found.verdict.bound_share or 0.0):.1f} %")
     assert "most of it read" in rest, rest
+
+
+def test_overhead_that_comes_from_other_ranks_is_called_so(tmp_path: Path) -> None:
+    # A warning beside it has the overhead of the ranks alone: one page would have two numbers for one thing.
+    found = explain(simulated(tmp_path).path, simulate=False)
+
+    def said(by_sync: float) -> str:
+        table = tuple(
+            replace(row, share=0.1, by_sync_seconds=by_sync) if row.cause == "other" else row
+            for row in found.verdict.table
+        )
+        verdict = replace(
+            found.verdict, bound="overhead", cause="other", bound_share=0.1, is_worth_removing=True, table=table
+        )
+        return sentence(replace(found, verdict=verdict, prediction=None))
+
+    assert "in others that it waits for" not in said(0.0)
+    assert ", in a rank or in others that it waits for." in said(0.05 * found.verdict.seconds)
 
 
 @pytest.mark.parametrize(

@@ -328,6 +328,7 @@ def test_a_source_that_is_none_is_refused_with_the_nearest(source: str, said: st
     Path("folder.yaml").mkdir()
     Path("latin.yaml").write_bytes(b"name: \xe4\n")
     assert said in complaint(source)
+    assert complaint("xy.yaml") == "xy.yaml: no such file"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

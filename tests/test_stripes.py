@@ -124,17 +124,33 @@ def placed(offsets: list[int], nbytes: list[int], opening: NDArray[np.int64] | N
 def test_only_requests_that_do_not_continue_the_one_before_in_an_open_file_are_random() -> None:
     striped = reading(Stripes(Servers(number=4, bandwidth=1e9, seek=0.01), 1), node=0)
 
-    def sought(offsets: list[int], nbytes: list[int], opening: list[int] | None) -> list[int]:
+    def sought(offsets: list[int], nbytes: list[int], opening: list[int] | None, reader: str = "") -> list[int]:
         requests = placed(offsets, nbytes, None if opening is None else np.array(opening, np.int64))
         assert requests.places is not None
-        return [int(number) for number in striped._loads(Placed(*requests.places()), requests.nbytes)[1]]
+        return [int(number) for number in striped._loads(Placed(*requests.places()), requests.nbytes, reader)[1]]
 
     assert sought([0, 10, 30], [10, 10, 10], None) == [0, 2], "the first of a file, and one with a gap before it"
     assert sought([40], [10], None) == [0], "the file was closed in between"
     assert sought([0, 10], [10, 10], [0]) == [0]
     assert sought([20, 30], [10, 10], []) == [], "the file stayed open, and reading goes on where it ended"
-    assert sought([20], [10], []) == [0], "it goes on elsewhere now"
-    assert sought([40], [10], []) == []
+    assert sought([20], [10], [], "another") == [0], "another worker has the file open, and begins"
+    assert sought([40], [10], []) == [], "which is another handle"
+    assert sought([20], [10], []) == [0], "it jumps back"
+    assert sought([50], [10], []) == [0], "and away again: an end before the last one is no place to go on from"
+    assert sought([30], [10], [], "another") == []
+
+
+@pytest.mark.parametrize("keep_open", [0, 64])
+def test_every_request_of_a_global_shuffle_is_random_in_every_epoch(keep_open: int, tmp_path: Path) -> None:
+    model = {
+        "first_byte": 0, "connection_bandwidth": "1 TB/s", "bandwidth": "1 TB/s",
+        "servers": {"number": 4, "bandwidth": "1 TB/s", "random": "8 ms"},
+    }  # fmt: skip
+    loader = {"batch_size": 1, "num_workers": 1, "keep_open": keep_open}
+    wanted = scenario(10, 100, {"model": model}, format="raw", loader=loader, cluster={"nodes": 2})
+    seconds = rayio.simulate(wanted, out=tmp_path / "run").result.wall_seconds
+    # Two ranks read 500 samples in each of two epochs; one in a hundred is by chance the next one of its file.
+    assert seconds == pytest.approx(2 * 500 * 0.008 + 2 * 0.001, rel=0.02)
 
 
 def test_seeks_locks_and_first_accesses_keep_a_server_busy() -> None:

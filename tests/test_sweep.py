@@ -343,7 +343,7 @@ def test_a_sweep_of_something_else_is_refused_by_name(
     assert command("sweep", "small.yaml", "loader.num_workers=1,2") == 0
     before = lines(home)
     capsys.readouterr()
-    assert command("sweep", "small.yaml", "loader.num_workers=1,2", *change) == 2
+    assert command("sweep", "small.yaml", "loader.num_workers=1,2", "--out", "sweeps/small", *change) == 2
     assert said in capsys.readouterr().err
     assert lines(home) == before
 
@@ -588,6 +588,15 @@ def test_another_sweep_of_a_scenario_has_a_directory_of_its_own(home: Path) -> N
     assert (again.path, len(again.rows)) == (other.path, 3)
     with pytest.raises(StorageError, match=r"holds a sweep with swept keys=.*; choose another --out"):
         rayio.sweep("s.yaml", {"train.compute": ["1 ms", "2 ms"]}, processes=1, out="sweeps/small")
+
+
+def test_a_sweep_below_an_address_is_kept_in_the_working_directory(home: Path) -> None:
+    (home / "s.yaml").write_text(to_yaml(scenario()))
+    values = {"loader.num_workers": [1, 2]}
+    swept = rayio.sweep("s.yaml", values, processes=1, root="s3://nowhere/me")
+    assert (home / swept.path).resolve() == home / "sweeps/small"
+    with pytest.raises(ScenarioError, match=r"not yet: --out s3://nowhere/me/mine; give a folder"):
+        rayio.sweep("s.yaml", values, processes=1, root="s3://nowhere/me", out="mine")
 
 
 def drawn_fronts(page: str, name: str) -> list[int]:

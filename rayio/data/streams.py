@@ -66,7 +66,8 @@ class Streams:
         if self.shuffle != "buffer":
             return places
         number = self.turns(rank).files_of(worker) * self.samples_per_file
-        return SHUFFLES["buffer"](number, seeds.key(self.seed, "stream", epoch, rank, worker), places, self.sizes)
+        dealt = 0 if PARTITIONS[self.partition].shared else rank  # ranks that read all read it in one order
+        return SHUFFLES["buffer"](number, seeds.key(self.seed, "stream", epoch, dealt, worker), places, self.sizes)
 
     def stream(self, epoch: int, rank: int, worker: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the samples at places of a worker's stream."""

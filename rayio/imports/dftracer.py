@@ -16,7 +16,7 @@ import numpy as np
 
 from rayio.errors import DataError
 from rayio.imports.loops import Ints, Loads, Pause, RankLoop, in_turn, on_one_clock
-from rayio.imports.trace_files import TraceFile, files_of, time_ns
+from rayio.imports.trace_files import MOST, TraceFile, files_of, is_process, time_ns
 from rayio.units import format_seconds
 
 WHAT = "traces of DFTracer (.pfw or .pfw.gz), or their folder"
@@ -150,7 +150,7 @@ def _enter(event: dict[str, Any], trace: TraceFile, processes: dict[_Key, _Proce
     begin = time_ns(event, "ts", trace)
     end = begin + time_ns(event, "dur", trace)
     pid = event.get("pid")
-    if isinstance(pid, bool) or not isinstance(pid, int):
+    if not is_process(pid):
         raise DataError(f"{trace.path}, line {trace.line}: pid={pid!r} is no number of a process")
     given = event.get("args")
     known: dict[str, Any] = given if isinstance(given, dict) else {}
@@ -194,7 +194,7 @@ def _whole(known: dict[str, Any], *names: str) -> int:
         value = known.get(name)
         if isinstance(value, str) and value.isdecimal():
             value = int(value)
-        if isinstance(value, int) and not isinstance(value, bool):
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < MOST:
             return value
     return -1
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rayio.errors import DataError, ScenarioError
-from rayio.imports.dlio_files import STATS, SUMMARY, Configured, configured, load, stats_file, whole
+from rayio.imports.dlio_files import STATS, SUMMARY, Configured, configured, load, name_of, stats_file, whole
 from rayio.imports.dlio_saved import (
     LOAD,
     SAVE,
@@ -17,7 +17,7 @@ from rayio.imports.dlio_saved import (
     read_checkpoints,
     transfers,
 )
-from rayio.imports.dlio_scenario import PREDICT, name_of, title
+from rayio.imports.dlio_scenario import PREDICT, title
 from rayio.imports.dlio_spans import record_checkpoint
 from rayio.imports.dlio_summaries import count, wall_seconds
 from rayio.imports.dlio_workload import workload_of

@@ -209,3 +209,8 @@ def section(config: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
 def few(names: list[str]) -> str:
     """Return a list of names as text, with at most six."""
     return ", ".join(names[:6]) + (f", ... ({len(names)})" if len(names) > 6 else "") if names else "none"
+
+
+def name_of(text: str) -> str:
+    """Return a text as a valid name of a folder and a scenario."""
+    return re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9._-]", "-", text).strip("-.") or "imported"

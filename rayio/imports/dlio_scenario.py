@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from rayio.errors import ScenarioError
-from rayio.imports.dlio_files import number, section
+from rayio.imports.dlio_files import name_of, number, section
 from rayio.imports.dlio_losses import has_barrier
 from rayio.imports.dlio_metrics import lenient
 from rayio.imports.dlio_results import Results
 from rayio.imports.dlio_summaries import Reduced, count
+from rayio.imports.dlio_workload import workload_of
 from rayio.kinds import FORMATS
 from rayio.scenario import derive
 from rayio.scenario.load import build
@@ -123,6 +123,7 @@ def _scenario(run: _Known) -> tuple[Scenario | None, list[str]]:
         unknown += ["loader.num_workers", "loader.prefetch_factor"]
     if reader.get("data_loader", run.config.get("framework")) == "tensorflow":
         notes.append("results of TensorFlow's loader: its read_threads are workers in scenario.yaml")
+    notes += _occasions(run.config, name, data)
     try:
         scenario = build(data, "the scenario of these results")
         if derive.steps_per_epoch(scenario) != run.steps:
@@ -136,6 +137,24 @@ def _scenario(run: _Known) -> tuple[Scenario | None, list[str]]:
         *notes,
         PREDICT,
     ]
+
+
+def _occasions(config: Mapping[str, Any], name: str, data: dict[str, Any]) -> list[str]:
+    """Add the configured checkpoints and evaluations to a scenario's keys; return notes on those that cannot be."""
+    flow = section(config, "workflow")
+    wanted = [key for key in ("checkpoint", "evaluation") if flow.get(key) not in (None, False)]
+    if not wanted:
+        return []
+    reading = workload_of(dict(config), "the configuration", name)
+    if reading.refused:
+        return [f"scenario.yaml has no {' and no '.join(wanted)}: {reading.refused[0]}"]
+    theirs = reading.nested()
+    if "checkpoint" in theirs:
+        data["checkpoint"] = theirs["checkpoint"]
+    if "evaluate" in theirs["train"]:
+        data["train"]["evaluate"] = theirs["train"]["evaluate"]
+        data["dataset"]["eval"] = theirs["dataset"]["eval"] | {"path": f"model://{name_of(name)}-eval"}
+    return []
 
 
 def _compute(train: Mapping[str, Any]) -> Any:
@@ -181,8 +200,3 @@ def title(config: Mapping[str, Any], folder: Path) -> str:
     model = config.get("model")
     name = model.get("name") if isinstance(model, Mapping) else model
     return name if isinstance(name, str) and name else folder.absolute().name
-
-
-def name_of(text: str) -> str:
-    """Return a text as a valid name of a folder and a scenario."""
-    return re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9._-]", "-", text).strip("-.") or "imported"

@@ -46,10 +46,12 @@ def put_layered(reading: Reading, size: int, size_name: str, *, is_subset: bool,
     Ranks are those of all replicas, or of one if their number is not given; those of a subset are one pipeline stage,
     on a node. In training all ranks read different batches in DLIO, so only the state is divided there.
     """
-    if [name for name in (_GROUPS, _TENSORS) if reading.given.get(name)]:
-        _put_sizes(reading)
+    groups, tensors = (_list(reading, name) for name in (_GROUPS, _TENSORS))
+    layers = int(reading.number(_LAYERS, -1.0, -1))
+    if (groups and tensors) or (groups and layers <= 0):
+        _put_sizes(reading, layers, groups, tensors)
     else:
-        _put_shape(reading)
+        _put_shape(reading, groups, tensors)
     if _is_transformer(reading):
         for name in FLAT:
             reading.unused(name, "a transformer's size follows from its layers")
@@ -77,21 +79,21 @@ def _is_transformer(reading: Reading) -> bool:
     return "model.type" in reading.given and reading.text("model.type", "none").lower() == "transformer"
 
 
-def _put_shape(reading: Reading) -> None:
+def _put_shape(reading: Reading, groups: list[int], tensors: list[int]) -> None:
+    """Map a shape, and the list of sizes that stands for a part of it."""
     reading.put("checkpoint.model.kind", "transformer", "model.type", _LAYERS)
     reading.put("checkpoint.model.layers", reading.whole(_LAYERS, 1, 1), _LAYERS)
     for name, (key, default) in _SHAPE.items():
         reading.put(f"checkpoint.model.{key}", reading.whole(name, default, 1), name)
     for name, (key, word) in _NUMBERS.items():
         reading.put(f"checkpoint.model.{key}", reading.choice(name, word, tuple(DATATYPES)), name)
+    if tensors:
+        reading.put("checkpoint.model.layer", tensors, _TENSORS)
+    if groups:
+        reading.put("checkpoint.model.optimizer", _COPIES * sum(groups), _GROUPS)
 
 
-def _put_sizes(reading: Reading) -> None:
-    layers = int(reading.number(_LAYERS, -1.0, -1))
-    groups, tensors = (_list(reading, name) for name in (_GROUPS, _TENSORS))
-    if layers > 0 and not (groups and tensors):
-        given, other = (_GROUPS, _TENSORS) if groups else (_TENSORS, _GROUPS)
-        reading.refuse(given, f"with num_layers, DLIO takes the rest from the shape of a transformer; give {other} too")
+def _put_sizes(reading: Reading, layers: int, groups: list[int], tensors: list[int]) -> None:
     reading.put("checkpoint.model.kind", "sized", _TENSORS, _GROUPS)
     if layers > 0:
         reading.put("checkpoint.model.layers", reading.whole(_LAYERS, 1, 1), _LAYERS)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import posixpath
 from typing import Any
 
+from rayio.imports.dlio_files import name_of
 from rayio.imports.dlio_loader import put_loader
 from rayio.imports.dlio_occasions import checkpoint, evaluate, is_alone
 from rayio.imports.dlio_reading import CREDENTIALS, Reading
-from rayio.imports.dlio_scenario import name_of
 from rayio.imports.dlio_state import LAYERED
 from rayio.imports.hydra import Composed
 from rayio.kinds import FORMATS

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rayio.errors import ScenarioError
-from rayio.imports.dlio_scenario import name_of
+from rayio.imports.dlio_files import name_of
 from rayio.imports.loops import Loads, RankLoop
 from rayio.scenario import derive
 from rayio.scenario.load import build

@@ -17,7 +17,7 @@ import numpy as np
 
 from rayio.errors import DataError
 from rayio.imports.loops import Ints, Loads, RankLoop, in_turn, no_times
-from rayio.imports.trace_files import TraceFile, files_of, time_ns
+from rayio.imports.trace_files import TraceFile, files_of, is_process, time_ns
 
 WHAT = "traces that torch.profiler exported (.json or .json.gz, one for each rank)"
 
@@ -88,7 +88,7 @@ def _seen(trace: TraceFile) -> _Seen:
         if (match := _WAIT.match(name)) is not None:
             seen.waits.setdefault(_key(thread), array("q")).extend((begin, end))
             seen.is_inline = match[1] == "_SingleProcessDataLoaderIter"
-            seen.pid = event["pid"] if isinstance(event.get("pid"), int) else 0
+            seen.pid = event["pid"] if is_process(event.get("pid")) else 0
         elif _STEP.match(name):
             if event.get("cat") == "user_annotation":
                 seen.steps.extend((begin, end))

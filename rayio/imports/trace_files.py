@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeGuard
 
 from rayio.errors import DataError
 from rayio.files import NotAFileError, check_regular
@@ -19,6 +19,8 @@ from rayio.files import NotAFileError, check_regular
 #: Characters that are read at a time, and the most of one event.
 CHUNK, MOST_EVENT = 1 << 20, 1 << 24
 
+#: The largest number of an event that counts: others are no counts of anything.
+MOST = 1 << 53
 #: Characters of the longest literal of JSON, which may be cut.
 LITERAL = len("false")
 
@@ -187,6 +189,11 @@ def files_of(paths: Sequence[Path], endings: Sequence[str], what: str) -> list[P
             raise DataError(f"{path}: no file in it ends with {' or '.join(endings)}; give {what}")
         files += inside
     return list(dict.fromkeys(files))
+
+
+def is_process(pid: object) -> TypeGuard[int]:
+    """Return True if a value is the number of a process, as operating systems have it."""
+    return isinstance(pid, int) and not isinstance(pid, bool) and 0 <= pid < 1 << 31
 
 
 def time_ns(event: dict[str, Any], key: str, trace: TraceFile) -> int:

@@ -206,6 +206,8 @@ class Env(StageEnv):
         assert self.storage is not None
         start = self.kernel.now()
         before, self.doing = self.doing, ("read", start, at, None)
+        if requests.places is not None:
+            requests = requests._replace(reader=self.name)
         try:
             if self.is_watched:
                 load = self._noting(load)

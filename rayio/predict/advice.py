@@ -138,7 +138,7 @@ def _enough_workers(replays: Counterfactuals) -> Foreseen | None:
             outcome = base.simulate(changed, f"{number} worker{'s' * (number != 1)} per rank")
         except StorageError:  # so many ask for more than storage ever serves
             break
-        if (outcome.saves(before) or 0.0) < WORTH:
+        if (outcome.saves(before) or 0.0) < LEAST_TIME:
             break
         before = outcome
         is_scaled = isinstance(base.scenario.loader.num_workers, Autoscaled)

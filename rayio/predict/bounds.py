@@ -56,10 +56,11 @@ class Lone:
     rate: float | None
 
 
-def lone(alone: Sequence[Learnable]) -> Lone | None:
+def lone(alone: Sequence[Learnable], received: float | None) -> Lone | None:
     """Return what lone runs show; None where they had too few ready batches. The first one's messages count.
 
-    A rank maps a batch as it takes it, and frees it in the same step. Two sizes separate the time of bytes in both.
+    A rank maps a batch as it takes it, and frees it in the same step. Two sizes separate the time of bytes in both; it
+    is no longer than the CPU time of ``received`` bytes/s, so that noise does not count as bytes.
     """
     each = []
     for run in alone:
@@ -76,7 +77,7 @@ def lone(alone: Sequence[Learnable]) -> Lone | None:
     step = min(costs.step for _, _, costs in each)
     sizes, whole = [size for size, _, _ in each], [receive + costs.step for _, receive, costs in each]
     slope = float(np.polyfit(sizes, whole, 1)[0]) if max(sizes) >= ALIKE * min(sizes) else 0.0
-    rate = rate_of(slope)
+    rate = rate_of(min(slope, 1 / received)) if received else None
     first = each[0][2]
     messages = {name: getattr(first, name) for name in ON_THE_WAY if getattr(first, name) > 0}
     return Lone(messages, round(max(0.0, whole[0] - step - taken(sizes[0], rate)), 9), step, rate)

@@ -43,6 +43,7 @@ from rayio.records.calibrated import (
     LayerDelays,
     NoBusyRun,
     Note,
+    OneRank,
     OthersWorked,
     SimulatedBack,
     StorageFitted,
@@ -179,11 +180,13 @@ def learn(
     loading = _payload(scenario, info)
     all_runs = (Learnable(name, scenario, info, run.slices), *more)
     seen, of_full, of_alone, cpu = _cpu_of(all_runs), _cpu_of(full), _cpu_of(alone), CpuCosts()
-    slower, received, shown_alone = None, None, lone(alone)
+    slower, received, shown_alone = None, None, None
     if len(seen) == len(all_runs):
         # Busy runs show CPU times with full cores: with free ones, work takes so many times less.
         slower = contention_of(of_alone or seen, of_full) if of_full else None
-        received = shown_alone.rate if shown_alone else receiving([(seen, 1.0), (of_full, slower or 1.0)])
+        received = receiving([(seen, 1.0), (of_full, slower or 1.0), (of_alone, 1.0)])
+        if (shown_alone := lone(alone, received)) is not None:
+            received = shown_alone.rate
         cpu, of_cpu = learn_cpu(of_full or seen, scenario.dataset.format, received and received / (slower or 1.0))
         notes += of_cpu
     slower = slower if cpu.is_work else None
@@ -276,6 +279,7 @@ def learn(
         taught = freed(
             taught, apparent(run, seen_costs, warm), requests, cores, plan, notes, is_busy=is_busy, most=most
         )
+        notes += [OneRank()] if shown_alone and not neighbours else []
         if shown_alone and learned.neighbour:
             times, apart = evened(all_runs, shown_alone)
             usual = {"neighbour": round(taught.charges.neighbour * times, 9), "neighbour_error": apart}
@@ -305,10 +309,13 @@ def _sure(
     """Return the scenario with the contention of full cores, and the bounds of its CPU times."""
     least, most = CPU_BETWEEN
     if full:
+        measured = scenario.charges.cpu.contention
         scenario, apart = as_full(scenario, full, cores, notes)
         if apart is not None:
             error = max(apart, as_alone(scenario, alone, notes), CPU_ERROR_ALONE if alone else CPU_ERROR)
         least, most = UNFITTED if apart is None else (1 - error, 1 + error)
+        if alone:  # contention beyond that of CPU times may have been the work of other programs
+            least *= min(1.0, measured / scenario.charges.cpu.contention)
         if foreign > MOST_FOREIGN:
             notes.append(OthersWorked(foreign))
             least = min(least, 1 - foreign)

@@ -76,6 +76,11 @@ class TakeBounded(Note):
 
 
 @dataclass(frozen=True, slots=True)
+class OneRank(Note):
+    """A node had one rank, so nobody knows what ranks add to each other."""
+
+
+@dataclass(frozen=True, slots=True)
 class PutInTake(Note):
     """``costs.put`` cannot be separated from ``costs.take``."""
 

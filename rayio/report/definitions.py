@@ -77,7 +77,8 @@ TERMS: dict[str, tuple[str, str]] = {
     "au-over-time": (
         "AU over time",
         "In each bin of time: compute over the time of the ranks that were alive. Start and warm-up are shown too, "
-        "so that the mean over all bins is lower than AU.",
+        "so that the mean over all bins is lower than AU. Work that a failure threw away is shown as what it was, and "
+        "the time from the failure to the next attempt as restart.",
     ),
     "queue": (
         "queue depth",

@@ -21,6 +21,8 @@ from rayio.trace.slices import Slices
 
 Floats = NDArray[np.float64]
 
+#: Phases of a figure over time.
+DRAWN = (*PHASES, "restart")
 #: Bins of a figure over time; a bin is never shorter than two steps, unless there would be fewer than the least.
 MOST_BINS, LEAST_BINS = 120, 8
 BARS = 48
@@ -40,7 +42,8 @@ def time_bins(lives: Lives, steps: StepsInSlices) -> Bins:
 class OverTime:
     """The ranks' time by phase and bin, in ns of all ranks together, and the number of consumed samples.
 
-    ``split`` has an array for each phase and for ``other``; they sum to ``alive``. A step's samples are spread evenly
+    ``split`` has an array for each phase, for ``restart`` (from the end of an attempt to the next) and for ``other``;
+    they sum to ``alive``. A step's samples are spread evenly
     over the step, so that bins that are not whole steps do not flicker.
     """
 
@@ -63,19 +66,21 @@ class OverTime:
 class Split:
     """The ranks' time by phase, summed up by bin."""
 
-    columns = ("name", "role", "lane", "start_ns", "duration_ns")
+    columns = ("name", "role", "lane", "rank", "attempt", "start_ns", "duration_ns")
 
     def __init__(self, lives: Lives, steps: StepsInSlices, shape: RunShape, bins: Bins) -> None:
         self.lives, self.steps, self.shape, self.bins = lives, steps, shape, bins
-        self._spent = np.zeros((len(PHASES), bins.number), np.int64)
+        self._spent = np.zeros((len(DRAWN), bins.number), np.int64)
 
     def of(self, part: Part) -> Ints:
         """Return the phases of the ranks of a slice."""
         spans = part.spans
         is_phase = is_text(spans, "role", "rank") & is_text(spans, "name", *PHASES)
         mine = np.flatnonzero(is_phase & (plain(spans.column("lane")) == 0))
-        phase, start = texts(spans, "name", PHASES, mine).astype(np.int64), part.begin[mine]
-        return self.bins.covered(phase, len(PHASES), start, part.over[mine])
+        phase, start, over = texts(spans, "name", PHASES, mine).astype(np.int64), part.begin[mine], part.over[mine]
+        ended, begun = _between_attempts(integers(spans, "rank", mine), integers(spans, "attempt", mine), start, over)
+        phase = np.append(phase, np.full(len(ended), DRAWN.index("restart")))
+        return self.bins.covered(phase, len(DRAWN), np.append(start, ended), np.append(over, begun))
 
     def add(self, spent: Ints) -> None:
         """Add those of a slice."""
@@ -85,11 +90,23 @@ class Split:
         """Return the sums of all slices."""
         lives, bins = self.lives, self.bins
         alive = bins.covered(np.zeros(len(lives.rank), np.int64), 1, lives.begin, lives.end)[0]
-        split = dict(zip(PHASES, self._spent, strict=True)) | {"other": alive - self._spent.sum(axis=0)}
+        split = dict(zip(DRAWN, self._spent, strict=True)) | {"other": alive - self._spent.sum(axis=0)}
         samples = np.zeros((len(lives.rank), bins.number))
         for steps in self.steps.by_slice():
             samples += Spread(bins, steps, len(lives.rank)).of(self.shape.samples(lives.rank[steps.life], steps.step))
         return OverTime(bins, split, alive, samples.sum(axis=0))
+
+
+def _between_attempts(rank: Ints, attempt: Ints, start: Ints, over: Ints) -> tuple[Ints, Ints]:
+    """Return the times from the last span of an attempt of a rank to the first one of its next: begins and ends."""
+    if not attempt.any():
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    lives, life = np.unique((rank << 32) | attempt, return_inverse=True)
+    begins, ends = np.full(len(lives), np.iinfo(np.int64).max), np.zeros(len(lives), np.int64)
+    np.minimum.at(begins, life, start)
+    np.maximum.at(ends, life, over)
+    after = np.flatnonzero(lives[1:] >> 32 == lives[:-1] >> 32)
+    return ends[after], np.maximum(begins[after + 1], ends[after])
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +126,8 @@ class Queues:
 class Depths:
     """Every batch from its lease to when its rank had it, summed up by bin.
 
-    A batch that no rank took is ready until the last rank's end, as is one whose rank broke off.
+    A batch that no rank took is ready until the last rank's end, as is one whose rank broke off; in an attempt that
+    another followed, until the end of that attempt.
     """
 
     columns = ("name", "rank", "epoch", "step", "link", "attempt", "start_ns", "duration_ns")
@@ -126,7 +144,11 @@ class Depths:
         waits = np.flatnonzero(is_text(spans, "name", "data_wait", "eval_data_wait"))
         taken = part.places.of_links(waits, integers(spans, "link", waits))
         at = Lookup(taken, over[waits]).find(part.places.of(leases))
-        last = np.full(len(leases), int(self.lives.end.max(initial=int(over.max(initial=0)))))
+        attempt = integers(spans, "attempt").astype(np.int64)
+        ends = np.zeros(int(attempt.max(initial=0)) + 1, np.int64)
+        np.maximum.at(ends, attempt, over)
+        ends[-1] = int(self.lives.end.max(initial=int(over.max(initial=0))))
+        last = ends[attempt[leases]]
         had = np.maximum(pick(over[waits], at, last), over[leases])
         none = np.zeros(len(leases), np.int64)
         reading = bins.covered(none, 1, begin[leases], over[leases])[0]

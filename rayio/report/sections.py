@@ -23,7 +23,7 @@ from rayio.report.tracks import packed
 #: Phases of ranks in the order in which a figure stacks them.
 STACK = (
     "compute", "sync", "data_wait", "device_copy", "bubble", "drain_wait", "checkpoint", "evaluate", "restore", "gap",
-    "startup", "other",
+    "startup", "restart", "other",
 )  # fmt: skip
 
 #: Lower ends of the classes of colour of the heat map.

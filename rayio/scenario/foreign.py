@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import Any, Protocol
 from rayio.errors import ScenarioError
 from rayio.kinds import FOREIGN
 from rayio.scenario.source import Layer
+
+#: A dotted key in the text of a source.
+_NAME = re.compile(r"[a-z_]+(?:\.[a-z0-9_]+)+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,16 @@ class Converted:
     sources: Mapping[str, str]
     changed: tuple[str, ...] = ()
     idle: tuple[str, ...] = ()
+
+    def named(self, line: str) -> str:
+        """Return a line on keys of the scenario with those of the other program behind them.
+
+        >>> Converted(Layer({}, ""), {"loader.batch_size": "reader.batch_size"}).named("loader.batch_size=7: too many")
+        'loader.batch_size=7: too many (in that file: reader.batch_size)'
+        """
+        shown = [source for key, source in self.sources.items() if re.search(rf"(?<![\w.]){re.escape(key)}=", line)]
+        names = dict.fromkeys(name for source in shown for name in _NAME.findall(source))
+        return f"{line} (in that file: {', '.join(names)})" if names else line
 
     def remarks(self) -> list[str]:
         """Return all remarks, a line each."""

@@ -113,12 +113,16 @@ _SIZE = {"anyOf": [{"type": "number", "exclusiveMinimum": 0, "maximum": BYTES.mo
 _SIZES: Mapping[str, Any] = {"type": "array", "items": _SIZE, "maxItems": MAX_TENSORS}
 
 
+#: Bytes of each tensor of a layer.
+TensorSizes = Annotated[tuple[int, ...], Reads(_sizes, _SIZES, _written)]
+
+
 class SizedLayers(Layered):
     """Equal layers, an optimizer, and a rest that each rank has, of given sizes."""
 
     kind: Literal["sized"] = "sized"
     layers: Annotated[int, whole(0, MAX_LAYERS)] = Field(0, description="Layers, all of these tensors.")
-    layer: Annotated[tuple[int, ...], Reads(_sizes, _SIZES, _written)] = Field(
+    layer: TensorSizes = Field(
         (), description="Bytes of each tensor of a layer. Ranks that share a layer have equal parts, rounded down."
     )
     optimizer: BytesOrNone = Field(description="Bytes of the optimizer of each rank that saves one; 0 is none.")

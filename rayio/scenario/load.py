@@ -81,7 +81,12 @@ def _foreign(kind: Foreign, path: str, root: str) -> Callable[[Sequence[str] | M
 
     def load_with(overrides: Sequence[str] | Mapping[str, Any]) -> Scenario:
         own, others = split(kind, overrides)
-        return _build([opened(own).layer, *(_override(pair, path) for pair in pairs(others))], root)
+        made = opened(own)
+        try:
+            return _build([made.layer, *(_override(pair, path) for pair in pairs(others))], root)
+        except ScenarioError as error:
+            lines = [made.named(line) for line in error.problems]
+            raise one_of(type(error), lines, lines) from None
 
     return load_with
 

@@ -28,8 +28,8 @@ class Servers(Section):
     stripe_size: Bytes = Field(1 << 20, description="Bytes of a stripe; storage.stripe_size sets it on a preset.")
     random: SecondsDistribution = Field(
         NO_TIME,
-        description="Time to the first byte that a request waits longer if it does not continue the one before it in "
-        "its file, because read-ahead does not help.",
+        description="Time to the first byte that a request waits longer if it does not continue its worker's last "
+        "one to the file, because read-ahead does not help.",
     )
     seek: Seconds = Field(
         0.0, description="Time that such a request also keeps its server busy, as a disk does that moves its head."

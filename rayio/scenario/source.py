@@ -237,8 +237,8 @@ def read(path: Path, label: str, needs: str = NEEDS) -> Layer:
             raise ScenarioError(f"{label}: is larger than {format_bytes(MAX_BYTES)}, so it is no scenario")
         text = content.decode("utf-8-sig")
     except FileNotFoundError:
-        near = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
-        raise ScenarioError(f"{label}: no such file{_hint(path.name, near)}") from None
+        near = {p.stem: p.name for p in path.parent.glob("*.y*ml")} if path.parent.is_dir() else {}
+        raise ScenarioError(f"{label}: no such file{_hint(path.stem, near)}") from None
     except IsADirectoryError:
         raise ScenarioError(f"{label}: is a folder; name the scenario file in it") from None
     except UnicodeDecodeError as error:
@@ -249,9 +249,10 @@ def read(path: Path, label: str, needs: str = NEEDS) -> Layer:
     return parse(text, label, path, needs)
 
 
-def _hint(name: str, names: list[str]) -> str:
+def _hint(name: str, names: Mapping[str, str]) -> str:
+    """Return a hint to the name that is most like one; ``names`` has them by what is compared."""
     near = get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else ""
+    return f"; did you mean {names[near[0]]}?" if near else ""
 
 
 def packaged_folder() -> Path:
@@ -301,7 +302,7 @@ def find(source: str | Path, beside: Path | None = None) -> tuple[Path, str]:
     label = _label(path)
     if is_name and not _is_file(path):
         names = [*packaged()]
-        hint = _hint(text, names) or "; rayio scenarios lists all names"
+        hint = _hint(text, {name: name for name in names}) or "; rayio scenarios lists all names"
         shown = repr(text if len(text) <= 80 else text[:77] + "...")
         raise ScenarioError(f"no scenario is named {shown}{hint} (a path ends in .yaml)")
     return path, label

@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rayio.scenario.layered import MAX_LAYERS, Layered
+from rayio.scenario.layered import MAX_LAYERS, Layered, TensorSizes
 from rayio.scenario.topology import Topology
-from rayio.schema.fields import choice, whole
+from rayio.schema.fields import choice, quantity, whole
+from rayio.units import BYTES
 
 #: Bytes of a number.
 DATATYPES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
@@ -40,6 +41,14 @@ class Transformer(Layered):
     )
     datatype: _Datatype = Field("fp16", description="Numbers of the model.")
     optimizer_datatype: _Datatype = Field("fp32", description="Numbers of the optimizer.")
+    layer: TensorSizes = Field(
+        (),
+        description="Bytes of each tensor of a layer, in place of those of the shape. Ranks that share a layer have "
+        "equal parts, rounded down. Then there is neither embedding nor output layer.",
+    )
+    optimizer: Annotated[int | None, quantity(BYTES, integer=True, or_none=True)] = Field(
+        None, description="Bytes of the optimizer of each rank that saves one, in place of those of the shape."
+    )
 
     @property
     def _keys_and_values(self) -> int:
@@ -55,6 +64,8 @@ class Transformer(Layered):
     def layer_bytes(self, number: int, topology: Topology) -> int:
         """Return the bytes of a layer on one rank: 0 embedding, then the layers, then output layer and last norm."""
         wide, split = self.hidden, topology.tensor_parallel
+        if self.layer:
+            return sum(size // split for size in self.layer)
         replicas = topology.data_parallel if topology.zero_stage == 3 else 1
         if number in (0, self.layers + 1):
             elements = wide * self.vocabulary // split // replicas
@@ -75,10 +86,14 @@ class Transformer(Layered):
     def layers_of(self, stage: int, stages: int) -> range:
         """Return the numbers of a pipeline stage's layers; the first has the embedding, the last what follows."""
         own = super().layers_of(stage, stages)
+        if self.layer:
+            return own
         return range(own.start - (stage == 0), own.stop + 2 * (stage == stages - 1))
 
     def optimizer_bytes(self, topology: Topology) -> int:
         """Return the bytes of a rank's share of the optimizer; without ZeRO a replica has all of it."""
+        if self.optimizer is not None:
+            return self.optimizer
         replicas = topology.data_parallel if topology.zero_stage > 0 else 1
         elements = COPIES * (self.parameters // (replicas * topology.parts) + 5 * self.hidden)
         return elements * DATATYPES[self.optimizer_datatype]

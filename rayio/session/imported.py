@@ -15,12 +15,12 @@ from rayio.analyze.metrics import measure
 from rayio.analyze.shape import RunShape
 from rayio.imports.dlio_alone import Alone, has_checkpoints_alone, read_alone, scenario_of_alone
 from rayio.imports.dlio_alone import record as record_alone
-from rayio.imports.dlio_files import check_folder, number, rank_files
+from rayio.imports.dlio_files import check_folder, name_of, number, rank_files
 from rayio.imports.dlio_losses import batch_size, explained, has_barrier
 from rayio.imports.dlio_published import as_published, lacking
 from rayio.imports.dlio_results import Results, read
 from rayio.imports.dlio_saved import LOAD, SAVE
-from rayio.imports.dlio_scenario import name_of, scenario_of, scenario_of_reduced, title
+from rayio.imports.dlio_scenario import scenario_of, scenario_of_reduced, title
 from rayio.imports.dlio_spans import PLACED, record
 from rayio.imports.dlio_summaries import Reduced, count, read_reduced
 from rayio.records.metric_names import HEADLINE

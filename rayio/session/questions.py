@@ -50,7 +50,7 @@ def calibrate(
     Args:
         run: a run on Ray or the local engine, or its directory by path or address.
         others: short runs with other sample sizes, to fit the time for each byte.
-        busy_run: whether a short run without compute is also made for each run on Ray, and processors are probed.
+        busy_run: whether busy and lone runs are also made for each run on Ray, and processors are probed.
         out: scenario file to write; an existing one is replaced. None writes none.
         reporter: receiver of the progress.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rayio.errors import DataError
-from rayio.imports.dlio_scenario import name_of
+from rayio.imports.dlio_files import name_of
 from rayio.imports.loops import Loads, RankLoop
 from rayio.session.result import Run
 from rayio.session.watched import Observed, write

@@ -86,6 +86,8 @@ class Requests(NamedTuple):
     #: Files of these samples, each sample's file number and bytes, for layers that need them. Names are relative to the
     #: training dataset's folder; those of an evaluation dataset elsewhere begin with its own.
     files: Callable[[], tuple[list[str], NDArray[np.int64], NDArray[np.int64]]] | None = None
+    #: Name of the reader, which has its own handle of each open file; empty without ``places``.
+    reader: str = ""
 
     @property
     def total_bytes(self) -> int:

@@ -269,7 +269,7 @@ class ModelStorage:
 
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
         """Wait until these requests are served; return None, for a model has no bytes."""
-        address, num_opens, sizes, places, known_bytes, _, _, _ = requests
+        address, num_opens, sizes, places, known_bytes, *_ = requests
         number, spec = len(sizes), self.spec
         nbytes = requests.total_bytes if known_bytes is None else known_bytes
         if not number:

@@ -53,8 +53,9 @@ def _some(runs: list[Path]) -> str:
 
 
 def _similar(place: Path) -> str:
-    """Return a hint to an entry of the same folder with a similar name, or an empty text."""
+    """Return a hint to a folder beside it with a similar name, or an empty text."""
     matches: list[str] = []
     with suppress(OSError):
-        matches = difflib.get_close_matches(place.name, [entry.name for entry in place.parent.iterdir()], 1)
+        folders = [entry.name for entry in place.parent.iterdir() if entry.is_dir()]
+        matches = difflib.get_close_matches(place.name, folders, 1)
     return f"; did you mean {place.parent / matches[0]}?" if matches else ""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rayio.data.access.contract import Access, Files
+from rayio.data.access.contract import ACCESSES, Access, Files
 from rayio.data.access.held import WindowFile
 from rayio.data.access.mixed import Mixed, after, due, taken
 from rayio.data.access.parts import Asking, by_turn, part_of, pieces
@@ -73,7 +73,10 @@ class Streamed(Access):
         if spans(form, layout, layout.whole_file(0, 0, 1)) is not None:
             return ""
         name = next((name for name in FORMATS if FORMATS[name] is form), form.extension[1:])
-        return f"{name} files cannot be read from front to back"
+        if layout.is_external:
+            return f"{name} files of several samples by other programs are read whole"
+        compressed = f" with dataset.compression={_compression(layout)}" if _by_compression(form, layout) else ""
+        return f"{name} files{compressed} cannot be read from front to back"
 
     def memory(self, files: Files) -> float:
         """Return the bytes of the buffers."""
@@ -89,12 +92,8 @@ class Streamed(Access):
         """Refuse formats that cannot be streamed, and orders that are none of a file."""
         yield from super().contradictions(scenario)
         loader, layout = scenario.loader, layout_of(scenario)
-        if reason := self.cannot(form_of(scenario.dataset.format, layout), layout):
-            able = [name for name, other in FORMATS.usable().items() if not self.cannot(other, _plain(other))]
-            yield (
-                f"loader.file_access=streamed: {reason}; use dataset.format={' or '.join(able)}, or "
-                "loader.file_access=per_sample or whole_file"
-            )
+        if reason := self.cannot(form := form_of(scenario.dataset.format, layout), layout):
+            yield f"loader.file_access=streamed: {reason}; use {self._instead(form, layout)}"
         elif (parallel := getattr(loader.file_access_options, "num_parallel_reads", 1)) > 1 and not is_by_file(
             scenario
         ):
@@ -114,6 +113,17 @@ class Streamed(Access):
                 f"loader.file_access=streamed: loader.shuffle={loader.shuffle} needs samples in no file's order; use "
                 "loader.shuffle=file or none, or buffer with loader.assignment=by_file"
             )
+
+    def _instead(self, form: Format, layout: Layout) -> str:
+        """Return the settings with which files of a format that cannot be streamed are read."""
+        able = [name for name, other in FORMATS.usable().items() if not self.cannot(other, _plain(other))]
+        change = f"dataset.format={' or '.join(able)}, or "
+        if layout.is_external:
+            change = ""
+        elif _by_compression(form, layout):
+            change = "dataset.compression=none, or "
+        accesses = [name for name in ("per_sample", "whole_file") if not ACCESSES[name].cannot(form, layout)]
+        return f"{change}loader.file_access={' or '.join(accesses)}"
 
     def requests(self, files: Files, batch: Batch, kept: Any) -> tuple[Requests, Any]:
         """Return the windows that are not in the buffer yet."""
@@ -213,6 +223,16 @@ class _Opened:
 
 def _plain(form: Format) -> Layout:
     return Layout(1, 1, Constant(value=1000), 0, form.extension, options_of(form)())
+
+
+def _by_compression(form: Format, layout: Layout) -> bool:
+    """Return True if files of a format that cannot be streamed could be without their compression."""
+    plain = _plain(form)
+    return _compression(layout) != "none" and spans(form, plain, plain.whole_file(0, 0, 1)) is not None
+
+
+def _compression(layout: Layout) -> str:
+    return getattr(layout.options, "compression", None) or "none"
 
 
 def _most(files: Files) -> int:

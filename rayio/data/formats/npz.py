@@ -290,27 +290,33 @@ def _at_once(here: Whereabouts, batch: Batch) -> list[Group]:
     (files, order), number = in_order, layout.samples_per_file
     rows: list[int] = [0] * len(order) if number == 1 else batch.index.tolist()
     left: list[int] = []
-    tail, head, known = bytearray(WINDOW_BYTES), bytearray(WINDOW_BYTES), -1
-    of_tail, of_head = (tail,), (0, (head,))
+    requests, nbytes, known, is_small, tail, head = 0, 0, -1, False, bytearray(), bytearray()
     for name, n in zip(layout.names_of(files), order, strict=True):
         size, begin = sizes[n], offsets[n]
         if size != known:
             known, (file_bytes, tail_at, described, entry_at, end) = size, _shape_of(number, size)
-            label_at = ROWS + number * size + BEFORE_LABELS - tail_at
+            label_at, is_small = ROWS + number * size + BEFORE_LABELS - tail_at, file_bytes <= WINDOW_BYTES
+            tail = bytearray(min(file_bytes, WINDOW_BYTES))
+            head = tail if is_small else bytearray(WINDOW_BYTES)
+            of_tail, of_head, total = (tail,), (0, (head,)), size + len(tail) + (not is_small) * WINDOW_BYTES
         span, label = view[begin : begin + size], label_at + rows[n] * LABEL
-        if not (
+        of_row = ROWS + rows[n] * size, (span,)
+        if (
             entry_at >= 0
-            and fill(
-                name, file_bytes, 2 * WINDOW_BYTES + size, tail_at, of_tail, of_head, (ROWS + rows[n] * size, (span,))
+            and (
+                fill(name, file_bytes, total, 0, of_tail, of_row)
+                if is_small
+                else fill(name, file_bytes, total, tail_at, of_tail, of_head, of_row)
             )
             and tail.endswith(end)
             and _is_plain(tail, entry_at, head, described)
             and (label < 0 or tail.startswith(samples[n].to_bytes(LABEL, "little"), label))
             and is_right(span, samples[n])
         ):
+            requests, nbytes = requests + 3 - is_small, nbytes + total
+        else:
             left.append(n)
-    done = len(order) - len(left)
-    here.count(done, 3 * done, offsets[-1] - (sum(sizes[n] for n in left) if left else 0) + done * 2 * WINDOW_BYTES)
+    here.count(len(order) - len(left), requests, nbytes)
     return groups_of(batch, left)
 
 
@@ -323,8 +329,8 @@ def _shape_of(rows: int, nbytes: int) -> tuple[int, int, bytes, int, bytes]:
     """
     size = int(file_bytes(rows, np.array([nbytes]))[0])
     directory_at = ROWS + rows * nbytes + BEFORE_LABELS + rows * LABEL
-    directory_bytes, tail_at = size - END - directory_at, size - WINDOW_BYTES
-    is_there = tail_at > 0 and directory_at >= tail_at and size <= zipfile.ZIP64_LIMIT
+    directory_bytes, tail_at = size - END - directory_at, max(0, size - WINDOW_BYTES)
+    is_there = directory_at >= tail_at and size <= zipfile.ZIP64_LIMIT
     end = END_OF_ZIP.pack(b"PK\5\6", 0, 0, 2, 2, directory_bytes, directory_at, 0) if is_there else b""
     return size, tail_at, header("|u1", (rows, nbytes)), directory_at - tail_at if is_there else -1, end
 

@@ -236,11 +236,11 @@ def _read_zipped(opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.u
     offsets = [0, *np.cumsum(batch.nbytes).tolist()]
     starts, stops = (edges.tolist() for edges in _spans(layout, batch))
     order = np.lexsort((batch.index, batch.files)).tolist()
-    file, inflated, at = -1, gzipped.Inflated(memoryview(b"")), 0
+    file, inflated, at, record = -1, gzipped.Inflated(memoryview(b"")), 0, np.empty(0, np.uint8)
     for row in order:
         place = place_of(layout, batch, row)
         if batch.files[row] != file:
-            file, at = int(batch.files[row]), 0
+            file, at, record = int(batch.files[row]), 0, np.empty(0, np.uint8)
             with opened(opener, place) as stream:
                 content = np.empty(int(TfRecord().file_bytes(layout, batch.files[row : row + 1])[0]), np.uint8).data
                 have = read_into(stream, 0, content)
@@ -252,11 +252,12 @@ def _read_zipped(opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.u
                 at += (length := len(inflated.read(min(starts[row] - at, READ_BYTES))))
                 if not length:
                     break
-            record = np.frombuffer(inflated.read(stops[row] - starts[row]) if at == starts[row] else b"", np.uint8)
+            if at != stops[row]:  # not the record just read, which the batch has twice
+                record = np.frombuffer(inflated.read(stops[row] - at) if at == starts[row] else b"", np.uint8)
+                at += len(record)
         except zlib.error as error:
             raise place.error(f"expected a gzip stream of records, found none ({error}): {AGAIN}") from error
-        at += len(record)
-        if at < stops[row]:
+        if at != stops[row]:
             raise place.error(
                 f"expected a record of {stops[row] - starts[row]} bytes at byte {starts[row]} of the gzip stream, "
                 f"found {len(record)}: the file is truncated"

@@ -10,6 +10,8 @@ from rayio.units import format_bytes, format_seconds
 #: Notes without numbers.
 PLAIN = {
     records.Usage: "rayio simulate takes this file; change loader.num_workers, loader.prefetch_factor and the like",
+    records.OneRank: "costs.neighbour: this run has one rank on a node, so what ranks of a node add to each other is "
+    "not known; calibrate a run of two to predict more",
     records.PutInTake: "costs.put: part of costs.take, for no lease ever waits at a reader in this run",
     records.BarrierHidden: "costs.barrier: hidden behind the compute of this run, so it is left at 0",
     records.MemoryBound: "costs.lease: the bound on bytes in flight closed the window at times, which may be part of "

@@ -140,7 +140,7 @@ def _what(verdict: Verdict) -> str:
         "evaluation": "is lost to evaluations (waiting for a rank that still evaluates included)",
         "start-up": "is waiting for ranks that began later",
         "outage": "is waiting for the barrier, which died and was restarted",
-        "overhead": f"is {_other(verdict)}",
+        "overhead": f"is {_other(verdict)}{_also_waiting(verdict)}",
     }
     return f"{share} of step time {why.get(bound, 'is lost to ' + bound)}"
 
@@ -149,6 +149,12 @@ def _how(verdict: Verdict) -> str:
     """Return that ranks waited for batches through other ranks too, where that shows."""
     waits = sum(row.by_sync_seconds for row in verdict.table if row.cause in STAGES)
     return ", directly or through waiting for other ranks" if waits > SEEN * verdict.seconds else ""
+
+
+def _also_waiting(verdict: Verdict) -> str:
+    """Return that ranks lost time to the overhead of other ranks too, where that shows."""
+    waits = sum(row.by_sync_seconds for row in verdict.table if row.cause == "other")
+    return ", in a rank or in others that it waits for" if waits > SEEN * verdict.seconds else ""
 
 
 def _other(verdict: Verdict) -> str:

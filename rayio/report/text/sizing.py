@@ -245,7 +245,9 @@ def remedy(capacity: CapacityFound) -> list[str]:
         first = " in the first run" if point is not None and point.runs > 1 else ""
         return [*alone, f"{fed_with} (AU of {many}{first}: {effect(best)})."]
     sentences = []
-    if single is not None:
+    if single is not None and single.holds:
+        sentences.append(f"With {single.change}: AU of {many}: {effect(single)}; not sure whether that is enough.")
+    elif single is not None:
         text = f"No single change is enough for {many}; the best is {single.change}, AU {effect(single)}"
         sentences.append(text + ("." if pair is None else f", and the best pair {pair.change}, AU {effect(pair)}."))
     elif capacity.is_tried:

@@ -288,7 +288,8 @@ class CachedStorage:
         if not missing:
             return await self._remembered(requests, samples, states, load)
         is_whole = len(missing) == len(states)
-        served = await self.storage.read(requests if is_whole else samples.requests(np.array(missing)), load)
+        wanted = requests if is_whole else samples.requests(np.array(missing))._replace(reader=requests.reader)
+        served = await self.storage.read(wanted, load)
         if (recorded := self.cache.came(who, [samples.keys[place] for place in missing])) is not None:
             await recorded
         fetched = Moved(served.nbytes, served.nbytes, None)

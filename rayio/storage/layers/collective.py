@@ -7,20 +7,23 @@ collective reads and a broadcast of one reader work. Bytes and requests of stora
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from rayio.errors import DataError
+from rayio.scenario.change import Change, with_keys
 from rayio.scenario.topology import PerNode, node_of
 from rayio.schema.fields import Section
-from rayio.storage.base import Opener, Requests, Served, Storage
+from rayio.storage.base import Delay, Opener, Requests, Served, Storage
 from rayio.storage.layers.layer import Arrival, Kernel, Layer, Mount
+from rayio.storage.layers.network import Network, NetworkSpec
 from rayio.storage.stores.counted import CountedFile, Traffic
 
 if TYPE_CHECKING:
+    from rayio.scenario.change import Run
     from rayio.scenario.model import Scenario
 
 T = TypeVar("T")
@@ -28,6 +31,8 @@ T = TypeVar("T")
 #: What a reader got of files: the bytes at an offset, by path, offset and length; of offset -1 the file's size.
 Bytes = dict[tuple[str, int, int], Any]
 
+#: Arrivals of batches at nodes that a board remembers.
+ARRIVALS_KEPT = 1 << 14
 #: Epochs of which a board knows the batches that all ranks have.
 EPOCHS_KEPT = 4
 
@@ -56,8 +61,9 @@ class Collective(Layer):
     name: ClassVar[str] = "collective"
     example: ClassVar[Any] = {
         "loader": {"file_access": "collective", "partition": "replicated", "aggregators": 1},
-        "cluster": {"ranks_per_node": 2},
+        "cluster": {"nodes": 2, "ranks_per_node": 1, "nic_bandwidth": "10 MB/s"},
     }
+    causes: ClassVar[Mapping[str, str]] = {"broadcast": "bytes on their way from the rank that read them"}
     sharing: ClassVar[Literal["", "node", "all"]] = "all"
 
     @classmethod
@@ -77,13 +83,29 @@ class Collective(Layer):
 
     def state(self, kernel: Kernel) -> Board:
         """Return the board on which the bytes of all groups are passed on."""
-        return Board(kernel, self.group - 1, self.window)
+        return Board(kernel, self.group - 1, self.window, NetworkSpec(self.bandwidth, self.latency))
 
-    def seconds_to(self, rank: int, leader: int, nbytes: int) -> float:
-        """Return the seconds that bytes take to another rank: none within a node."""
-        if node_of(rank, self.ranks_per_node) == node_of(leader, self.ranks_per_node):
-            return 0.0
-        return self.latency + (nbytes / self.bandwidth if self.bandwidth else 0.0)
+    def changes(self, run: Run) -> Iterator[Change]:
+        """Offer a network without limits, and a rank of each node that reads for it."""
+        cluster, loader = run.scenario.cluster, run.scenario.loader
+        if cluster.has_network and not cluster.is_crossed:
+            yield Change(
+                "network = ∞", kind="limit", to=with_keys("cluster", nic_bandwidth=None, nic_latency=0.0),
+                removes=(*self.causes,), helps=(*self.causes,),
+            )  # fmt: skip
+        nodes = cluster.nodes
+        if isinstance(self.ranks_per_node, int) and self.group > self.ranks_per_node:
+            options = loader.file_access_options.model_copy(update={"aggregators": nodes})
+            yield Change(
+                f"aggregators {nodes}", kind="setting", to=with_keys("loader", file_access_options=options),
+                key=f"loader.aggregators={nodes}", helps=(*self.causes,),
+            )  # fmt: skip
+
+    def node_beyond(self, rank: int, leader: int) -> int | None:
+        """Return the node of a rank if bytes cross the network to it; None within a node."""
+        node = node_of(rank, self.ranks_per_node)
+        has_network = self.bandwidth is not None or self.latency > 0
+        return node if has_network and node != node_of(leader, self.ranks_per_node) else None
 
 
 @dataclass(slots=True)
@@ -95,8 +117,11 @@ class _Record:
 class Board:
     """Batches that were read and not yet passed on to all other ranks of their group."""
 
-    def __init__(self, kernel: Kernel, followers: int, window: int) -> None:
+    def __init__(self, kernel: Kernel, followers: int, window: int, network: NetworkSpec) -> None:
         self.kernel = kernel
+        #: Interfaces of the nodes that get bytes: each node gets a batch once, and passes it on while it comes.
+        self._network = Network(network)
+        self._arrivals: dict[tuple[Step, int], int] = {}
         self.followers = followers
         self.window = window
         self._records: dict[Step, _Record] = {}
@@ -130,6 +155,15 @@ class Board:
             del self._records[key]
             self._add_done(leader, epoch, step)
         return True, record.content
+
+    def send(self, now: int, step: Step, node: int, nbytes: int) -> int:
+        """Return the time at which a batch that is passed on now has come to a node, after those before it (ns)."""
+        if (known := self._arrivals.get((step, node))) is not None:
+            return max(known, now)
+        self._arrivals[step, node] = arrival = self._network.enter(now, node, nbytes)
+        if len(self._arrivals) > ARRIVALS_KEPT:
+            del self._arrivals[next(iter(self._arrivals))]
+        return arrival
 
     def _add_done(self, leader: int, epoch: int, step: int) -> None:
         self._done.setdefault((leader, epoch), set()).add(step)
@@ -171,9 +205,13 @@ class CollectiveStorage:
             known: Bytes = content_or_none
             nothing = Requests(requests.address, 0, np.empty(0, np.int64), num_samples=requests.num_samples)
             return await self.storage.read(nothing, lambda _: load(_replaying(known)))
-        seconds = self.layer.seconds_to(rank, leader, requests.total_bytes)
-        await self.clock.sleep_until(self.clock.now() + round(seconds * 1e9))
-        return Served(None, 0, 0, 0)
+        if (node := self.layer.node_beyond(rank, leader)) is None:
+            return Served(None, 0, 0, 0)
+        begun = self.clock.now()
+        arrival = self.board.send(begun, Step(leader, epoch, step), node, requests.total_bytes)
+        await self.clock.sleep_until(arrival if isinstance(arrival, int) else await arrival)
+        ended = self.clock.now()
+        return Served(None, 0, 0, 0, delays=(Delay(begun, ended, "broadcast"),) if ended > begun else ())
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
         """Write without the group."""

@@ -101,6 +101,10 @@ class Network:
         left = self._leaving[source].reserve(now, 0, nbytes, alone)
         return max(left, self._entering[target].reserve(now, 0, nbytes, alone))
 
+    def enter(self, now: int, target: int, nbytes: int) -> int:
+        """Return the time at which ``nbytes`` that leave elsewhere in step arrive at a node (ns)."""
+        return self._entering[target].reserve(now, 0, nbytes, round((self.latency + nbytes / self.rate) * 1e9))
+
 
 class NetworkPort(Protocol):
     """A network, possibly in another process."""

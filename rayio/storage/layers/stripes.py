@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: The most files whose reading positions a node keeps.
+#: The most files whose places a process keeps in memory.
 MOST_FILES = 1 << 16
-#: The most positions in one file.
-MOST_POSITIONS = 256
+#: The most open files of which a node knows where their last requests ended.
+MOST_HANDLES = 1 << 18
 
 
 class Load(NamedTuple):
@@ -173,20 +173,21 @@ class ServersPort(Protocol):
 
 
 class StripedStorage:
-    """A node's access to striped files; it keeps where requests ended, to know which continue them."""
+    """A node's access to striped files; it keeps where each reader's requests ended, to know which continue them."""
 
     def __init__(self, storage: Storage, stripes: Stripes, mount: Mount) -> None:
         self.storage, self.stripes = storage, stripes
         self.clock, self.node, self.path, self.io_depth = mount.clock, mount.node, mount.path, mount.io_depth
         self.state: ServersPort = mount.shared()
-        #: Of files that stay open: where requests ended, the latest last. Several workers may read one file.
-        self._ends: dict[int, dict[int, None]] = {}
+        #: Of files that stay open: where a reader's last request ended, the latest file last. Each reader has its own
+        #: handle, so what others read does not help it.
+        self._ends: dict[tuple[str, int], int] = {}
 
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
         """Read; then wait for requests at random places, and for the servers."""
         places = requests.places
         placed = Placed([""], np.zeros(len(requests.nbytes), np.int64), None) if places is None else Placed(*places())
-        loads, waiting = self._loads(placed, requests.nbytes)
+        loads, waiting = self._loads(placed, requests.nbytes, requests.reader)
         rank, epoch, step = requests.address
         seconds = self._random(seeds.key(self.stripes.seed, "random", rank, epoch), step, waiting, self.io_depth)
         return await self._through(loads, seconds, self.storage.read(requests, load))
@@ -221,7 +222,9 @@ class StripedStorage:
         each = self.stripes.servers.random.draw(key, (step << REQUESTS_PER_STEP_BITS) + waiting)
         return max(float(each.sum()) / depth, float(each.max()))
 
-    def _loads(self, placed: Placed, nbytes: NDArray[np.int64]) -> tuple[list[Load], NDArray[np.int64]]:
+    def _loads(
+        self, placed: Placed, nbytes: NDArray[np.int64], reader: str = ""
+    ) -> tuple[list[Load], NDArray[np.int64]]:
         """Return the work of each server, and the numbers of the requests that continue no other."""
         servers, loads, waiting = self.stripes.servers, list[Load](), list[NDArray[np.int64]]()
         by_file = np.argsort(placed.file, kind="stable")
@@ -237,12 +240,9 @@ class StripedStorage:
             first = ends - sizes
             continues = np.zeros(len(mine), np.bool_)
             continues[1:] = (first[1:] == ends[:-1]) & ~opened[mine[1:]]
-            known = self._ends.get(word)
-            if known and not opened[mine[0]] and int(first[0]) in known:
-                del known[int(first[0])]
-                continues[0] = True
+            continues[0] = not opened[mine[0]] and self._ends.get((reader, word)) == int(first[0])
             if placed.opening is not None:
-                self._keep(word, int(ends[-1]))
+                self._keep((reader, word), int(ends[-1]))
             waiting.append(mine[~continues])
             seeks = np.bincount(first[~continues] // servers.stripe_size % servers.stripe_count, minlength=1)
             for place, piece in enumerate(self.stripes.pieces(first, sizes).tolist()):
@@ -252,10 +252,9 @@ class StripedStorage:
                     loads.append(Load((word + place) % servers.number, word, busy))
         return loads, np.concatenate(waiting) if waiting else np.zeros(0, np.int64)
 
-    def _keep(self, word: int, end: int) -> None:
-        """Remember where the last request to a file ended; of each, the oldest are forgotten."""
-        ends = self._ends.setdefault(word, {})
-        ends[end] = None
-        for kept, most in ((self._ends, MOST_FILES), (ends, MOST_POSITIONS)):
-            if len(kept) > most:
-                del kept[next(iter(kept))]
+    def _keep(self, handle: tuple[str, int], end: int) -> None:
+        """Remember where the last request of a reader to a file ended; the oldest are forgotten."""
+        self._ends.pop(handle, None)
+        self._ends[handle] = end
+        if len(self._ends) > MOST_HANDLES:
+            del self._ends[next(iter(self._ends))]

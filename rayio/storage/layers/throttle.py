@@ -224,7 +224,7 @@ class ThrottledStorage:
         Raises:
             StorageError: a request was refused in all its attempts.
         """
-        address, num_opens, sizes, places, _, _, _, _ = requests
+        address, num_opens, sizes, places, *_ = requests
         first_byte, opens = self.latencies.apart(address, len(sizes), self.spec.open, num_opens)
         latency = first_byte if self.spec.open is None else each_before_a_request(opens, first_byte)
         call = _Call(READ, sum(address), first_byte, latency, sizes, _naming(places), "reading")

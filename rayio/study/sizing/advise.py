@@ -20,7 +20,6 @@ from rayio.scenario.model import Scenario
 from rayio.schema.fields import show
 from rayio.session.dataset import base_folder
 from rayio.session.resume import run as run_one
-from rayio.storage.address import is_path, join
 from rayio.study.sizing.doubts import of_setting
 from rayio.study.sizing.knee import bottleneck_of
 from rayio.study.sizing.prices import DEAR, Choice, Varied, as_overrides, cheapest, choices, front, varied
@@ -157,11 +156,7 @@ class _Advising:
         self.notes = [*of_failures, *([invalid + refused[0]] if refused else [])]
         self.steps = self._steps()
         self.root = base_folder(self.base, root)
-        path = join(self.root, str(out) if out is not None else f"advice/{self.base.name}")
-        if not is_path(path):
-            raise ScenarioError(f"not yet: --out {path}; give a folder (datasets may be at an address)")
-        opened = SweepDirectory.by_default if out is None else SweepDirectory.open
-        directory = opened(Path(path), self._identity())
+        directory = SweepDirectory.at(out, f"advice/{self.base.name}", self.root, self._identity())
         self.trials = Trials(
             directory, engine="virtual", target=target, formula=formula, root=self.root, reporter=reporter
         )

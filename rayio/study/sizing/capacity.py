@@ -135,15 +135,11 @@ class _Searching:
         self.wanted = most or MOST[self.is_virtual]
         self.formula = AU_DLIO if question.rules else AU
         self.root = base_folder(question.base, root)
-        path = join(self.root, str(out) if out is not None else f"capacity/{question.base.name}")
-        if not is_path(path):
-            raise ScenarioError(f"not yet: --out {path}; give a folder (datasets may be at an address)")
         self.notes: list[str] = []
         self.doubts: list[Doubt] = []
         #: The largest value to try, and the reason why a larger one is invalid.
         self.most, self.why = self._most()
-        opened = SweepDirectory.by_default if out is None else SweepDirectory.open
-        self.directory = opened(Path(path), self._identity())
+        self.directory = SweepDirectory.at(out, f"capacity/{question.base.name}", self.root, self._identity())
         self.trials = Trials(
             self.directory, engine=question.engine, target=target, formula=self.formula, address=address,
             root=self.root, reporter=reporter,
@@ -272,13 +268,14 @@ class _Searching:
         modelled = self.is_virtual or base.dataset.is_modelled
         # Layers in front of the model are no part of its name.
         origin = origin_of(without_layers(base), is_virtual=self.is_virtual, modelled=modelled)
+        dataset = base.dataset.path if is_path(self.root) else join(self.root, base.dataset.path)
         return CapacityFound(
             directory=str(self.directory.path),
             scenario=base.name,
             engine=question.engine,
-            storage=origin.model.name if origin.model is not None else base.dataset.path,
+            storage=origin.model.name if origin.model is not None else dataset,
             storage_in_words=storage_in_words(
-                origin, base.name, base.dataset.path, [h for t in tried for r in t.results for h in r.hosts or ()]
+                origin, base.name, dataset, [h for t in tried for r in t.results for h in r.hosts or ()]
             ),
             over=question.over,
             target_au=self.target,

@@ -22,7 +22,8 @@ from rayio.model.planning import storage_of
 from rayio.predict.changes import offered
 from rayio.records.calibrated import NoBusyRun, NotFull
 from rayio.records.doubts import Doubt
-from rayio.records.sizing import Bottleneck, CapacityChange, Combination
+from rayio.records.sizing import HOLDS, UNDECIDED, Bottleneck, CapacityChange, Combination
+from rayio.records.sweeps import DONE
 from rayio.report.explain import explain
 from rayio.report.text.conclusion import bottleneck_in_words
 from rayio.report.text.sizing import UNKNOWN
@@ -41,7 +42,8 @@ from rayio.session.conclude import in_memory
 from rayio.session.execute import simulate
 from rayio.study.sizing.questions import Question
 from rayio.study.sizing.search import largest
-from rayio.study.sizing.trials import ROUNDING, au_of
+from rayio.study.sizing.trials import MOST_RUNS, ROUNDING, Trial, au_of, judge
+from rayio.study.sweeps.sweep_rows import Row
 
 Like = Callable[[Scenario], Scenario]
 
@@ -304,6 +306,17 @@ def widest(question: Question, fails: int, target: float, formula: str) -> Combi
     return Combination(workers=most, io_depth=deepest, au=au, holds=reaches(au, target), command=command)
 
 
+def is_held(scenario: Scenario, formula: str, target: float) -> bool:
+    """Return True if simulations reach a target, as the points of a search are judged: by their interval."""
+    trial = Trial(0, scenario)
+    while trial.status == UNDECIDED and len(trial.rows) < MOST_RUNS[True]:
+        repeat = len(trial.rows)
+        result = in_memory(scenario.model_copy(update={"seed": scenario.seed + repeat}))
+        trial.rows.append(Row((0,), repeat, DONE, result=result))
+        trial.status = judge(trial, target, formula)
+    return trial.status == HOLDS
+
+
 def in_yaml(value: object) -> str:
     """Return a value of an override as text that is read back as the same value.
 
@@ -329,7 +342,7 @@ def best_change(
 ) -> tuple[CapacityChange, ...]:
     """Return the changes as records; the first that reaches the target has the accelerators that hold with it.
 
-    ``like`` returns the calibrated scenario of a point.
+    It has none where its interval contains the target. ``like`` returns the calibrated scenario of a point.
     """
     rows = [
         CapacityChange(
@@ -344,9 +357,10 @@ def best_change(
     change = changes[index].change
 
     def holds(value: int) -> bool:
-        return reaches(_au(applied(change, like(question.scenario(value))), formula), target)
+        return is_held(shortened(applied(change, like(question.scenario(value)))), formula, target)
 
     bracket = largest(holds, most, start=fails)
-    accelerators = question.accelerators(max(bracket.holds, fails))
-    rows[index] = replace(rows[index], accelerators=accelerators, is_at_least=bracket.fails is None)
+    if bracket.holds >= fails:  # else the interval of its AU contains the target
+        accelerators = question.accelerators(bracket.holds)
+        rows[index] = replace(rows[index], accelerators=accelerators, is_at_least=bracket.fails is None)
     return tuple(rows)

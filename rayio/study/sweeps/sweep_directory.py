@@ -15,9 +15,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from rayio import __version__
-from rayio.errors import StorageError
+from rayio.errors import ScenarioError, StorageError
 from rayio.files import NotAFileError, parse_json, read_regular, replacing
 from rayio.schema.fields import show
+from rayio.storage.address import is_path, join
 from rayio.storage.stores.refusals import unwritten
 from rayio.study.sweeps.sweep_rows import Row
 
@@ -71,21 +72,27 @@ class SweepDirectory:
         return sweep
 
     @classmethod
-    def by_default(cls, path: Path, definition: Mapping[str, Any]) -> Self:
-        """Return the directory of a sweep without ``--out``: ``path``, or if another holds it ``path-2``, and so on.
+    def at(cls, out: str | Path | None, default: str, root: str, definition: Mapping[str, Any]) -> Self:
+        """Return the directory ``out``, else ``default`` or, if another sweep holds it, ``default-2`` and so on.
 
-        So another sweep of a scenario has its own, and the same one is resumed.
+        Relative paths start from ``root``. If that is an address, the default is in the working directory.
 
         Raises:
+            ScenarioError: ``out`` is an address.
             StorageError: see :meth:`open`.
         """
-        place, number = path, 1
+        if out is not None:
+            if not is_path(path := join(root, str(out))):
+                raise ScenarioError(f"not yet: --out {path}; give a folder (datasets may be at an address)")
+            return cls.open(Path(path), definition)
+        path, number = join(root, default) if is_path(root) else default, 1
+        place = Path(path)
         while True:
             try:
                 return cls.open(place, definition)
             except AnotherSweepError:
                 number += 1
-                place = path.with_name(f"{path.name}-{number}")
+                place = Path(f"{path}-{number}")
 
     def rows(self, num_keys: int | None = None) -> Iterator[Row]:
         """Iterate over the finished runs, of ``num_keys`` values each if given; an incomplete last line is skipped.

@@ -18,7 +18,6 @@ from rayio.schema.fields import MAX_WHOLE
 from rayio.session.dataset import base_folder
 from rayio.session.resume import run as run_one
 from rayio.signals import deferred
-from rayio.storage.address import is_path, join
 from rayio.study.sweeps import worker
 from rayio.study.sweeps.points import Points, grid, listed
 from rayio.study.sweeps.sweep_directory import SweepDirectory
@@ -95,17 +94,13 @@ class _Sweeping:
         self.base = self._base()
         self.root = base_folder(self.base, root)
         self.processes = processes or len(os.sched_getaffinity(0))
-        path = join(self.root, str(out) if out is not None else f"sweeps/{self.base.name}")
-        if not is_path(path):
-            raise ScenarioError(f"not yet: --out {path}; give a folder (datasets may be at an address)")
         #: Valid runs, and rows of contradictory points.
         self.runs: dict[tuple[str, int], tuple[tuple[Any, ...], int, Scenario]] = {}
         self.rows: dict[tuple[str, int], Row] = {}
         #: Runs that were missing at the start, and those made since.
         self.todo = self.made = 0
         self._check_all()
-        opened = SweepDirectory.by_default if out is None else SweepDirectory.open
-        self.directory = opened(Path(path), self._identity())
+        self.directory = SweepDirectory.at(out, f"sweeps/{self.base.name}", self.root, self._identity())
 
     def _base(self) -> Scenario:
         """Return the scenario that all points share; if it is invalid without their values, the first valid point."""

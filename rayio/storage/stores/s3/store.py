@@ -91,6 +91,8 @@ class S3Store:
 
     def __init__(self, address: str, options: Options, seed: int) -> None:
         self.place = Place.of(address, options)
+        #: The service's port: taking an address apart costs as much as all else that Python does for a request.
+        self._port = self.place.port
         self.address = "/".join(part for part in (f"s3://{self.place.bucket}", self.place.prefix) if part)
         self.budget = Budget(options.max_attempts, seed)
         #: Clients by the size of their largest requests, as a power of 4 MiB.
@@ -109,7 +111,7 @@ class S3Store:
                 f"{self.address}: this process was forked from one that has used s3:// already, and the client "
                 "does not survive that; start workers with spawn or forkserver (loader.multiprocessing_context)"
             )
-        power = max(0, math.ceil(math.log(max(nbytes, 1) / SMALL_BYTES, 4)))
+        power = 0 if nbytes <= SMALL_BYTES else math.ceil(math.log(nbytes / SMALL_BYTES, 4))
         with self._lock:
             if power not in self._clients:
                 self._clients[power], _process = self.place.client(SMALL_BYTES * 4**power), os.getpid()
@@ -144,7 +146,7 @@ class S3Store:
         for attempt in count(1):
             start = perf_counter_ns()
             try:
-                answer = heard(lambda: WATCH.call(request, self.place.port, nbytes, seconds))
+                answer = heard(lambda: WATCH.call(request, self._port, nbytes, seconds))
             except Exception as error:
                 if isinstance(error, RayioError | TypeError | NameError | LookupError | ArithmeticError):
                     raise  # not about the request
@@ -195,7 +197,7 @@ class S3Store:
         def request() -> bytes | None:
             try:
                 answer = obstore.get(client, key)
-                return bytes(WATCH.call(answer.bytes, self.place.port, int(answer.meta["size"])))
+                return bytes(WATCH.call(answer.bytes, self._port, int(answer.meta["size"])))
             except FileNotFoundError as error:
                 if answers.problem_of(error).code == "NoSuchBucket":
                     raise
