@@ -181,16 +181,16 @@ def test_the_collector_names_a_checkpoint_once_every_rank_has_passed_it(
     directory(tmp_path)
     collector = Collector(str(tmp_path / "run"), DEFAULTS, Anchor.new(), world_size=2)
     for number in (0, 1):
-        collector.saved(number, Tally(0))
+        collector.saved(number, Tally(0), in_burst=False)
         assert number not in (collector.booked(number, True) or ())
-        collector.saved(number, Tally(1))
+        collector.saved(number, Tally(1), in_burst=False)
         named = collector.booked(number, True)
         assert named is not None
         assert number in named
         assert named_in(tmp_path)[-1] == number
     monkeypatch.setattr(RunDirectory, "write", full)
     for rank in (0, 1):
-        collector.saved(2, Tally(rank))
+        collector.saved(2, Tally(rank), in_burst=False)
     assert collector.booked(2, False) == {0, 1}, "not yet due"
     assert collector.booked(2, True) is None, "it cannot be written"
 

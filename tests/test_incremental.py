@@ -260,10 +260,10 @@ def test_a_manifest_that_died_with_its_writer_is_written_after_the_restart(
     """Without it, no increment until the next full checkpoint could be restored."""
     report = Completion.report
 
-    async def lost(completion: Completion, durable: Any, at: Where) -> list[Link]:
+    async def lost(completion: Completion, durable: Any, at: Where, in_burst: bool = False) -> list[Link]:
         if not at.attempt:
             durable = {link: names for link, names in durable.items() if link.step != 4}
-        return await report(completion, durable, at)
+        return await report(completion, durable, at, in_burst)
 
     monkeypatch.setattr(Completion, "report", lost)
     failing = {"events": [{"kind": "rank", "number": 1, "at_step": 6}], "detect": 0, "restart": 0}

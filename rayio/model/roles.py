@@ -64,8 +64,8 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
     env.span("startup", env.born, env.kernel.now(), at)
     if training.restored is not None:
         shards = await restore(env, training, tally, training.restored, at._replace(epoch=start.epoch))
-        if shards and attempt and training.is_own_restored:  # manifests may have been lost with what died
-            env.durable_are(shards, at, in_burst=training.restored.in_burst)
+        if shards and attempt and training.is_own_restored and env.drains is None:  # manifests may have been lost
+            env.durable_are(shards, at, in_burst=False)
     if env.drains is not None:
         await env.drains.begin(*training.held, tally, at)
     if training.phases is not None:

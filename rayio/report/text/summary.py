@@ -387,8 +387,7 @@ def books_line(books: Books) -> str:
     """Return how many of the planned samples were delivered, and whether each was exactly once."""
     size = format_bytes(books.delivered_bytes)
     if books.even and not books.skipped_samples:
-        number = books.redone_steps or 0
-        again = f"; {number:,} batch{'es' * (number != 1)} again after failures" if number else ""
+        again = f"; {n:,} batch{'es' * (n != 1)} again after failures" if (n := books.redone_steps) else ""
         how = "" if books.contents_verified is not False else " by file and size, contents not verified"
         return f"all {books.planned_samples:,} samples delivered exactly once{how} ({size}){again}"
     counts = f"{books.delivered_samples:,} of {books.planned_samples:,} samples delivered ({size})"

@@ -29,6 +29,8 @@ class CheckpointWriter(Host):
         self.exchange = Exchange({call.__name__: call for call in called})
         #: The newest attempt that called: drains of older ones are not begun.
         self._attempt = 0
+        calls = (self.write, self.read, self.drain, self.clear, self.report)
+        self.exchange = Exchange({call.__name__: call for call in calls})
         #: Only in the actor of the writer that completes checkpoints.
         self._completion = self.wiring.completion(self._envs[COMPLETER]) if COMPLETER in self._envs else None
 
