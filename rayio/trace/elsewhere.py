@@ -53,7 +53,7 @@ def _some(runs: list[Path]) -> str:
 
 
 def _similar(place: Path) -> str:
-    """Return a hint to a folder beside it with a similar name, or an empty text."""
+    """Return a hint to a folder next to it with a similar name, or an empty text."""
     matches: list[str] = []
     with suppress(OSError):
         folders = [entry.name for entry in place.parent.iterdir() if entry.is_dir()]
