@@ -315,6 +315,7 @@ def test_a_file_is_written_whole_and_not_over_another(tmp_path: Path, capsys: py
     table = training()
     stored(tmp_path / "run", table)
     file = tmp_path / "new" / "trace.pftrace.gz"
+    file.parent.mkdir()
     code, out, _ = told(capsys, "export", tmp_path / "run", "--perfetto", file)
     assert code == 0
     number = len(drawn(table))

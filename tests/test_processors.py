@@ -23,7 +23,7 @@ from rayio.model.cpu_account import StageCpu
 from rayio.model.processors import Cores, Process, SlicedCores
 from rayio.predict.calibrate import calibrate, learn
 from rayio.predict.learnable import Learnable
-from rayio.predict.processors import SeenCpu, learn_cpu
+from rayio.predict.processors import SeenCpu, learn_cpu, receiving
 from rayio.records.calibrated import Note, OneSize
 from rayio.report.text.calibration import worded
 from rayio.scenario import checks
@@ -241,9 +241,13 @@ def told(batch_bytes: float, batches: int = 100, **changed: Any) -> dict[str, An
     return {"cpu_seconds": {"roles": roles, "nodes": batches * 1e-3, "reads": reads} | changed}
 
 
-def learned_from(*sizes: float) -> tuple[CpuCosts, list[Note]]:
+def seen_of(*sizes: float) -> list[SeenCpu]:
     seen = [SeenCpu.of(told(size), f"run-{size:g}") for size in sizes]
-    return learn_cpu([one for one in seen if one is not None], "npz")
+    return [one for one in seen if one is not None]
+
+
+def learned_from(*sizes: float) -> tuple[CpuCosts, list[Note]]:
+    return learn_cpu(seen_of(*sizes), "npz", receiving([(seen_of(*sizes), 1.0)]))
 
 
 @pytest.mark.parametrize("sizes", [(1e6, 16e6), (6e5, 4e6, 32e6)])
@@ -251,9 +255,8 @@ def test_runs_of_different_sizes_tell_batches_from_bytes(sizes: tuple[float, ...
     found, notes = learned_from(*sizes)
     assert not notes
     assert found.format == "npz"
-    expected = {
-        "sample": 1e-3, "bandwidth": 1 / (1 / 2e9 + 1 / 4e9), "queue": 4e-3, "rank": 1e-3,
-    }  # fmt: skip
+    assert receiving([(seen_of(*sizes), 1.0)]) == pytest.approx(4e9, rel=1e-3), "what a rank takes in a second"
+    expected = {"sample": 1e-3, "bandwidth": 2e9, "queue": 4e-3, "rank": 1e-3}
     for name, value in expected.items():
         assert getattr(found, name) == pytest.approx(value, rel=1e-3), name
 

@@ -117,7 +117,7 @@ def beside_batches(free: Free, shown: Apparent, seen: Apparent, live: Live, per_
     """Return costs with part of the CPU time as permanent work, where simulated steps take longer than those ``seen``.
 
     Then work that is charged to batches delays others, and in the run it did not. ``per_second`` is how many batches a
-    node had a second. Of about equal shares the smallest counts.
+    node had a second.
     """
     if shown.step <= (1 + NEAR / 4) * seen.step:
         return free, shown
@@ -126,7 +126,7 @@ def beside_batches(free: Free, shown: Apparent, seen: Apparent, live: Live, per_
         cpu = in_background(free.costs.cpu, share, per_second)
         moved = replace(free, costs=free.costs.model_copy(update={"cpu": cpu}))
         tried.append((moved, live(moved)))
-    return _close(tried, seen)[0]
+    return min(tried, key=lambda trial: abs(trial[1].step - seen.step))
 
 
 def _close(tried: Sequence[tuple[Free, Apparent]], seen: Apparent) -> list[tuple[Free, Apparent]]:
