@@ -41,19 +41,31 @@ def mapped() -> Scenario:
     return taught(MAPPED)
 
 
+@pytest.fixture(scope="module")
+def crowded() -> Scenario:
+    return taught(CROWDED)
+
+
 @pytest.mark.parametrize(
-    ("size", "workers", "ranks", "compute", "batch"),
+    ("machine", "size", "workers", "ranks", "compute", "batch"),
     [
-        ("100 kB", 2, 1, "20 ms", 2),
-        ("100 kB", 2, 2, "20 ms", 8),
-        ("2 MB", 4, 1, "60 ms", 4),
-        ("300 kB", 4, 1, "15 ms", 4),
+        # Batches of other sizes take what their bytes take.
+        ("mapped", "100 kB", 2, 1, "20 ms", 2),
+        ("mapped", "100 kB", 2, 2, "20 ms", 8),
+        ("mapped", "2 MB", 4, 1, "60 ms", 4),
+        ("mapped", "300 kB", 4, 1, "15 ms", 4),
+        # Ranks next to others take longer, and one alone does not.
+        ("crowded", "100 kB", 2, 1, "8 ms", 2),
+        ("crowded", "100 kB", 2, 2, "20 ms", 2),
+        ("crowded", "300 kB", 4, 1, "15 ms", 4),
+        ("crowded", "1 MB", 2, 2, "40 ms", 4),
     ],
 )
-def test_ranks_take_batches_of_other_sizes_as_their_bytes_take(
-    mapped: Scenario, size: str, workers: int, ranks: int, compute: str, batch: int
+def test_what_ranks_take_is_predicted_for_other_sizes_and_other_numbers_of_ranks(
+    machine: str, size: str, workers: int, ranks: int, compute: str, batch: int, request: pytest.FixtureRequest
 ) -> None:
-    assert abs(off(mapped, MAPPED, size, workers, ranks, compute, batch=batch)) < 0.03
+    costs = {"mapped": MAPPED, "crowded": CROWDED}[machine]
+    assert abs(off(request.getfixturevalue(machine), costs, size, workers, ranks, compute, batch=batch)) < 0.03
 
 
 def test_two_sizes_separate_what_taking_a_batch_takes_by_bytes(mapped: Scenario) -> None:
@@ -87,23 +99,3 @@ def test_busy_runs_that_took_longer_than_their_processor_time_make_predictions_l
     limits = between(said, in_memory(said))
     assert limits is not None
     assert limits.time_low < seconds_per_step(true) / seconds_per_step(said) < limits.time_high
-
-
-@pytest.fixture(scope="module")
-def crowded() -> Scenario:
-    return taught(CROWDED)
-
-
-@pytest.mark.parametrize(
-    ("size", "workers", "ranks", "compute", "batch"),
-    [
-        ("100 kB", 2, 1, "8 ms", 2),
-        ("100 kB", 2, 2, "20 ms", 2),
-        ("300 kB", 4, 1, "15 ms", 4),
-        ("1 MB", 2, 2, "40 ms", 4),
-    ],
-)
-def test_ranks_next_to_others_take_longer_and_one_alone_does_not(
-    crowded: Scenario, size: str, workers: int, ranks: int, compute: str, batch: int
-) -> None:
-    assert abs(off(crowded, CROWDED, size, workers, ranks, compute, batch=batch)) < 0.03

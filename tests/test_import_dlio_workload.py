@@ -203,7 +203,7 @@ def test_checkpoints_and_evaluations_are_due_as_in_dlio(
 
 
 def test_all_that_cannot_be_is_listed_at_once(tmp_path: Path) -> None:
-    """Interpolations and overrides without a target stand beside keys that are refused."""
+    """Interpolations and overrides without a target are listed with the keys that are refused."""
     text = VOLUMES.replace("batch_size: 3", "batch_size: '${workload.reader.nothing}', shuffle_size: x, wrong: 1")
     text = text.replace("epochs: 4", "epochs: '${.none}'")
     with pytest.raises(ScenarioError) as told:

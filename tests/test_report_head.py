@@ -113,7 +113,7 @@ def test_the_tile_adds_up_the_causes_of_one_bottleneck(tmp_path: Path) -> None:
 
 
 def test_overhead_that_comes_from_other_ranks_is_called_so(tmp_path: Path) -> None:
-    # A warning beside it has the overhead of the ranks alone: one page would have two numbers for one thing.
+    # A warning has the overhead of the ranks alone. Then one page would have two numbers for one thing.
     found = explain(simulated(tmp_path).path, simulate=False)
 
     def said(by_sync: float) -> str:

@@ -638,7 +638,7 @@ def test_the_front_of_a_sweep_with_failures_has_the_fastest_interval(tmp_path: P
     assert swept.front == [often]
     most = f"most goodput: steps=4, {100 * (often.mean('goodput') or 0):.1f} % of wall time (one run each"
     assert most in str(swept)
-    # The page is of the metric that decides, too.
+    # The page shows the same metric.
     page = (swept.path / "sweep.html").read_text()
     assert "Goodput over the swept keys" in page
     assert "AU, %" not in page

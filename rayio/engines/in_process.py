@@ -343,7 +343,7 @@ class InProcess:
                 )
             )
             ranks = self.plan.cluster.ranks_of(self.plan.node_of_rank(spec.rank))
-            costs = self.costs.beside(len(ranks) - 1)
+            costs = self.costs.next_to(len(ranks) - 1)
             workers = self._workers[spec.rank] = Workers(readers, self.wiring.loading, costs, cpu)
         if (clock := self._clock) is not None and workers.is_free and self._is_foreseen(spec):
             if (known := self._readers.get(spec.rank)) is None:

@@ -61,7 +61,7 @@ class Most:
     def of(self, costs: Costs) -> Costs:
         """Return the costs, none above its bound."""
         costs = costs.model_copy(update={name: min(getattr(costs, name), bound) for name, bound in self.each.items()})
-        over = costs.put + costs.take + costs.beside(self.others).receive - self.way
+        over = costs.put + costs.take + costs.next_to(self.others).receive - self.way
         if over <= 0:
             return costs
         work = costs.put if costs.cpu.put is None else min(costs.put, costs.cpu.put)

@@ -256,7 +256,7 @@ class Costs(Section):
             changed["neighbour"] = self.neighbour * (1 + math.copysign(self.neighbour_error, factor - 1))
         return self.model_copy(update=changed)
 
-    def beside(self, others: int) -> Costs:
+    def next_to(self, others: int) -> Costs:
         """Return these costs of a rank with so many ``others`` on its node: taking a batch takes longer."""
         if not self.neighbour or not others:
             return self
