@@ -1,7 +1,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-WORKERS ?= 3
+WORKERS ?= 4
 
 .PHONY: quickstart test slow check docs bench clean
 
@@ -9,7 +9,7 @@ WORKERS ?= 3
 quickstart: $(VENV)/.installed
 	$(BIN)/rayio run unet3d-small
 
-# A venv with the test extras, and the suite without the slow tier. One of three processes begins with the tests on Ray
+# A venv with the test extras, and the suite without the slow tier. One of four processes begins with the tests on Ray
 # (tests/beside.py).
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest --numprocesses $(WORKERS)

@@ -5,7 +5,11 @@ checksums), with ``loader.io_depth`` requests in flight. In turn, as many thread
 batches with ``obstore.get_range`` and drop them. The server (``object_server.py``) is a separate process on loopback,
 and answers at once or after 20 ms. Median of rounds of MB/s; goal: >= 0.85 of obstore.
 
-``python benchmarks/object.py``; ``--quick`` in a few seconds; ``--rounds N``.
+Then runs of two workers (batches of 8 objects of 20 KB, answers after 20 ms), next to what ``rayio simulate`` says and
+to obstore in as many threads. The model has one number, what a get takes bare obstore with one request in flight.
+Goal: within 10 % of the simulation.
+
+``python benchmarks/object.py``; ``--quick`` in a few seconds; ``--rounds N``; ``--only reading`` or ``simulated``.
 """
 
 from __future__ import annotations
@@ -15,12 +19,14 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from machine import print_machine
@@ -33,6 +39,7 @@ from rayio.engines.loaders.reading import BatchReader, Reading
 from rayio.model.planning import plan_of
 from rayio.place import Where
 from rayio.scenario.load import build
+from rayio.scenario.model import Scenario
 from rayio.units import BYTES
 
 #: A sample, batches a round without and with a delay, requests in flight.
@@ -60,8 +67,6 @@ class Case:
     """A dataset of objects, and both ways to read it."""
 
     def __init__(self, sample: str, batches: int, depth: int) -> None:
-        from obstore.store import S3Store
-
         self.nbytes, self.batches, self.depth = int(BYTES.parse(sample)), batches, depth
         wanted = build({
             "name": "object", "cluster": {"ranks_per_node": 1},
@@ -74,11 +79,7 @@ class Case:
         self.keys = [f"{sample}/{layout.path(number)}" for number in range(layout.num_files)]
         self.memory = np.zeros(BATCH * self.nbytes, np.uint8)
         self.reader = BatchReader(Reading(plan_of(wanted, modelled=False), 0, "", 0), 0, self._lend)
-        endpoint = os.environ["AWS_ENDPOINT_URL"]
-        self.client = S3Store(
-            "bucket", config={"region": "us-east-1", "endpoint": endpoint, "virtual_hosted_style_request": False},
-            client_options={"allow_http": True},
-        )  # fmt: skip
+        self.client = client_of(os.environ["AWS_ENDPOINT_URL"])
         self.pool, self.alone = ThreadPoolExecutor(depth), ThreadPoolExecutor(1)
 
     def _lend(self, nbytes: int) -> NDArray[np.uint8]:
@@ -98,11 +99,7 @@ class Case:
         return self._rate(self._get)
 
     def _get(self, step: int) -> None:
-        import obstore
-
-        def get(key: str) -> int:
-            return len(obstore.get_range(self.client, key, start=0, end=self.nbytes + 4096))
-
+        get = partial(got, self.client, self.nbytes)
         assert all(map(self.nbytes.__lt__, self.pool.map(get, self.keys[step * BATCH : (step + 1) * BATCH])))
 
     def _rate(self, read: Callable[[int], None]) -> float:
@@ -116,22 +113,130 @@ class Case:
         return self.batches * BATCH * self.nbytes / (time.perf_counter() - began) / 1e6
 
 
+class Simulated:
+    """A run of two workers, its simulation, and the same gets by obstore."""
+
+    WORKERS, BATCH, NBYTES = 2, 8, 20_000
+
+    def __init__(self, depth: int, steps: int, root: str) -> None:
+        self.depth, self.steps, self.root, self.runs = depth, steps, root, 0
+        wanted = self._wanted()
+        rayio.generate(wanted)
+        layout = layout_of(wanted)
+        self.keys = [f"runs/{layout.path(number)}" for number in range(steps * self.BATCH)]
+        self.client = client_of(os.environ["AWS_ENDPOINT_URL"])
+        #: Seconds of a get, with the threads' gets one after the other, by round.
+        self.each: list[float] = []
+        self.pools = [ThreadPoolExecutor(depth) for _ in range(self.WORKERS)]
+
+    def _wanted(self, **storage: Any) -> Scenario:
+        return build({
+            "name": "depth", "cluster": {"ranks_per_node": 1},
+            "dataset": {"path": "s3://bucket/runs", "num_files": 1280, "sample_bytes": self.NBYTES},
+            "loader": {"batch_size": self.BATCH, "num_workers": self.WORKERS, "io_depth": self.depth},
+            "train": {"compute": 0, "steps": self.steps}, **storage,
+        })  # fmt: skip
+
+    def _rate(self, run: rayio.Run) -> float:
+        """Return samples/s between the first batch and the last."""
+        spans = run.spans()
+        waits = spans[spans["name"] == "data_wait"].sort_values("start_ns")
+        ends = waits["start_ns"] + waits["duration_ns"]
+        return float((len(waits) - 1) * self.BATCH / ((ends.iloc[-1] - ends.iloc[0]) / 1e9))
+
+    def rayio(self) -> float:
+        """Run on the local engine; give samples/s."""
+        self.runs += 1
+        out = f"{self.root}/{self.depth}-{self.runs}"
+        return self._rate(rayio.run(self._wanted(), engine="local", out=out))
+
+    def obstore(self) -> float:
+        """Get the same objects, each worker's batches in turn; give samples/s between the first batch and the last."""
+        began = time.perf_counter()
+        with ThreadPoolExecutor(self.WORKERS) as workers:
+            ends = sorted(end for ends in workers.map(self._get, range(self.WORKERS)) for end in ends)
+        self.each.append((ends[-1] - began) * self.WORKERS / len(self.keys))
+        return (len(ends) - 1) * self.BATCH / (ends[-1] - ends[0])
+
+    def _get(self, worker: int) -> list[float]:
+        ends = []
+        for step in range(worker, self.steps, self.WORKERS):
+            keys = self.keys[step * self.BATCH : (step + 1) * self.BATCH]
+            list(self.pools[worker].map(partial(got, self.client, self.NBYTES), keys))
+            ends.append(time.perf_counter())
+        return ends
+
+    def simulated(self, first_byte: float) -> float:
+        """Return samples/s of the simulation."""
+        model = {"first_byte": first_byte, "connection_bandwidth": "10 GB/s", "bandwidth": "10 GB/s"}
+        out = f"{self.root}/{self.depth}-simulated"
+        return self._rate(rayio.simulate(self._wanted(storage={"model": model}), out=out))
+
+
+def print_simulated(rounds: int) -> None:
+    """Print what runs reach of their simulations."""
+    print_head(
+        "in flight", "a get of obstore", "simulated", "rayio samples/s", "obstore", "rayio of simulated", "obstore"
+    )
+    with served(DELAYS[1]) as address, tempfile.TemporaryDirectory(dir="/dev/shm") as root:
+        os.environ["AWS_ENDPOINT_URL"] = address
+        first_byte = 0.0
+        for depth, steps in ((1, 20), (4, 60), (16, 120)):
+            case = Simulated(depth, steps, root)
+            rates = in_turn({"rayio": case.rayio, "obstore": case.obstore}, rounds)
+            first_byte = first_byte or statistics.median(case.each)
+            expected = case.simulated(first_byte)
+            of = {name: statistics.median(values) / expected for name, values in rates.items()}
+            missed = "" if abs(of["rayio"] - 1) <= 0.1 else " **missed**"
+            print_row(
+                depth, f"{1000 * first_byte:.2f} ms", f"{expected:.0f}", spread(rates["rayio"]),
+                spread(rates["obstore"]), f"{of['rayio']:.2f}{missed}", f"{of['obstore']:.2f}",
+            )  # fmt: skip
+
+
+def client_of(address: str) -> Any:
+    """Return obstore's client of the bucket."""
+    from obstore.store import S3Store
+
+    return S3Store(
+        "bucket", config={"region": "us-east-1", "endpoint": address, "virtual_hosted_style_request": False},
+        client_options={"allow_http": True},
+    )  # fmt: skip
+
+
+def got(client: Any, nbytes: int, key: str) -> int:
+    """Get an object of a sample; give its bytes."""
+    import obstore
+
+    return len(obstore.get_range(client, key, start=0, end=nbytes + 4096))
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description="Objects read by rayio's reader, next to bare obstore.")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", choices=("reading", "simulated"), help="one of the tables")
     chosen = parser.parse_args()
     rounds = 1 if chosen.quick else chosen.rounds
     os.environ.update(ONE_THREAD | {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"})
     print_machine()
+    if chosen.only != "simulated":
+        print_reading(rounds, is_quick=chosen.quick)
+        print()
+    if chosen.only != "reading":
+        print_simulated(rounds)
+
+
+def print_reading(rounds: int, *, is_quick: bool) -> None:
+    """Print the rates of both readers."""
     print_head("answers after", "sample", "in flight", "rayio MB/s", "obstore MB/s", f"x (goal {GOAL})")
     for delay in DELAYS:
         with served(delay) as address:
             os.environ["AWS_ENDPOINT_URL"] = address
-            for sample, *batches in CASES[:1] if chosen.quick else CASES:
+            for sample, *batches in CASES[:1] if is_quick else CASES:
                 for depth in DEPTHS:
-                    case = Case(sample, 1 if chosen.quick else batches[bool(delay)], depth)
+                    case = Case(sample, 1 if is_quick else batches[bool(delay)], depth)
                     sides = {"rayio": case.rayio, "obstore": case.obstore}
                     for side in sides.values():
                         side()

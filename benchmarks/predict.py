@@ -1,10 +1,10 @@
 """Does a prediction come true where processors are at work? Points on Ray, drawn by a seed, each simulated and made.
 
 A group is a loader, its decoding, and where its bytes come from. For each group two short runs are calibrated together,
-with samples of 600 kB and 100 kB at 10 ms of compute, as ``rayio calibrate`` does it: with busy and lone runs and a
-probe of the machine. The points of a group are drawn from workers 1, 2, 4 x ranks 1, 2 x batches of 2, 4, 8 x samples
-of 100 kB, 300 kB, 1 MB, 2 MB x compute of 0, 2, 5, 20 ms: never the compute that was calibrated. A step is the median
-time of an epoch after the first one, over its steps.
+with samples of 600 kB and 100 kB at 10 ms of compute, as ``rayio calibrate`` does it: with busy, lone and check runs,
+and a probe of the machine. The points of a group are drawn from workers 1, 2, 4 x ranks 1, 2 x batches of 2, 4, 8 x
+samples of 100 kB, 300 kB, 1 MB, 2 MB x compute of 0, 2, 5, 20 ms: never the compute that was calibrated. A step is the
+median time of an epoch after the first one, over its steps.
 
 - A point counts where a step takes at least 15 % longer than its compute. The others are easy, and listed alone.
 - Fixed work is timed around every run (``machine.fixed_work``). A point that was made at another speed than its

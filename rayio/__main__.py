@@ -1,8 +1,12 @@
 """The entry point of ``rayio`` and ``python -m rayio``, interruptible before the command line is loaded."""
 
+import gc
 import sys
 
 from rayio.signals import INTERRUPTED, ignore_signals, interruptible, leave
+
+#: Objects made before Python looks for unused cycles among them: with its own 700 that takes a tenth of the start.
+NEW_OBJECTS = 10_000
 
 
 def main() -> None:
@@ -10,6 +14,7 @@ def main() -> None:
     try:
         try:
             interruptible()
+            gc.set_threshold(NEW_OBJECTS, 10, 10)
             from rayio import cli
 
             cli.main()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from importlib import import_module
 from traceback import walk_tb
@@ -86,24 +86,13 @@ class Registry(Mapping[str, T], Generic[T]):
             raise ScenarioError(f"{whose} cannot be used: it has no {' and no '.join(missing)}")
         return thing
 
-    @contextmanager
-    def answerable(self, name: str) -> Iterator[None]:
+    def answerable(self, name: str) -> AbstractContextManager[None]:
         """Run code of an entry; an unexpected error of another package's entry then names that package.
 
         Raises:
             ScenarioError: the other package's code raised something other than a `RayioError`.
         """
-        try:
-            yield
-        except RayioError:
-            raise
-        except Exception as error:
-            if name not in self or name in self._references:
-                raise
-            reason = " ".join(str(error).split()) or "no reason given"
-            raise ScenarioError(
-                f"{self.whose(name)} failed: {type(error).__name__}: {reason}; tell its authors, or use another"
-            ) from error
+        return _Answerable(self, name)
 
     def whose(self, name: str) -> str:
         """Return an entry's name for messages, with the package that adds it unless built in."""
@@ -148,6 +137,29 @@ class Registry(Mapping[str, T], Generic[T]):
                 if name in self._references:
                     raise
         return usable
+
+
+class _Answerable:
+    """A block that runs code of a registry's entry; a class, because points of a sweep enter hundreds of them."""
+
+    __slots__ = ("_name", "_registry")
+
+    def __init__(self, registry: Registry[Any], name: str) -> None:
+        self._registry, self._name = registry, name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, RayioError) or not isinstance(error, Exception):
+            return
+        registry, name = self._registry, self._name
+        if name not in registry or name in registry.built_in:
+            return
+        reason = " ".join(str(error).split()) or "no reason given"
+        raise ScenarioError(
+            f"{registry.whose(name)} failed: {type(error).__name__}: {reason}; tell its authors, or use another"
+        ) from error
 
 
 def fault_of(error: BaseException) -> str:

@@ -213,6 +213,17 @@ def format_bytes(value: float) -> str:
     return BYTES.human(value, ("PiB", "TiB", "GiB", "MiB", "KiB", "B"))
 
 
+def format_excess(value: float, limit: float) -> str:
+    """Return bytes beyond a limit as text; if both round to the same text, with the difference.
+
+    >>> format_excess(3 << 30, 2 << 30), format_excess((2 << 30) + 4096, 2 << 30)
+    ('3 GiB', '2.00 GiB (4 KiB more)')
+    """
+    text = format_bytes(value)
+    is_same = parse_bytes(text) == parse_bytes(format_bytes(limit))
+    return f"{text} ({format_bytes(value - limit)} more)" if is_same else text
+
+
 def format_seconds(value: float) -> str:
     """Return seconds as text, rounded: ``format_seconds(0.323) == "323 ms"``."""
     return SECONDS.human(value, ("h", "min", "s", "ms", "us", "ns") if value >= 600 else ("s", "ms", "us", "ns"))
@@ -225,6 +236,17 @@ def format_rate(value: float) -> str:
 
 #: What stands for a number that is not known.
 UNKNOWN = "unknown"
+
+
+def format_mib_rate(value: float | None) -> str:
+    """Return MiB/s as text, from 1024 on in larger units; "unknown" for None.
+
+    >>> format_mib_rate(112.14), format_mib_rate(1656.8), format_mib_rate(None)
+    ('112.1 MiB/s', '1.62 GiB/s', 'unknown')
+    """
+    if value is None:
+        return UNKNOWN
+    return f"{format_number(value)} MiB/s" if value < 1024 else format_rate(value * 2**20)
 
 
 def format_share(share: float | None, digits: int = 1) -> str:

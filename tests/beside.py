@@ -1,4 +1,4 @@
-"""Which tests run beside which, when several processes share the suite (``pytest -n 3``)."""
+"""The order of tests when several processes share the suite (``pytest -n 4``)."""
 
 from __future__ import annotations
 

@@ -29,8 +29,11 @@ from typing import NoReturn
 
 #: What commands load when they need it. Not Ray, which reads the environment when it is loaded; not torch.
 LOADED = (
-    "duckdb", "h5py", "pandas", "pyarrow.compute", "pyarrow.parquet", "rayio.cli", "rayio.export.exporting",
-    "rayio.predict.calibrate", "rayio.predict.explain", "rayio.report.build", "rayio.session", "rayio.study.sweeps",
+    "duckdb", "h5py", "opentelemetry.trace", "pandas", "pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet",
+    "rayio.__main__", "rayio.cli", "rayio.engines.local", "rayio.export.exporting", "rayio.predict.calibrate",
+    "rayio.predict.explain", "rayio.records.answers", "rayio.report.build", "rayio.report.text.comparison",
+    "rayio.report.text.explanation", "rayio.session", "rayio.study.sweeps", "rayio.trace.otel.provider",
+    "typer._adapters",
 )  # fmt: skip
 
 
@@ -53,10 +56,14 @@ def serve(address: str) -> None:
     """Fork for every call, for ever."""
     for name in LOADED:
         __import__(name)
+    from rayio.kinds import ACCESSES, FORMATS, STORAGE_MODELS
+
     # Reports of a page's hundred runs do without simulated changes, a third of a second each: tests/test_report*.py
     # have these.
     vars(importlib.import_module("rayio.report.content"))["SIMULATED_STEPS"] = 0
     importlib.import_module("rayio.scenario.load").load("unet3d-small")  # makes what checks scenarios
+    for kinds in (FORMATS, ACCESSES, STORAGE_MODELS):
+        dict(kinds)  # loads what is built in
     gc.freeze()  # what is looked at in a fork is copied
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     server.bind(address)
@@ -88,6 +95,7 @@ def serve(address: str) -> None:
 
 def leave(caller: socket.socket) -> NoReturn:
     """Become the program that was called, and end with its exit code."""
+    gc.unfreeze()  # a simulation asks how many objects are frozen, which takes 20 ms for what was loaded here
     code: object = None
     try:
         called(caller)

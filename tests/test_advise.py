@@ -171,7 +171,7 @@ def test_a_goal_that_nothing_reaches_is_said(home: Path, capsys: pytest.CaptureF
     assert "no setting reaches AU ≥ 90 %; the nearest is 2 workers, AU 6" in " ".join(out.split())
     code, out, _ = command("--vary", "loader.num_workers=1..4", "--out", "found", "--json")
     content = json.loads(out)
-    jsonschema.validate(content, answer_schema("advise"))
+    jsonschema.Draft202012Validator(answer_schema("advise")).validate(content)
     assert (code, content["advice"]["values"]) == (0, [3])
     code, out, _ = command("--vary", "loader.num_workers=1..4", "--out", "found")
     assert "3 workers: the cheapest setting that reaches AU ≥ 90 %\n  loader.num_workers=3\n" in out
@@ -270,3 +270,13 @@ def test_an_advised_setting_reaches_the_goal_if_it_is_simulated_again(tmp_path: 
     assert again.au >= 0.9
     assert found.advice.needed_bytes_per_second == pytest.approx(4 * 4096 / 0.05)
     assert found.advice.bytes_per_second == pytest.approx((found.advice.au or 0) * 4 * 4096 / 0.05, rel=0.02)
+
+
+@pytest.mark.parametrize(("files", "is_said"), [(40, True), (4000, False)])
+def test_longer_epochs_than_the_scenario_has_are_told(files: int, is_said: bool, tmp_path: Path) -> None:
+    """A checkpoint after each epoch of 10 steps costs what one after 100 does not."""
+    saved = {"every": {"epochs": 1}, "path": "ck", "model": {"bytes": "1 GB"}}
+    keys: dict[str, Any] = {"dataset.num_files": files, "train.steps": None, "checkpoint": saved, "train.epochs": 2}
+    found = advised(tmp_path, "loader.num_workers=4..5", keys)
+    said = "; the scenario has 10, so what comes by epochs takes more time there"
+    assert any(note.endswith(said) for note in found.notes) is is_said

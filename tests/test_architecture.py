@@ -205,6 +205,33 @@ def test_recording_and_storing_spans_loads_no_pandas(tmp_path: Path) -> None:
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
 
 
+#: A program that collects spans, and says which modules that loaded.
+COLLECTS = """
+import sys
+from rayio.engines.ray.actors.collector import Collector
+from rayio.storage.stores.opening import DEFAULTS
+from rayio.trace.arrow import to_ipc
+from rayio.trace.clocks import Anchor
+from rayio.trace.recorder import Recorder
+from rayio.trace.run_directory import RunDirectory
+RunDirectory.create(sys.argv[1])
+recorder = Recorder()
+recorder.add(recorder.register("rank", "0", 0), "compute", 1, 2)
+message = to_ipc(recorder.drain())
+collector = Collector(sys.argv[1], DEFAULTS, Anchor.new())
+before = {*sys.modules}
+collector.push("rank-0", message, 1)
+collector.finish()
+print(sorted({*sys.modules} - before))
+"""
+
+
+def test_a_collector_loads_modules_before_the_run_begins(tmp_path: Path) -> None:
+    """The first spans come while roles work: a twentieth of a second of a processor of those that write checkpoints."""
+    command = [sys.executable, "-c", COLLECTS, str(tmp_path / "run")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
 def test_imports_are_found_wherever_they_stand() -> None:
     source = "import rayio.data.layout, os\nfrom rayio import seeds\ndef f():\n    from rayio.cli.runs import run\n"
     assert [*rooms_in(source)] == ["data", "seeds", "cli"]

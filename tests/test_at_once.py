@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from rayio.errors import DataError
 from rayio.scenario.load import build
 from rayio.schema.choice import options_of
 from rayio.schema.distribution import Constant, Uniform
-from rayio.storage.real import counted_opener
+from rayio.storage.real import RealStorage, counted_opener
 from rayio.storage.stores.counted import Traffic
 from rayio.storage.stores.posix import PosixFile, PosixStore
 
@@ -119,6 +121,37 @@ def test_a_sample_of_each_file_takes_the_kernels_calls_of_a_bare_loop_and_no_pla
     assert made == {name: 3 * number for name, number in (CALLS | MORE.get(format, {})).items()}
 
 
+def planned(format: str, layout: Layout, root: Path, batch: Batch, depth: int = 3) -> tuple[Any, ...]:
+    """Read with the planned requests made ahead."""
+
+    async def in_place(function: Callable[[], Any]) -> Any:
+        return function()
+
+    form, out = FORMATS[format], np.zeros(batch.total_bytes, np.uint8)
+    storage = RealStorage(PosixStore(root), in_place, depth=depth)
+    reading = storage.read(form.requests(layout, batch), lambda opener: form.read(opener, layout, batch, out))
+    served = asyncio.run(reading)
+    assert served.value is not None
+    return served.value.tolist(), out.tobytes(), served.opens, served.requests, served.nbytes
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("format", AT_ONCE)
+def test_what_was_requested_ahead_is_taken_without_an_open_file(
+    format: str, depth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = dataset(format, tmp_path)
+    batch = batch_of(layout, [4, 0, 3, 1])
+    expected = read(format, layout, tmp_path, batch, is_at_once=True)
+
+    def looks(self: object, *_: object) -> None:
+        raise AssertionError("the reader looked into an open file")
+
+    for name in ("fetch", "window"):
+        monkeypatch.setattr(PosixFile, name, looks)
+    assert planned(format, layout, tmp_path, batch, depth) == expected
+
+
 @pytest.mark.parametrize("most", SIZES)
 @pytest.mark.parametrize("format", AT_ONCE)
 def test_a_changed_byte_gives_the_error_of_an_open_file_or_none(format: str, most: int, tmp_path: Path) -> None:
@@ -156,16 +189,14 @@ def test_files_that_numpy_wrote_otherwise_are_read_and_counted_once(tmp_path: Pa
             np.savez(path, x=arrays["x"], y=arrays["y"])
         batch = batch_of(layout, [0, 1, 2])
         at_once, opened = (read(format, layout, root, batch, is_at_once=which) for which in (True, False))
-        assert at_once == opened
+        assert at_once == opened == planned(format, layout, root, batch)
 
 
-@pytest.mark.parametrize("what", ["itemised", "watched", "ahead", "direct", "drop"])
+@pytest.mark.parametrize("what", ["itemised", "watched", "direct", "drop"])
 def test_requests_that_are_recorded_or_bypass_the_cache_are_made_on_open_files(what: str, tmp_path: Path) -> None:
     store, traffic = PosixStore(tmp_path), Traffic(0 if what == "itemised" else None)
     if what == "watched":
         traffic.is_watched = True
-    elif what == "ahead":
-        traffic.ahead = object()  # type: ignore[assignment]
     elif what in ("direct", "drop"):
         store.page_cache = what  # type: ignore[assignment]
     assert getattr(counted_opener(store, traffic), "fill") is None  # noqa: B009
@@ -194,3 +225,10 @@ def test_a_run_reads_small_files_at_once(
 
     monkeypatch.setattr(PosixFile, "__init__", no_file)
     assert rayio.run(scenario, engine="local", out=tmp_path / "run").result.exit_code == 0
+
+
+@pytest.mark.parametrize("files_per_folder", [1, 7, 500, 1000, 3000])
+def test_names_made_for_a_batch_are_the_paths_of_its_files(files_per_folder: int) -> None:
+    layout = Layout(10**10, 1, Constant(value=100), 0, ".npy", files_per_folder=files_per_folder)
+    files = [0, 9, 999, 1000, 2999, 3000, 123_456_789, 999_999_999, 1_000_000_000, 9_876_543_210]
+    assert layout.names_of(files) == [layout.path(file) for file in files]

@@ -17,11 +17,11 @@ from rayio.engines.ray.actors.collector import Collector
 from rayio.errors import StorageError
 from rayio.model import completing as completing_module
 from rayio.model import resuming, roles
-from rayio.model.attempts import Mark
 from rayio.model.completing import Completion
 from rayio.model.kernel import WallKernel
 from rayio.model.ledger import Tally
 from rayio.model.manifest import Link, search
+from rayio.model.marks import Mark
 from rayio.model.planning import plan_of
 from rayio.model.resuming import Keeper
 from rayio.model.wiring import Wiring

@@ -130,7 +130,8 @@ def attempts_of(wanted: Scenario) -> list[Restart]:
         ("node", 500, "cluster", 30, True),  # a tier that all share survives
         ("rank", 700, "node", 40, True),  # the fourth had to wait for room until 610 ms
         ("node", 700, "node", 10, False),
-        ("driver", 700, "cluster", 10, False),  # a new process goes on from storage
+        ("driver", 700, "cluster", 40, True),  # a new process goes on from the tier
+        ("driver", 700, "node", 10, False),  # of which it sees its own node's alone
     ],
 )
 def test_a_node_s_death_loses_what_was_not_drained_and_a_rank_s_does_not(
@@ -206,11 +207,6 @@ def test_the_tier_never_holds_more_than_fits(rooms: Any, period: int, rate: int,
         ({"burst": {"model": "lustre-theta"}}, "not yet: checkpoint.burst.model=lustre-theta"),
         ({"burst": {"model": "floppy"}}, "checkpoint.burst.model"),
         ({"burst": {"drain_bandwidth": 0}}, "checkpoint.burst.drain_bandwidth=0: must be greater than 0"),
-        ({"checkpoint": {"phases": {"writes": 1}}}, "not yet: checkpoint.burst with checkpoint.phases"),
-        (
-            {"checkpoint": {"incremental": {"fraction": 0.1, "full_every": 2}}},
-            "not yet: checkpoint.burst with checkpoint.incremental",
-        ),
     ],
 )  # fmt: skip
 def test_what_a_tier_cannot_be_is_refused_in_a_line(changes: dict[str, Any], said: str) -> None:
@@ -338,7 +334,7 @@ def test_on_ray_a_killed_writer_drains_again_and_a_killed_rank_goes_on_from_the_
     deaths = [{"kind": "checkpoint_writer", "at": "200 ms"}, {"kind": "rank", "number": 1, "at_step": 7}]
     wanted = real(
         burst={"drain_bandwidth": "40 kB/s", "capacity": "200 kB"}, failures={"events": deaths},
-        train={"epochs": 1, "compute": "50 ms"},
+        train={"epochs": 1, "compute": "50 ms"}, checkpoint={"incremental": {"fraction": 0.5, "full_every": 3}},
     )  # fmt: skip
     done = run(wanted, engine="ray", root=tmp_path, out="run")
     assert done.result.ledger is not None
@@ -347,7 +343,8 @@ def test_on_ray_a_killed_writer_drains_again_and_a_killed_rank_goes_on_from_the_
     (restart,) = done.result.failures.attempts
     assert (restart.step, restart.is_from_burst) == (6, True)
     kept, fast = files(tmp_path / "kept"), files(tmp_path / "fast")
-    assert {Path(name).parent.name[-1] for name in fast} == {"5", "7"}, "an attempt begins with what it restores alone"
+    loads = done.spans().query("name == 'load' and rank == 1").sort_values("start_ns")
+    assert [*loads.step] == [1, 3, 5]
+    assert {Path(name).parent.name[-1] for name in fast} == {*"1357"}, "a chain, and the full one after it"
     assert fast.items() <= kept.items()
-    there = search(open_store(tmp_path / "kept"))
-    assert {"epoch-0000-step-00000005", "epoch-0000-step-00000007"} <= {each.folder for each in there.complete}
+    assert len(search(open_store(tmp_path / "kept")).complete) == 4

@@ -21,7 +21,7 @@ from rayio.scenario.derive import compute_times
 from rayio.scenario.model import NO_TIME, Scenario
 from rayio.scenario.write import to_yaml
 from rayio.session import busy_runs
-from rayio.session.busy_runs import busy_scenario, calibrated, lone_scenario
+from rayio.session.busy_runs import busy_scenario, calibrated, check_scenario, lone_scenario
 from rayio.study.sizing import knee
 from rayio.trace.arrow import empty_table
 from scenarios import scenario
@@ -68,6 +68,16 @@ def test_a_lone_run_has_one_rank_and_one_worker_whose_batches_are_ready() -> Non
     assert derive.total_rank_steps(lone) == pytest.approx(400, rel=0.15)
     plan_of(lone, modelled=False)
     to_yaml(lone)
+
+
+def test_a_check_run_has_one_rank_and_the_workers_of_a_busy_run() -> None:
+    wanted = scenario(**REAL | {"cluster__ranks_per_node": 4, "loader__num_workers": 3, "train__compute": "80 ms"})
+    check = check_scenario(wanted, told(0.004))
+    assert check is not None
+    assert check.cluster.world_size == 1
+    assert check.loader.max_workers == 8, "two for each of four cores"
+    assert compute_times(check).expected == 0
+    assert check_scenario(check, told(0.004)) is None
 
 
 @pytest.mark.parametrize("changes", [{"loader__num_workers": 0}, {"cluster__nodes": 2}])
@@ -130,7 +140,7 @@ def test_capacity_calibrates_with_a_busy_run(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("rayio.session.busy_runs.probe.time_slice", lambda: None)
     monkeypatch.setattr("rayio.session.busy_runs.probe.contention", lambda: None)
     notes: list[str] = []
-    knee.learned(scenario(**REAL), made.path, 0.5, "au", "10.0.0.1:6379", notes)
+    knee.learned(scenario(**REAL), str(made.path), 0.5, "au", "10.0.0.1:6379", notes)
     assert asked == [(True, "10.0.0.1:6379")], "a run without compute, on the cluster of the search"
     assert notes == ["no busy run (the busy run failed: the cluster is gone): where processors are full, changes may "
                      "take 45 % less to 50 % more time than predicted"]  # fmt: skip

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from planted import TRUTH, busy, made, recorded, seconds_per_step
 
 from rayio.predict.calibrate import learn
+from rayio.predict.ranges import error_of_next
 from rayio.scenario.model import Scenario
 from rayio.session.between import between
 from rayio.session.calibration import Calibration
@@ -99,3 +101,49 @@ def test_busy_runs_that_took_longer_than_their_processor_time_make_predictions_l
     limits = between(said, in_memory(said))
     assert limits is not None
     assert limits.time_low < seconds_per_step(true) / seconds_per_step(said) < limits.time_high
+
+
+@pytest.mark.parametrize("runs", [4, 6, 9])
+def test_an_interval_holds_six_of_seven_new_runs(runs: int) -> None:
+    """Runs on a line with noise: two numbers are fitted to them, as calibration does, and one more run is made."""
+    noise, places = np.random.default_rng(7).normal(0, 0.03, (4000, runs + 1)), np.linspace(-1, 1, runs)
+    held = 0
+    for *errors, new in noise:
+        slope, middle = np.polyfit(places, errors, 1)
+        left = errors - slope * places - middle
+        held += abs(new - middle) <= error_of_next(left.tolist())
+    assert held / len(noise) == pytest.approx(0.85, abs=0.02)
+
+
+def test_ranges_of_processor_times_are_as_wide_as_runs_are_from_their_simulations() -> None:
+    """A machine that does what the model says has narrow ones; with work of others in one busy run they are wide."""
+    sizes = ("600 kB", "100 kB")
+    idle = [recorded(made(busy(size, 1, 2, "30 ms"))) for size in sizes]
+    lone = [recorded(made(busy(size, 1, 1, "20 ms"))) for size in sizes]
+    first, widths = idle[0], []
+    for background in ("0 s", "600 ms"):
+        costs = TRUTH | {"cpu": TRUTH["cpu"] | {"background": background}}
+        full = [
+            recorded(made(busy(size, 4, 2, "0 ms"), of), 1.2) for size, of in zip(sizes, (costs, TRUTH), strict=True)
+        ]
+        learned = learn(first.spans, first.scenario, first.info, more=idle[1:], full=full, alone=lone, is_cached=True)
+        widths.append(learned.scenario.charges.cpu.at_most - 1)
+    assert widths[0] < 0.06
+    assert widths[1] > widths[0] + 0.1
+
+
+def test_a_machine_that_differs_only_in_check_runs_has_wide_ranges() -> None:
+    """Taking a batch takes longer where a rank never pauses: no other run shows that, and a prediction may need it."""
+    sizes = ("600 kB", "100 kB")
+    idle = [recorded(made(busy(size, 1, 2, "30 ms"))) for size in sizes]
+    lone = [recorded(made(busy(size, 1, 1, "20 ms"))) for size in sizes]
+    full = [recorded(made(busy(size, 4, 2, "0 ms")), 1.2) for size in sizes]
+    first, limits = idle[0], []
+    for slow in ({}, {"receive": "6 ms"}):
+        check = [recorded(made(busy(size, 4, 1, "0 ms"), TRUTH | slow), 1.2) for size in sizes]
+        learned = learn(
+            first.spans, first.scenario, first.info, more=idle[1:], full=full, alone=lone, check=check, is_cached=True
+        )
+        limits.append(learned.scenario.charges.cpu.at_most)
+    assert limits[0] < 1.06
+    assert limits[1] > 1.1

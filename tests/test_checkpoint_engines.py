@@ -147,7 +147,9 @@ def test_a_run_begins_with_what_another_saved(engine: str, is_behind: bool, tmp_
     assert again.result.restored is not None
     spans = again.spans()
     assert sorted(spans[spans.name == "verify"]["bytes"]) == [50_000, 50_001]
-    with pytest.raises(DataError, match=r"is a checkpoint of another layout: it has engine=.*, the run none; ch"):
+    with pytest.raises(
+        DataError, match=r"is a checkpoint of another layout: it has engine=.*, the run raw; checkpoints are not"
+    ):
         ran(training("raw", restore="newest"), tmp_path)
 
 
@@ -229,9 +231,9 @@ def test_a_full_disk_ends_the_run_with_its_own_words(
     def full(self: Any, buffer: Any) -> int:
         raise OSError(28, "No space left on device")
 
-    from rayio.storage.stores import posix
+    from rayio.storage.stores import paged
 
-    monkeypatch.setattr(posix._Writing, "write", full)
+    monkeypatch.setattr(paged.Appended, "write", full)
     with pytest.raises(RayioError, match="no space left") as refused:
         ran(training(engine), tmp_path)
     assert "\n" not in str(refused.value)

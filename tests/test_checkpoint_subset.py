@@ -212,3 +212,50 @@ def test_a_subset_of_dlio_needs_the_replicas_of_the_whole(tmp_path: Path) -> Non
     (tmp_path / "w.yaml").write_text(DLIO.replace("MODE", "subset").replace("data: 2, ", ""))
     with pytest.raises(RayioError, match=r"mode=subset: a subset needs model\.parallelism\.data"):
         load(f"dlio:{tmp_path / 'w.yaml'}")
+
+
+TRAINING = """
+framework: pytorch
+model:
+  type: transformer
+  num_layers: 4
+  parallelism: {tensor: 2, pipeline: 2, data: 4, zero_stage: 1}
+  transformer:
+    {vocab_size: 3200, hidden_size: 256, ffn_hidden_size: 1024, num_attention_heads: 8, num_kv_heads: 4}
+workflow: {train: True, checkpoint: True}
+dataset: {data_folder: data, format: npz, num_files_train: 16, num_samples_per_file: 1, record_length_bytes: 400}
+reader: {batch_size: 2, read_threads: 1}
+train: {epochs: 1, computation_time: 0.001}
+checkpoint: {checkpoint_folder: saved, steps_between_checkpoints: 2, mode: subset}
+"""
+
+
+def of_dlio(*, tensor: int, pipeline: int, replicas: int) -> dict[str, int]:
+    """Return the bytes of the files of the first ``tensor`` ranks, by DLIO's formula (model fp16, optimizer fp32)."""
+    hidden, ffn, vocabulary, layers, heads, kv_heads = 256, 1024, 3200, 4, 8, 4
+    key_value = hidden // heads * kv_heads
+    layer = hidden * (hidden + 2 * key_value) + hidden**2 + 3 * hidden * ffn + 2 * hidden
+    shares = [hidden * (hidden + 2 * key_value), hidden**2, 2 * hidden * ffn, hidden * ffn]
+    of_layer = 2 * hidden + sum(each // tensor for each in shares)
+    group = (2 * vocabulary * hidden + hidden + layers * layer) // (replicas * tensor * pipeline)
+    first = {"layer-00000": hidden * vocabulary // tensor, "layer-00001": of_layer, "layer-00002": of_layer}
+    sizes = {f"model-rank-{rank:05d}-{name}.bin": 2 * each for rank in range(tensor) for name, each in first.items()}
+    return sizes | {f"optimizer-rank-{rank:05d}.bin": 4 * 3 * (group + 5 * hidden) for rank in range(tensor)}
+
+
+def test_a_workload_of_dlio_trains_with_a_subset_of_its_ranks(tmp_path: Path) -> None:
+    """Two of 16 ranks train, on their own batches. They save their parts of the model of all 16."""
+    (tmp_path / "w.yaml").write_text(TRAINING)
+    made = load(f"dlio:{tmp_path / 'w.yaml'}")
+    assert made.checkpoint is not None
+    assert (made.checkpoint.subset_of, made.topology.data_parallel, derive.world_size(made)) == (16, 2, 2)
+    done = run(made, engine="local", root=tmp_path, out="run")
+    assert done.result.exit_code == 0
+    assert done.result.ledger is not None
+    assert done.result.ledger.delivered_samples == 16, "each rank has half of the samples"
+    wanted = of_dlio(tensor=2, pipeline=2, replicas=4)
+    there = sorted((tmp_path / "saved").iterdir())
+    assert [folder.name for folder in there] == ["epoch-0000-step-00000001", "epoch-0000-step-00000003"]
+    for folder in there:
+        assert {file.name: file.stat().st_size for file in folder.glob("*.bin")} == wanted
+    assert sum(row["bytes"] for row in simulated(made).rows("write")) == 2 * sum(wanted.values())

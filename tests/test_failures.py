@@ -19,8 +19,9 @@ import rayio
 from rayio.analyze.timeline import timeline
 from rayio.engines.virtual.simulation import simulate
 from rayio.errors import RunError, ScenarioError
-from rayio.model.attempts import Attempts, Mark, Saved
+from rayio.model.attempts import Attempts
 from rayio.model.ledger import Tally
+from rayio.model.marks import Mark, Saved
 from rayio.model.planning import plan_of
 from rayio.model.resuming import Keeper, read
 from rayio.place import Taken, batch_id

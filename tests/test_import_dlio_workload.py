@@ -530,7 +530,7 @@ def test_checkpoints_without_training_are_written_and_read(tmp_path: Path) -> No
     for key, value, line in [
         ("num_checkpoints_read", 4, "num_checkpoints_read=4: must be a whole number, at most num_checkpoints_write"),
         ("num_checkpoints_write", 0, "num_checkpoints_write must be a whole number of at least 1"),
-        ("mode", "subset", "mode=subset: only of a state of layers (model.num_layers), and without training"),
+        ("mode", "subset", "mode=subset: only of a state of layers; give model.num_layers, or leave"),
     ]:
         with pytest.raises(ScenarioError) as refused:
             load(source, {f"++workload.checkpoint.{key}": value})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ from hypothesis import strategies as st
 
 from rayio.errors import DataError, ScenarioError
 from rayio.model import completing
-from rayio.model.attempts import Mark
 from rayio.model.completing import Completion
 from rayio.model.manifest import NAME, Link, Manifest, chain, parse, read, remove, search
+from rayio.model.marks import Mark
 from rayio.model.planning import plan_of
 from rayio.place import Where, checkpoint_folder
 from rayio.predict.shown import Shown
@@ -387,9 +388,11 @@ def test_a_run_that_is_resumed_passes_a_broken_chain_over(broken: int, usable: i
     (root / "kept" / folder(broken) / "shard-00000.bin").unlink()
     plan, heard = plan_of(saving(), modelled=False), Heard()
     run_id = json.loads((root / "run" / "run.json").read_text())["run_id"]
-    marks = [Mark(number, tuple(plan.tallies())) for number in (7, 6, 5)]
-    found = _usable(plan, marks, str(root), True, heard, run_id)
+    chains = {number: Incremental(**CHANGED).chain(number) for number in (7, 6, 5)}
+    marks = [Mark(number, tuple(replace(t, chain=chains[number]) for t in plan.tallies())) for number in chains]
+    found, durable = _usable(plan, marks, str(root), True, heard, run_id)
     assert found is not None
+    assert found == durable
     assert found.number == usable
     assert len(heard.said) == 7 - usable
 

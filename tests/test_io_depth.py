@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from datasets import on_disk
 from objects import Objects
@@ -19,6 +20,10 @@ from rayio.data.formats import FORMATS
 from rayio.errors import ScenarioError
 from rayio.kinds import REGISTRIES
 from rayio.scenario.model import Scenario
+from rayio.storage.ahead import Ahead
+from rayio.storage.base import Placed, Requests
+from rayio.storage.crew import Crew
+from rayio.storage.stores.counted import Traffic
 from rayio.storage.stores.posix import PosixFile
 from scenarios import run_locally, scenario
 
@@ -153,3 +158,22 @@ def test_a_depth_that_cannot_act_is_refused(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(ScenarioError, match=r"loader\.io_depth=4: format toy plans no offsets"):
         rayio.run(wanted, engine="local", root=tmp_path, out=tmp_path / "run")
     assert rayio.simulate(wanted, root=tmp_path, out=tmp_path / "model").exit_code == 0
+
+
+def test_sixteen_requests_of_8_mb_are_in_flight_together() -> None:
+    number, together = 16, Together(16)
+
+    class Answer:
+        has_handle, size, traffic = False, 0, Traffic()
+
+        def bytes_at(self, offset: int, nbytes: int) -> bytes:
+            with together.request():
+                return b""
+
+    names, each = [f"{n}.npz" for n in range(number)], np.arange(number)
+    requests = Requests((0, 0, 0), number, np.full(number, 8_000_900), lambda: Placed(names, each, np.zeros_like(each)))
+    ahead = Ahead(requests, lambda name, traffic: Answer(), Traffic(), depth=number, crew=Crew(number))
+    for name in names:
+        assert ahead.take(name, 0, bytearray(1)) == 0
+    ahead.finish()
+    assert together.most == number

@@ -14,7 +14,7 @@ import typer
 from collectors import http
 from exports import told
 
-from rayio.cli import application
+from rayio.cli import _chosen, application
 from rayio.cli.scenarios import DESCRIBED
 from rayio.records.answers import SCHEMAS, answer_schema
 from rayio.records.record import Json
@@ -30,7 +30,7 @@ def asked(capsys: pytest.CaptureFixture[str], schema: str, *arguments: object, c
     got, out, err = told(capsys, *arguments, "--json")
     assert got == code, err
     found = json.loads(out)
-    jsonschema.validate(found, answer_schema(schema), jsonschema.Draft202012Validator)
+    jsonschema.Draft202012Validator(answer_schema(schema)).validate(found)
     return found
 
 
@@ -50,6 +50,16 @@ def test_every_command_that_prints_numbers_has_json() -> None:
     commands |= {f"import {name}": one for name, one in imports.commands.items()}
     without = {name for name, one in commands.items() if not any("--json" in param.opts for param in one.params)}
     assert without == {"schema", "completion", "view", "k8s", "stop"}, "schema is JSON, and the others print no numbers"
+
+
+def test_only_the_command_that_is_called_is_made() -> None:
+    every = dict(getattr(typer.main.get_command(application()), "commands", {}))
+    for name in every:
+        first = name.split()[0]
+        made = getattr(typer.main.get_command(_chosen(name.split())), "commands", {})
+        assert {*made} == {other for other in every if other.split()[0] == first}
+    for words in ([], ["-v"], ["--help"], ["nothing"]):
+        assert {*getattr(typer.main.get_command(_chosen(words)), "commands", {})} == {*every}
 
 
 def test_the_command_names_the_schemas_that_there_are() -> None:

@@ -9,19 +9,23 @@ import random
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from left import open_files
 
+from rayio.engines.ray.actors.shells import TrainerRank
 from rayio.engines.ray.transport import lines
 from rayio.engines.ray.transport.calls import ReaderCalls
 from rayio.engines.ray.transport.lent import LentBatches
 from rayio.engines.ray.transport.lines import PART_BYTES, Address, Exchange, Line, Pieces, Wire
+from rayio.engines.ray.transport.remote import RemoteWriter
 from rayio.engines.ray.transport.shared import CHUNK_BYTES, Arenas, SharedBuffers
 from rayio.errors import DataError, RunError
 from rayio.model.kernel import WallKernel
+from rayio.model.ledger import Tally
 from rayio.model.planning import plan_of
 from rayio.model.queue import Delivery, Lease
 from rayio.model.wiring import Wiring
@@ -331,3 +335,24 @@ def test_a_batch_stays_as_it_is_until_its_rank_is_done_with_it(tmp_path: Path) -
             assert os.fstat(buffers.arena.fd).st_size == CHUNK_BYTES, "memory was not lent again"
 
     asyncio.run(main())
+
+
+def test_ranks_reach_their_writers_before_the_first_step() -> None:
+    """The first call to an actor asks Ray for its address: the ranks' first files would begin milliseconds apart."""
+    done: list[str] = []
+
+    class Reached:
+        async def reach(self) -> bool:
+            done.append("writer")
+            return True
+
+    async def nothing(*_: Any) -> None:
+        done.append("step")
+
+    rank: Any = object.__new__(TrainerRank)
+    rank.kernel, rank.tallies, rank.begin = WallKernel(), {0: Tally(0), 1: Tally(1)}, lambda: None
+    line: Any = Reached()
+    rank._writers = {0: RemoteWriter(line, 0), 1: RemoteWriter(line, 1)}
+    rank._train, rank.wiring = nothing, SimpleNamespace(close=nothing)
+    asyncio.run(rank.run())
+    assert done[:3] == ["writer", "step", "step"]

@@ -295,7 +295,7 @@ def test_every_metric_that_may_be_expected_has_a_number_in_a_full_result() -> No
     )
     result = replace(
         measured, au_dlio=0.0, au_dlio_stdev=0.0, loader_share=0.0, fetched=fetched, saved=moved, restored=moved,
-        drained=drained,
+        drained=drained, device_copy_share=0.0, bubble_share=0.0, drain_wait_share=0.0,
     )  # fmt: skip
     assert [name for name in METRICS if lookup(result, name) is None] == []
     assert RunResult.of_json(json.loads(json.dumps(result.as_json(), allow_nan=False))) == result
@@ -308,7 +308,7 @@ def test_the_shape_follows_from_the_scenario(tmp_path: Any) -> None:
         "dataset: {path: d, num_files: 64, sample_bytes: 1 KiB}\ntrain: {epochs: 5, compute: 1 ms, warmup_steps: 2}\n"
     )
     assert RunShape.of(load(path)) == RunShape(
-        4, 3, 2, 5, 5, prefetched=8, meetings=Meetings(ranks=4, epochs=5, steps=5)
+        4, 3, 2, 5, 5, prefetched=8, workers=4, meetings=Meetings(ranks=4, epochs=5, steps=5)
     )
 
 

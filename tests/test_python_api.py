@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pages import Page
 
 import rayio
 from rayio import errors
+from rayio.errors import ScenarioError
 from rayio.session.result import Run
 from rayio.trace.run_directory import RunDirectory
 
@@ -92,3 +94,27 @@ def test_errors_of_users_are_where_the_documentation_says() -> None:
     with pytest.raises(rayio.errors.RayioError, match="no scenario is named"):
         rayio.simulate("nothing-like-it")
     assert rayio.errors is errors
+
+
+def test_a_scenario_may_be_a_mapping(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {
+        "name": "x", "dataset": {"path": "model://x", "num_files": 8, "sample_bytes": "1 KB"},
+        "loader": {"batch_size": 1}, "train": {"epochs": 1, "compute": "1 ms"},
+    }  # fmt: skip
+    run = rayio.simulate(keys, {"train.epochs": 2}, root=tmp_path)
+    assert run.result.ledger is not None
+    assert run.result.ledger.delivered_samples == 16
+    assert keys["train"]["epochs"] == 1
+    for source, overrides, line in (
+        (keys | {"train": {"epochs": 1}}, (), "scenario: train.compute: is required and missing"),
+        (
+            {key: keys[key] for key in keys if key != "train"},
+            ["train.epochs=1"],
+            "scenario: train.compute: is required",
+        ),
+        (keys | {"loader": {"batch_size": 0}}, ["train.epochs=2"], "scenario: loader.batch_size=0: must be"),
+        (keys, ["train.epochs=0"], "scenario: override: train.epochs=0: must be"),
+    ):
+        with pytest.raises(ScenarioError) as refused:
+            rayio.simulate(source, overrides, root=tmp_path)
+        assert str(refused.value).startswith(line)

@@ -354,3 +354,22 @@ def test_steps_that_take_no_time_have_a_figure(tmp_path: Path) -> None:
     assert taken is not None
     assert taken["p50"] == 0 < taken["max"]
     assert "distribution of step times" in report(tmp_path / "run").read_text()
+
+
+@pytest.mark.parametrize(("epochs", "every"), [(2, {"epochs": 5}), (1, {"steps": 60})])
+def test_typical_steps_are_neither_the_first_of_an_epoch_nor_those_with_a_checkpoint(
+    epochs: int, every: dict[str, int]
+) -> None:
+    """The middle of both runs is one of these."""
+    saved = {"every": every, "path": "ck", "model": {"bytes": "100 MB"}}
+    wanted = scenario(train__epochs=epochs, dataset__num_files=2 * 2 * 120 // epochs, checkpoint=saved)
+    spans = simulated(wanted).spans
+    run = RunArrays.of_spans(spans)
+    (name, low, high), *_ = tracks.suggested(run.lives, run.steps, run.lives.rank)
+    assert name == "typical steps"
+    inside = (run.steps.end > low) & (run.steps.start < high)
+    assert inside.sum() > 4
+    assert not (run.steps.step[inside] == 0).any()
+    assert not run.steps.parts["checkpoint"][inside].any()
+    middle = (int(run.lives.begin.min()) + int(run.lives.end.max())) // 2
+    assert abs((low + high) // 2 - middle) < 0.2 * middle

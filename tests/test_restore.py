@@ -196,8 +196,11 @@ def test_where_nothing_is_complete_a_run_is_refused_before_the_dataset_is_made(r
     ("checkpoint", "said"),
     [
         ({"model": {"bytes": "12 kB"}}, "of another model: it has bytes=10 kB, the run 12 kB"),
-        ({"writers": "all_ranks"}, "of another layout: it has writers=sharded, the run all_ranks"),
-        ({"ranks": 4}, "of another layout: it has ranks=2, the run 4"),
+        (
+            {"writers": "all_ranks"},
+            "of another layout: it has writers=sharded, the run all_ranks; checkpoints are not resharded",
+        ),
+        ({"ranks": 4}, "of another layout: it has ranks=2, the run 4; checkpoints are not resharded"),
     ],
     ids=str,
 )

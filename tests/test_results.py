@@ -90,8 +90,7 @@ def check(content: Any, what: str = "result") -> None:
 
 
 @pytest.mark.parametrize("what", PUBLISHED)
-def test_the_schema_is_one_and_every_number_in_it_has_a_unit_and_a_meaning(what: str) -> None:
-    jsonschema.Draft202012Validator.check_schema(schema_of(what))
+def test_every_number_in_the_schema_has_a_unit_and_a_meaning(what: str) -> None:
     for name, unit, about in units(PUBLISHED[what].record):
         assert unit in UNITS, name
         assert about, name

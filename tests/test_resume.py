@@ -114,7 +114,7 @@ def test_what_cannot_be_resumed_is_refused_in_a_line(tmp_path: Path) -> None:
     own = scenario(dataset__path="data", train__compute="3 ms", checkpoint=SAVED, failures=ENDING)
     with pytest.raises(ScenarioError, match=r"has another scenario: train.compute differs"):
         resume(address, own)
-    (Path(address) / "resume.json").write_text('{"version": 2, "checkpoints": [{}], "restarts": []}')
+    (Path(address) / "resume.json").write_text('{"version": 3, "checkpoints": [{}], "restarts": []}')
     with pytest.raises(StorageError, match=r"resume\.json is damaged \(tallies is missing\): the run cannot be re"):
         resume(address)
     with pytest.raises(StorageError, match="is not a run directory"):

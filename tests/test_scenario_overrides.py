@@ -10,7 +10,7 @@ import pytest
 
 from rayio.errors import ScenarioError
 from rayio.scenario.load import load
-from rayio.scenario.source import MAX_VALUES
+from rayio.scenario.source import MAX_VALUES, UnfitError, plain
 from rayio.study.sweeps import points
 
 #: Nine levels of ten aliases each: a billion values in 300 characters.
@@ -65,6 +65,16 @@ def test_a_value_without_end_is_one_line_wherever_it_is_given(
         assert said in line
     assert "\n" not in line
     assert len(line) < 300
+
+
+def test_an_alias_counts_as_all_that_it_stands_for_and_is_as_deep() -> None:
+    thrice = "[&a [1], &b {k: *a, l: *a}, [*b, *b]]"  # 1 + 2 + (1 + 2 · 2) + (1 + 2 · 5)
+    assert plain(thrice, 19) == [[1], {"k": [1], "l": [1]}, [{"k": [1], "l": [1]}] * 2]
+    with pytest.raises(UnfitError, match="more than 18 values"):
+        plain(thrice, 18)
+    deep = f"[&a {'[' * 25}{']' * 25}, {'[' * 20}*a{']' * 20}]"
+    with pytest.raises(UnfitError, match="more than 40 levels"):
+        plain(deep)
 
 
 def _circle() -> list[Any]:

@@ -60,8 +60,7 @@ def required(value: Any) -> set[str]:
     return set().union(*map(required, value)) if isinstance(value, list) else set()
 
 
-def test_the_schema_is_one_and_has_a_name(schema: Json) -> None:
-    jsonschema.Draft202012Validator.check_schema(schema)
+def test_the_schema_has_a_name(schema: Json) -> None:
     assert schema["$id"] == "urn:rayio:scenario:1"
     assert [*schema][:2] == ["$schema", "$id"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections import defaultdict
 from pathlib import Path
@@ -17,18 +18,22 @@ from rayio.analyze.workflow import activity
 from rayio.engines import local
 from rayio.engines.virtual.simulation import simulate
 from rayio.errors import DataError, ScenarioError, StorageError
-from rayio.model.attempts import Attempts, Saved
+from rayio.model import resuming
+from rayio.model.attempts import Attempts
+from rayio.model.marks import Saved
 from rayio.model.plan import Plan
 from rayio.model.planning import plan_of
-from rayio.model.workflow import StageTally
+from rayio.model.workflow import Progress, StageTally
 from rayio.records.workflow import StageResult, Workflow
 from rayio.report.tables import workflow as table_of
 from rayio.reporter import SILENT
 from rayio.scenario.model import Scenario
 from rayio.session.conclude import _verdict, in_memory
+from rayio.session.resume import resume
 from rayio.session.stage_files import prepare_stages
 from rayio.session.worked import tallied
 from rayio.trace.recorder import Recorder
+from rayio.trace.run_directory import RunDirectory
 from scenarios import scenario
 
 #: A system whose requests take 1 ms and whose bytes take 1 us each, and nothing else.
@@ -305,11 +310,6 @@ def test_impossible_stages_are_refused_in_one_line(stages: Any, line: str) -> No
     assert "\n" not in str(refused.value)
 
 
-def test_what_is_missing_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match="not yet: stages with failures on Ray"):
-        rayio.run(workflow([ONE], failures={"mtbf": "1 h"}), engine="ray", out=tmp_path / "run")
-
-
 #: Of 250 ms, and 50 ms later everything begins again.
 FAILURE = {"events": [{"kind": "rank", "number": 0, "at": "250 ms"}], "detect": "20 ms", "restart": "30 ms"}
 
@@ -378,6 +378,44 @@ def test_a_result_with_stages_is_read_back(tmp_path: Path) -> None:
     assert isinstance(found.stages[0], StageResult)
 
 
+def test_a_run_that_broke_off_goes_on_with_the_processes_that_had_not_ended(tmp_path: Path) -> None:
+    """One at a time: the third finds a damaged file, which ends the run; then somebody repairs it."""
+    stage = {"name": "w", "count": 4, "at_once": 1, "reads": {"size": "2 KB"}, "writes": {"size": "1 KB"}, "path": "w"}
+    later = {"name": "r", "count": 2, "after": ["w"], "reads": {"of": "w"}}
+    wanted = workflow([stage, later], dataset__path="data", train__compute="2 ms")
+    rayio.generate(wanted, root=tmp_path)
+    plan = plan_of(wanted, modelled=False)
+    prepare_stages(plan, str(tmp_path), SILENT)
+    damaged = tmp_path / "w" / "in-0000002-0.bin"
+    right = damaged.read_bytes()
+    damaged.write_bytes(b"?" + right[1:])
+    with pytest.raises(DataError, match=damaged.name):
+        rayio.run(wanted, engine="local", root=tmp_path, out=tmp_path / "run")
+    assert resuming.stages_of(RunDirectory(str(tmp_path / "run")), plan.workflow).ended == [{0, 1}, set()]
+    damaged.write_bytes(right)
+    run = resume(str(tmp_path / "run"))
+    assert run.result.exit_code == 0
+    assert run.result.workflow is not None
+    assert run.result.workflow.even
+    spans = run.spans().query("role == 'stage' and name == 'life'")
+    assert sorted(spans["index"]) == ["r-0", "r-1", "w-0", "w-1", "w-2", "w-3"]
+
+
+def test_what_processes_did_survives_as_text() -> None:
+    plan = plan_of(workflow([{**ONE, "count": 9}, {"name": "b", "count": 2}]), modelled=True)
+    progress = Progress(plan.workflow)
+    for process in (0, 1, 2, 7, 5):
+        progress.end(0, process, StageTally(1, 1, 2, 3))
+    progress.began[0] = 17
+    plain = json.loads(json.dumps(progress.plain()))
+    assert plain[0]["ended"] == [[0, 2], [5, 5], [7, 7]]
+    again = Progress.of_plain(plan.workflow, plain)
+    assert (again.ended, again.tallies, again.began) == (progress.ended, progress.tallies, [17, None])
+    plain[0]["ended"] = [[0, 9]]
+    with pytest.raises(ValueError, match="has other processes"):
+        Progress.of_plain(plan.workflow, plain)
+
+
 @pytest.mark.ray
 def test_processes_on_ray_are_actors_that_come_and_go(tmp_path: Path, local_ray: None) -> None:
     """The same requests as on the clock; each process is another operating system's process, and ends."""
@@ -401,3 +439,26 @@ def test_processes_on_ray_are_actors_that_come_and_go(tmp_path: Path, local_ray:
         with contextlib.suppress(psutil.NoSuchProcess):
             psutil.Process(pid).wait(30)
     assert lives(real)["b-0"][0] >= lives(real)["a-0"][1]
+
+
+@pytest.mark.ray
+def test_on_ray_a_failure_ends_all_processes_and_each_file_counts_once(tmp_path: Path, local_ray: None) -> None:
+    """Whatever had ended when the rank died, and whether its life had."""
+    stages = [
+        {"name": "w", "count": 2, "compute": "400 ms", "writes": {"files": 4, "size": "1 KB"}, "path": "w"},
+        {"name": "r", "count": 1, "after": ["w"], "reads": {"size": "2 KB"}, "compute": "10 ms"},
+    ]
+    wanted = workflow(
+        stages, failures={"events": [{"kind": "rank", "number": 0, "at": "300 ms"}]}, dataset__path="data",
+        cluster__ranks_per_node=1, loader__num_workers=0, train__compute="20 ms",
+    )  # fmt: skip
+    run = rayio.run(wanted, root=tmp_path)
+    assert run.result.failures is not None
+    assert [restart.cause for restart in run.result.failures.attempts] == ["rank 0"]
+    assert run.result.exit_code == 0
+    assert run.result.ledger is not None
+    assert run.result.ledger.even
+    assert run.result.workflow is not None
+    assert run.result.workflow.even
+    assert [stage.files_written for stage in run.result.workflow.stages] == [8, 0]
+    assert sorted(path.stat().st_size for path in (tmp_path / "w").glob("out-*")) == [1000] * 8

@@ -97,8 +97,8 @@ def test_cosmoflow_reads_256_kb_at_a_time_wholly_consecutively(tmp_path: Path) -
          "dataset.compression=gzip cannot be read from front to back; use dataset.compression=none, or "
          "loader.file_access=per_sample or whole_file$"),
         ({"dataset": {**DATASET, "format": "indexed_binary"}}, "or csv or tsv, or loader.file_access=per_sample$"),
-        ({"dataset": {**DATASET, "format": "csv", "external": True}}, "csv files of several samples by other programs "
-         "are read whole; use loader.file_access=per_sample or whole_file$"),
+        ({"dataset": {**DATASET, "path": "no", "format": "csv", "external": True}}, "csv files of several samples by "
+         "other programs are read whole; use loader.file_access=per_sample or whole_file$"),
         ({"loader__shuffle": "global"}, "loader.file_access=streamed: loader.shuffle=global needs samples in no file's "
          "order; use loader.shuffle=file or none"),
         ({"loader__shuffle": "buffer", "loader__shuffle_buffer": 3}, "only workers that own files shuffle a stream in "

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -11,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayio.place import MAX_EPOCHS, MAX_RANKS, MAX_STEPS, batch_id, batch_ids
+from rayio.trace.arrow import numbers, taken
+from rayio.trace.order import distinct, is_among
 from rayio.trace.progress import Progress
 from rayio.trace.recorder import Recorder
 from rayio.trace.span import ADDED, COLUMNS, ROLES, SPANS, schema
@@ -198,3 +203,37 @@ def test_progress_sums_what_ranks_did_whatever_names_a_table_may_have() -> None:
         "steps": 3, "bytes": 300, "spans": 15,
         "time": {"data_wait": 30, "compute": 60, "own 0": 1, "own 1": 1, "own 2": 1},
     }  # fmt: skip
+
+
+def test_rows_taken_by_numpy_are_those_that_arrow_takes() -> None:
+    recorder = Recorder(chunk_rows=4)
+    reader, rank = recorder.register("reader", "0.0", 0), recorder.register("rank", "0", 0)
+    for start in range(11):
+        recorder.add((reader, rank)[start % 2], ("read", "compute")[start % 2], start, start + 5, rank=start % 3)
+    table = recorder.drain()
+    assert table is not None
+    assert table["name"].num_chunks > 1
+    for chosen in (np.array([7, 2, 2, 10]), np.arange(11)[::-1], np.zeros(0, np.int64)):
+        assert taken(table, chosen).to_pylist() == table.take(numbers(chosen)).to_pylist()
+    other = pa.table({"floats": [1.5, 2.5], "missing": pa.array([None, 3])})
+    assert taken(other, np.array([1])).to_pylist() == [{"floats": 2.5, "missing": 3}]
+
+
+#: A program that simulates, and prints the slow modules that this loaded.
+SIMULATES = """
+import sys, rayio
+rayio.simulate("unet3d-small", ["train.steps=2", "train.epochs=1"], out=sys.argv[1])
+print(sorted({"numpy.ma", "pandas", "pyarrow.compute"} & {*sys.modules}))
+"""
+
+
+def test_a_simulation_loads_no_slow_modules(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SIMULATES, str(tmp_path / "run")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("wanted", [[], [5], [0, 3, 3, 9]])
+def test_values_among_others_are_those_of_numpy(wanted: list[int]) -> None:
+    values, them = np.array([3, 0, 8, 3, 9, 12]), np.array(wanted, np.int64)
+    assert is_among(values, them).tolist() == np.isin(values, them).tolist()
+    assert distinct(them).tolist() == np.unique(them).tolist()

@@ -12,6 +12,7 @@ from rayio.analyze import gate
 from rayio.analyze.transfers import READ, WRITTEN, transfers
 from rayio.records.transfers import Transfers
 from rayio.report.text.summary import transfer_rows
+from rayio.session.conclude import with_spans
 from rayio.session.execute import run
 from rayio.session.result import Run
 from scenarios import scenario, simulated
@@ -66,6 +67,23 @@ def test_rates_are_those_of_the_device(
             assert low == pytest.approx(40e6 / 1.6 / MIB, rel=1e-2)
             assert high == pytest.approx(40e6 / 0.8 / MIB, rel=1e-2)
             assert mean == pytest.approx((low + high) / 2)
+
+
+@pytest.mark.parametrize("writers", ["rank_zero", "sharded"])
+def test_saving_of_a_simulation_takes_as_long_as_its_ranks_were_held(writers: str) -> None:
+    """Costs of a checkpoint (fsync, messages) come after the model's time: ranks wait for both."""
+    costs = {"checkpoint": "250 ms", "checkpoint_bytes": "80 MB"}
+    result, spans = with_spans(saving(writers, costs=costs, restore="none"))
+    table = spans.to_pandas()
+    of_ranks = table[(table["name"] == "checkpoint") & (table["role"] == "rank")]
+    held = of_ranks.groupby("step")["duration_ns"].max()
+    saved = result.saved
+    assert saved is not None
+    assert saved.seconds == pytest.approx(held.sum() / 1e9, rel=1e-6)
+    assert saved.mib_per_second == pytest.approx(80 / saved.seconds * 1e6 / MIB)
+    assert saved.mean_rank is not None
+    own = 40e6 if writers == "rank_zero" else 20e6
+    assert saved.mean_rank == pytest.approx(own / (own / 100e6 + 0.125) / MIB, rel=1e-3)
 
 
 def test_without_checkpoints_there_is_no_throughput() -> None:

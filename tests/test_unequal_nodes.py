@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayio.errors import ScenarioError
-from rayio.model.attempts import Attempts, Saved
+from rayio.model.attempts import Attempts
+from rayio.model.marks import Saved
 from rayio.model.planning import plan_of
 from rayio.scenario import checks
 from rayio.scenario.load import build

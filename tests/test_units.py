@@ -130,3 +130,10 @@ def test_what_is_written_for_a_reader_is_right_to_a_percent(value: float) -> Non
 )
 def test_quantities_are_written_as_people_would(text: str, expected: str) -> None:
     assert text == expected
+
+
+def test_bytes_beyond_a_limit_never_read_as_the_limit() -> None:
+    limit = 25_232_367_616
+    assert units.format_bytes(limit) == units.format_bytes(limit + 1000)
+    assert units.format_excess(limit + 1000, limit) == f"{units.format_bytes(limit)} (1000 B more)"
+    assert units.format_excess(2 * limit, limit) == units.format_bytes(2 * limit)

@@ -66,7 +66,7 @@ class RunArrays:
         """Return the arrays of spans in any order; spans of other libraries are left out."""
         all_lives, all_steps = list[Lives](), list[Steps]()
         timed, reads, before = dict[str, list[Timed]](), [], 0
-        for (its_lives, its_steps), kinds, read in Slices.of(spans).each(_of_slice, *_COLUMNS):
+        for (its_lives, its_steps), kinds, read in _of_slices(Slices.of(spans)):
             all_steps.append(replace(its_steps, life=its_steps.life + before) if before else its_steps)
             all_lives.append(its_lives)
             before += len(its_lives.rank)
@@ -95,7 +95,7 @@ class LaidAside:
         file, lives, first = Unnamed(), list[Lives](), 0
         self._kept: list[tuple[int, Kept, dict[str, Kept], Kept]] = []
         self.number = 0
-        for (its_lives, steps), timed, reads in slices.each(_of_slice, *_COLUMNS):
+        for (its_lives, steps), timed, reads in _of_slices(slices):
             works = {kind: file.keep(_columns(work)) for kind, work in timed.items()}
             self._kept.append((first, file.keep(steps.columns()), works, file.keep(_columns(reads))))
             lives.append(its_lives)
@@ -143,10 +143,16 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def _of_slice(_: int, spans: pa.Table) -> tuple[tuple[Lives, Steps], dict[str, Timed], Reads]:
-    chosen = {kind: np.flatnonzero(is_text(spans, "name", kind)) for kind in TIMED}
-    reads = Reads(*(integers(spans, column, chosen["read"]) for column in ("batch", "bytes")))
-    return timeline(spans), {kind: Timed.of(spans, mine) for kind, mine in chosen.items() if len(mine)}, reads
+def _of_slices(slices: Slices) -> Iterator[tuple[tuple[Lives, Steps], dict[str, Timed], Reads]]:
+    kinds = [kind for kind in TIMED if slices.has(kind)]
+    return slices.each(lambda _, spans: _of_slice(spans, kinds), *_COLUMNS)
+
+
+def _of_slice(spans: pa.Table, kinds: Sequence[str]) -> tuple[tuple[Lives, Steps], dict[str, Timed], Reads]:
+    chosen = {kind: np.flatnonzero(is_text(spans, "name", kind)) for kind in kinds}
+    reads = chosen.get("read", np.zeros(0, np.int64))
+    of_reads = Reads(*(integers(spans, column, reads) for column in ("batch", "bytes")))
+    return timeline(spans), {kind: Timed.of(spans, mine) for kind, mine in chosen.items() if len(mine)}, of_reads
 
 
 def _columns(part: Timed | Reads) -> list[Ints]:

@@ -43,12 +43,12 @@ def of_filling(
 
     ``change`` is that of a replayed run.
     A long prefetch window alone is not enough: storage that keeps up refills it. So the rate at which a rank took
-    batches is compared with the rate at which its workers read them, see :func:`_supplied`.
+    batches is compared with the rate at which its workers read them, see :func:`supplied`.
     """
     prefetched = min(shape.prefetched, shape.steps_per_epoch)
     if window is None or not window.is_whole or au is None or prefetched <= SHOWS * counted:
         return None
-    took, given = counted / window.seconds, _supplied(run, shape)
+    took, given = counted / window.seconds, supplied(run, shape)
     if given is None or took <= (1 + SHOWS) * given:
         return None
     of_epochs, steps = -(-WINDOWS * prefetched // shape.steps_per_epoch), WINDOWS * shape.prefetched
@@ -63,7 +63,7 @@ def of_filling(
     )
 
 
-def _supplied(run: RunInSlices, shape: RunShape) -> float | None:
+def supplied(run: RunInSlices, shape: RunShape) -> float | None:
     """Return the batches per second that a rank's workers made while any was at work; None where no reads are recorded.
 
     Ranks are summed, as they may share a storage that serves one after the other. The time is from an epoch's first

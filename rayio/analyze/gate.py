@@ -6,6 +6,7 @@ for each kind. What a doubt makes invalid is in ``Doubt.invalidates``; ``blockin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ from rayio.records.run_result import RunResult
 SHORT_RUN, OVERHEAD, NOT_REPRODUCED = "short_run", "overhead", "not_reproduced"
 MACHINE_SPEED, PAGE_CACHE, CONTRADICTION = "machine_speed", "page_cache", "contradiction"
 BUSY_MACHINE, RESTORED_FROM_MEMORY, OTHER_SIZE = "busy_machine", "restored_from_memory", "other_size"
+SHORT_EPOCHS, FEW_FAILURES = "short_epochs", "few_failures"
 
 #: Share of step time above which the emulator's overhead is a doubt.
 MOST_OVERHEAD = 0.02
@@ -47,6 +49,8 @@ OTHER_SAMPLES = 1.2
 #: Machines whose times of fixed work differ by more than this factor have another speed. On an idle machine the time
 #: differs by a tenth.
 OTHER_SPEED = 1.25
+#: Random failures below which results are chance; and the number of a run that is long enough.
+FEWEST_FAILURES, ENOUGH_FAILURES = 10, 20
 #: A cause of at least this share of step time contradicts its removal if that saves less than this part of the share.
 LARGE, MUCH_LESS = 0.1, 0.25
 
@@ -65,6 +69,50 @@ def short_run(
         names={} if change is None else {"change": change},
         invalidates=(PREDICTION,) if change is not None else (PREDICTION, CAPACITY, SETTING, COMPARISON),
     )
+
+
+def short_epochs(*, steps: int, au: float, without: float, enough: int) -> Doubt:
+    """Return the doubt about a run of epochs so short that their first batches decide its AU.
+
+    ``without`` is AU without the waits for them. With ``enough`` steps an epoch they take a twentieth of the time.
+    """
+    return Doubt(
+        code=SHORT_EPOCHS,
+        numbers={"steps": steps, "au": au, "without": without, "lost": without - au, "enough": enough},
+        names={},
+        invalidates=(LIMIT,),
+    )
+
+
+def few_failures(result: RunResult, planned: int, mtbf: float | None, epochs: int) -> Doubt | None:
+    """Return the doubt about a run with random failures that are too few for an average.
+
+    ``mtbf`` is that of all nodes together (s), ``planned`` the number of failures at given times or steps.
+    """
+    if mtbf is None or not result.wall_seconds:
+        return None
+    survived = result.failures
+    number = 0 if survived is None else max(survived.restarts - planned, 0)
+    if number >= FEWEST_FAILURES:
+        return None
+    useful = result.wall_seconds * (1 - ((survived.lost_share if survived is not None else None) or 0.0))
+    factor = ENOUGH_FAILURES * mtbf / useful
+    return Doubt(
+        code=FEW_FAILURES,
+        numbers={"failures": number, "seconds": ENOUGH_FAILURES * mtbf, "epochs": _rounded_up(factor * epochs)},
+        names={},
+        invalidates=(SETTING, COMPARISON),
+    )
+
+
+def _rounded_up(number: float) -> int:
+    """Return a number with two digits that is not smaller.
+
+    >>> _rounded_up(2913.2), _rounded_up(7.2)
+    (3000, 8)
+    """
+    unit: int = 10 ** max(math.floor(math.log10(number)) - 1, 0)
+    return math.ceil(number / unit) * unit
 
 
 def overhead(result: RunResult) -> Doubt | None:
@@ -214,9 +262,16 @@ def of_runs(results: Iterable[RunResult]) -> tuple[Doubt, ...]:
     worst: dict[str, Doubt] = {}
     for result in results:
         for doubt in of_result(result):
-            if doubt.code not in worst or _badness(doubt) > _badness(worst[doubt.code]):
+            if doubt.code not in worst or badness(doubt) > badness(worst[doubt.code]):
                 worst[doubt.code] = doubt
     return tuple(worst.values())
+
+
+def of_repeats(results: Sequence[RunResult]) -> tuple[Doubt, ...]:
+    """Return the doubts about repeats: the worst one of each kind. Failures of all repeats count together."""
+    failures = [[d.numbers["failures"] for d in of_result(result) if d.code == FEW_FAILURES] for result in results]
+    are_enough = not all(failures) or sum(map(sum, failures)) >= FEWEST_FAILURES
+    return tuple(doubt for doubt in of_runs(results) if doubt.code != FEW_FAILURES or not are_enough)
 
 
 def of_comparison(
@@ -225,13 +280,15 @@ def of_comparison(
     """Return the doubts about a difference of ``percent`` between two groups, which chance exceeds by ``noise``.
 
     Overhead and an initial prefetch are doubts if the difference without them would be another one: by more than half
-    of it, and by more than the noise.
+    of it, and by more than the noise. Failures are if a group has too few of them.
     """
+    by_chance = {d.code: d for side in (a, b) for d in of_repeats(side) if d.code == FEW_FAILURES}
     before, after = (sum(map(_freed, side)) / len(side) for side in (a, b))
     without = 100 * ((1 + percent / 100) * after / before - 1)
     if abs(without - percent) <= max(abs(percent) / 2, noise or 0.0):
-        return ()
-    return blocking(of_runs([*a, *b]), COMPARISON)
+        return tuple(by_chance.values())
+    others = (doubt for doubt in of_runs([*a, *b]) if doubt.code != FEW_FAILURES)
+    return (*by_chance.values(), *blocking(others, COMPARISON))
 
 
 def _freed(result: RunResult) -> float:
@@ -245,12 +302,15 @@ def _freed(result: RunResult) -> float:
     return factor
 
 
-def _badness(doubt: Doubt) -> float:
+def badness(doubt: Doubt) -> float:
+    """Return a number that is larger for the worse of two doubts of a kind."""
     numbers = doubt.numbers
     return max(
         numbers.get("factor", 0.0),
         numbers.get("overhead", 0.0),
         numbers.get("share", 0.0),
+        numbers.get("lost", 0.0),
         numbers.get("steps", 0.0),
+        numbers.get("epochs", 0.0),
         numbers.get("after", 0.0) / numbers.get("before", 1.0),
     )

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.arrays import RunInSlices
+from rayio.analyze.beginnings import FirstSteps
 from rayio.analyze.evaluation_times import evaluation
-from rayio.analyze.filled import of_filling
+from rayio.analyze.filled import of_filling, supplied
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import STEP_PHASES, Ints, Lives, Steps, StepsInSlices, nearest_rank
 from rayio.analyze.window import FEWEST_STEPS, Window, filling, find_window, interval, settled, throughput_period
@@ -21,7 +22,7 @@ from rayio.imports.dlio_formulas import dlio
 from rayio.records.doubts import Remark, remark
 from rayio.records.metric_names import SPLIT
 from rayio.records.run_result import Number, Percentiles, Rank, RunResult, Seconds, Shares, Statistics
-from rayio.trace.order import sums_by
+from rayio.trace.order import distinct, is_among, sums_by
 
 #: Ranks listed one by one in a result: the first ones.
 LISTED_RANKS = 64
@@ -59,8 +60,11 @@ def measure(run: RunInSlices, shape: RunShape) -> RunResult:
     part = {name: share(spent) for name, spent in sums.spent.items()}
     likely = interval(run.steps, window, shape, au)
     waits = int(sums.spent["data_wait"].sum())
-    remarks += filling(waits, sums.at_first, int(sums.lasted.sum()))
-    short = of_filling(run, window, shape, fewest or 0, au)
+    remarks += filling(waits, sums.first.waited, int(sums.lasted.sum()))
+    of_epochs = sums.first.doubt(
+        sums.spent["compute"], sums.lasted, int(sums.inside.sum()), shape, lambda: supplied(run, shape)
+    )
+    doubts = [doubt for doubt in (of_filling(run, window, shape, fewest or 0, au), of_epochs) if doubt is not None]
     if ranks > LISTED_RANKS:
         remarks.append(remark("ranks_listed", listed=LISTED_RANKS, ranks=ranks))
     for rank in lives.rank[lives.split["other"] < 0][:1]:
@@ -80,6 +84,9 @@ def measure(run: RunInSlices, shape: RunShape) -> RunResult:
         sync_share=part["sync"],
         checkpoint_share=part["checkpoint"],
         evaluate_share=part["evaluate"],
+        device_copy_share=part["device_copy"] or None,
+        bubble_share=part["bubble"] or None,
+        drain_wait_share=part["drain_wait"] or None,
         other_share=part["other"],
         # Compute of steps that count by wall time, mean over planned ranks; failures and checkpoints included.
         goodput=sums.computed / (wall * shape.world_size) if wall else None,
@@ -98,7 +105,7 @@ def measure(run: RunInSlices, shape: RunShape) -> RunResult:
         ranks=_ranks(lives, by_rank_au, sums.number),
         notes=(),
         remarks=tuple(remarks),
-        doubts=() if short is None else (short,),
+        doubts=tuple(doubts),
     )
 
 
@@ -116,8 +123,8 @@ class _Sums:
         ranks = len(run.lives.rank)
         self.lasted, self.inside, self.number, self.first_start = (np.zeros(ranks, np.int64) for _ in range(4))
         self.spent = {name: np.zeros(ranks, np.int64) for name in STEP_PHASES}
-        #: Waits of the first steps of epochs; the epochs in the window; the compute of all steps, in it or not.
-        self.at_first, self.epochs, self.computed = 0, np.zeros(0, np.int64), 0
+        #: The first steps of epochs; the epochs in the window; the compute of all steps, in it or not.
+        self.first, self.epochs, self.computed = FirstSteps(), np.zeros(0, np.int64), 0
         for steps, inside in _counted(run.steps, window, shape):
             life = steps.life[inside]
             self.lasted += sums_by(life, steps.duration[inside], ranks)
@@ -127,8 +134,8 @@ class _Sums:
             first = np.flatnonzero(np.diff(steps.life, prepend=-1))
             self.first_start[steps.life[first]] = steps.start[first]
             self.number += np.bincount(steps.life, minlength=ranks)
-            self.at_first += int(steps.parts["data_wait"][inside & (steps.step == 0)].sum())
-            self.epochs = np.union1d(self.epochs, steps.epoch[inside])
+            self.first.add(steps, inside)
+            self.epochs = distinct(np.concatenate([self.epochs, steps.epoch[inside]]))
             self.computed += int(steps.parts["compute"].sum())
         self.spent["other"] = self.lasted - sum(self.spent.values())
 
@@ -167,13 +174,13 @@ def _rates(run: RunInSlices, window: Window | None, shape: RunShape) -> tuple[Nu
     consumed = nbytes = number = 0
     for some in run.by_slice():
         wanted = some.steps.batch[window.holds(some.steps.arrived)]
-        none.append(np.unique(wanted[wanted <= 0]))
-    others = np.unique(np.concatenate(none))
+        none.append(distinct(wanted[wanted <= 0]))
+    others = distinct(np.concatenate(none))
     for some in run.by_slice():
         steps, reads = some.steps, some.reads
         inside = window.holds(steps.arrived)
         consumed += int(shape.samples(run.lives.rank[steps.life[inside]], steps.step[inside]).sum())
-        is_wanted = np.isin(reads.batch, np.concatenate([others, steps.batch[inside]]))
+        is_wanted = is_among(reads.batch, np.concatenate([others, steps.batch[inside]]))
         nbytes, number = nbytes + int(reads.nbytes[is_wanted].sum()), number + len(reads.batch)
     return consumed / shape.ranks_of_sample / window.seconds, nbytes / 2**20 / window.seconds if number else None
 

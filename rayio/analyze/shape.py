@@ -37,6 +37,8 @@ class RunShape:
     meetings: Meetings | None = None
     #: Batches that readers may be ahead of their rank; 0 where it reads by itself.
     prefetched: int = 0
+    #: The most workers of a rank.
+    workers: int = 0
     #: Ranks that read the same samples: those of one replica of a divided model.
     ranks_of_sample: int = 1
 
@@ -58,6 +60,7 @@ class RunShape:
             meets=scenario.train.sync.meets,
             meetings=meetings_of(scenario),
             prefetched=derive.window_steps(scenario),
+            workers=scenario.loader.max_workers,
             ranks_of_sample=derive.ranks_of_sample(scenario),
         )
 

@@ -175,11 +175,14 @@ def timeline(spans: pa.Table) -> tuple[Lives, Steps]:
     is_first[:1] = True
     is_first[1:] |= group[1:] != group[:-1]
     first = np.flatnonzero(is_first)
-    parts = {name: _spent(phase == code, end - start, first) for code, name in enumerate(PHASES)}
+    times, lasted = np.bincount(phase, minlength=len(PHASES)), end - start
+    none = np.zeros(len(first), np.int64)  # shared by phases that did not occur
+    none.flags.writeable = False
+    parts = {name: _spent(phase == code, lasted, first) if times[code] else none for code, name in enumerate(PHASES)}
     computed = np.where(phase == _COMPUTE, end, -_NEVER)
     computed = np.maximum.reduceat(computed, first) if len(first) else computed
     has_computed = computed > -_NEVER
-    pauses = np.flatnonzero(np.isin(phase, _PAUSES))
+    pauses = np.flatnonzero(np.isin(phase, _PAUSES)) if times[[*_PAUSES]].any() else first[:0]
     saving = np.full(len(first), _NEVER)
     np.minimum.at(saving, np.searchsorted(first, pauses, side="right") - 1, start[pauses])
 
@@ -197,23 +200,30 @@ def timeline(spans: pa.Table) -> tuple[Lives, Steps]:
     life = np.searchsorted(present, owner // attempts)
     first_attempt = (by_rank < _NEVER).argmax(axis=1)
     lost = superseded | (~is_step & (attempt > first_attempt[life]))
-    split = {name: sums_by(life, np.where(lost, 0, parts[name]), len(present)) for name in PHASES}
-    split["restart"] = sums_by(life, np.where(lost, over - begun, 0), len(present)) + _gaps(by_rank, by_rank_end)
+    split = {name: np.zeros(len(present), np.int64) for name in (*PHASES, "restart")}
+    for code in np.flatnonzero(times).tolist():
+        part = parts[name := PHASES[code]]
+        split[name] = sums_by(life, np.where(lost, 0, part) if lost.any() else part, len(present))
+    if lost.any():
+        split["restart"] = sums_by(life, np.where(lost, over - begun, 0), len(present))
+    split["restart"] += _gaps(by_rank, by_rank_end)
     begin, finish = by_rank.min(axis=1, initial=_NEVER), by_rank_end.max(axis=1, initial=-_NEVER)
     split["other"] = finish - begin - sum(split.values())
     lives = Lives(present, begin, finish, split)
+    chosen = slice(None) if kept.all() else kept
+    nothing = none[chosen]
     steps = Steps(
-        life=life[kept],
-        epoch=epoch[first][kept],
-        step=step[first][kept],
-        attempt=attempt[kept],
-        batch=link[first][kept],
-        start=begun[kept],
-        end=over[kept],
-        arrived=end[first][kept],
-        computed=computed[kept],
-        saving=np.minimum(saving, over)[kept],
-        parts={name: parts[name][kept] for name in STEP_PHASES},
+        life=life[chosen],
+        epoch=epoch[first][chosen],
+        step=step[first][chosen],
+        attempt=attempt[chosen],
+        batch=link[first][chosen],
+        start=begun[chosen],
+        end=over[chosen],
+        arrived=end[first][chosen],
+        computed=computed[chosen],
+        saving=np.minimum(saving, over)[chosen],
+        parts={name: nothing if parts[name] is none else parts[name][chosen] for name in STEP_PHASES},
     )
     return lives, steps
 
@@ -257,10 +267,10 @@ def _in_time(group: Ints, start: Ints, epoch: Ints, step: Ints, phase: NDArray[n
 
 
 def _spent(are_mine: NDArray[np.bool_], lasted: Ints, first: Ints) -> Ints:
-    if (number := np.count_nonzero(are_mine)) > len(are_mine) >> 4:
+    if np.count_nonzero(are_mine) > len(are_mine) >> 4:
         sums: Ints = np.add.reduceat(np.where(are_mine, lasted, 0), first)
         return sums
-    mine = np.flatnonzero(are_mine) if number else first[:0]
+    mine = np.flatnonzero(are_mine)
     return sums_by(np.searchsorted(first, mine, side="right") - 1, lasted[mine], len(first))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,12 +20,18 @@ WRITTEN, READ = ("write", "fsync", "serialise"), ("load", "deserialise")
 MIB = 1 << 20
 
 
-def transfers(spans: pa.Table | Slices, names: tuple[str, ...]) -> Transfers | None:
+def transfers(
+    spans: pa.Table | Slices, names: tuple[str, ...], beyond: Callable[[float], float] | None = None
+) -> Transfers | None:
     """Return the throughput of the checkpoints in a run's spans; None if there are none.
 
-    The first of ``names`` are the spans that have bytes. Spans of failed work do not count.
+    The first of ``names`` are the spans that have bytes. Spans of failed work do not count. ``beyond`` returns the
+    seconds that a checkpoint of so many bytes takes after its last span: a simulation's costs.
     """
-    table = Slices.of(spans).named(*names)
+    slices = Slices.of(spans)
+    if not slices.has(*names):
+        return None
+    table = slices.named(*names)
     is_mine = is_text(table, "role", "checkpoint_writer") & is_text(table, "status", "ok")
     mine = np.flatnonzero(is_mine & is_text(table, "name", *names))
     if not len(mine):
@@ -34,10 +41,13 @@ def transfers(spans: pa.Table | Slices, names: tuple[str, ...]) -> Transfers | N
     end, nbytes = start + integers(table, "duration_ns", mine), integers(table, "bytes", mine)
     is_file = is_text(table, "name", names[0])[mine]
     checkpoint = np.unique(np.stack([attempt, epoch, step]), axis=1, return_inverse=True)[1].ravel()
-    seconds = _lasted(checkpoint, start, end).sum() / 1e9
+    late = np.zeros(int(checkpoint.max()) + 1)
+    if beyond is not None:
+        late += [beyond(size) for size in np.bincount(checkpoint, np.where(is_file, nbytes, 0)).tolist()]
+    seconds = _lasted(checkpoint, start, end).sum() / 1e9 + late.sum()
     each, part = np.unique(np.stack([rank, checkpoint]), axis=1, return_inverse=True)
     of_rank = np.unique(each[0], return_inverse=True)[1].ravel()
-    spent = np.bincount(of_rank, _lasted(part.ravel(), start, end)) / 1e9
+    spent = np.bincount(of_rank, _lasted(part.ravel(), start, end) / 1e9 + late[each[1]])
     sent = np.bincount(of_rank[part.ravel()], np.where(is_file, nbytes, 0))
     rates = sent[spent > 0] / spent[spent > 0] / MIB
     total = int(nbytes[is_file].sum())

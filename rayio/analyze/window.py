@@ -14,6 +14,7 @@ from rayio.analyze.shape import RunShape
 from rayio.analyze.student import t_quantile
 from rayio.analyze.timeline import Ints, Lives, Steps, StepsInSlices
 from rayio.records.doubts import Remark, remark
+from rayio.trace.order import distinct
 
 #: Fewer steps of a rank in the window give no verdict and no interval.
 FEWEST_STEPS = 10
@@ -162,7 +163,7 @@ def interval(steps: StepsInSlices, window: Window | None, shape: RunShape, au: f
     busy, length = busy[places], length[places]
     place = rounds.places_at(places)
     off = busy - busy.sum() / max(length.sum(), 1) * length
-    epochs = len(np.unique(place >> 32))
+    epochs = len(distinct(place >> 32))
     repeated = 1.0 if epochs == 1 else (epochs - 1) / epochs
     if epochs > 1:
         at = place & 0xFFFFFFFF

@@ -15,18 +15,54 @@ from rayio.records.record import Record
 
 
 class Escaped:
-    """A stream of text that escapes what is written: files and clusters supply much of it."""
+    """A stream of text that escapes what is written: files and clusters supply much of it.
+
+    Once nobody reads it (``| head``), or it has no space left, further text is discarded: a command also writes files.
+    """
 
     def __init__(self, raw: TextIO) -> None:
         self.raw = raw
+        #: True if the command ends with the reader of its output.
+        self.ends = False
+        #: Why text is discarded; None if it is not.
+        self.error: OSError | None = None
 
     def write(self, text: str) -> int:
         """Write a text, escaped."""
-        self.raw.write(escaped(text))
+        with self._discarding():
+            self.raw.write(escaped(text))
         return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        with self._discarding():
+            self.raw.flush()
+
+    @contextlib.contextmanager
+    def _discarding(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if self.ends or self.error is not None:
+                raise
+            self.error = error
+            discard(self.raw.fileno())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.raw, name)
+
+
+def discard(descriptor: int) -> None:
+    """Send all that is written to a file descriptor to the null device."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, descriptor)
+    os.close(null)
+
+
+def end_with_reader() -> None:
+    """End this command once nobody reads its output: it writes no files, and may have much to print."""
+    if isinstance(sys.stdout, Escaped):
+        sys.stdout.ends = True
 
 
 @contextlib.contextmanager

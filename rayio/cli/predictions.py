@@ -44,7 +44,7 @@ def calibrate(
         bool,
         typer.Option(
             "--busy-run/--no-busy-run",
-            help="Also make a busy and a lone run for each RUN on Ray, and probe this machine's processors.",
+            help="Also make busy, lone and check runs for each RUN on Ray, and probe this machine's processors.",
         ),
     ] = True,
     force: Force = False,

@@ -18,7 +18,7 @@ from rayio.cli.file_options import Force, check_replaced, local_file
 from rayio.cli.fitting import columns, fit
 from rayio.cli.fitting import shown as shown_columns
 from rayio.cli.grouped import ASK, LOOK, TOOLS
-from rayio.cli.output import only_json, print_json, raw
+from rayio.cli.output import end_with_reader, only_json, print_json, raw
 from rayio.cli.workload_import import dlio
 from rayio.errors import QueryError
 from rayio.records.printed import escaped
@@ -80,6 +80,7 @@ def query(
 
     if as_csv and as_json:
         raise typer.BadParameter("--csv and --json exclude each other")
+    end_with_reader()
     answer = ask(RunDirectory.open(path), sql)
     for name in answer.damaged:
         print(f"rayio: {path}/spans/{name} is damaged; its spans are left out", file=sys.stderr)

@@ -167,6 +167,13 @@ def _shown(done: Run, report: bool | None, *, as_json: bool, end: str = "\n") ->
 
 def _conclude(runs: Sequence[Run], pages: Sequence[str | None], *, as_json: bool) -> None:
     """Print the JSON of runs, or the spread of repeats, and judge each run."""
+    if as_json or len(runs) > 1:  # what is imported for the answer of one run in words would take longer than the words
+        _print_together(runs, pages, as_json=as_json)
+    for done in runs:
+        _judge(done)
+
+
+def _print_together(runs: Sequence[Run], pages: Sequence[str | None], *, as_json: bool) -> None:
     from rayio.analyze.compare import repeats
     from rayio.records.answers import Repeats
     from rayio.report.text.comparison import repeats_text
@@ -175,10 +182,8 @@ def _conclude(runs: Sequence[Run], pages: Sequence[str | None], *, as_json: bool
     if as_json:
         records = [_ran(done, page) for done, page in zip(runs, pages, strict=True)]
         print_json(records[0] if len(runs) == 1 else Repeats(runs=tuple(records), metrics=tuple(spreads)))
-    elif len(runs) > 1:
+    else:
         print(fit("\n".join(repeats_text(spreads)), columns()))
-    for done in runs:
-        _judge(done)
 
 
 def _places(out: str | None, root: str | None, repeat: int) -> list[str | None]:

@@ -19,7 +19,7 @@ from rayio.cli.arguments import AsJson
 from rayio.cli.fitting import columns, fit
 from rayio.cli.grouped import LOOK
 from rayio.cli.jobs import VARIABLES, Dashboard, dashboard
-from rayio.cli.output import only_json, print_json, raw
+from rayio.cli.output import end_with_reader, only_json, print_json, raw
 from rayio.records.printed import escaped
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def top(
 
     Example:  rayio top runs/four
     """
+    end_with_reader()
     with only_json(as_json):
         look, seconds = _looking(what, address)
         live = look()

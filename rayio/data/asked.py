@@ -26,11 +26,12 @@ def planned_requests(scenario: Scenario) -> list[Requests]:
 
     A reader that keeps files open keeps them here from the batch before.
     """
-    gap = max(modelled_gap(scenario), gap_at(scenario.dataset.path))
     sampler = Sampler.from_scenario(scenario).cached_for(1, memory_bytes=1 << 16)
     ranks, steps = derive.world_size(scenario), derive.rank_steps_by_epoch(scenario)[0][0]
     loader, every = scenario.loader, ranks * steps
     access, before = ACCESSES[loader.file_access], max(1, loader.max_workers)
+    is_joined = access.is_joined(loader.file_access_options)
+    gap = max(modelled_gap(scenario), gap_at(scenario.dataset.path)) if is_joined else 0
     files = Files(form_of(scenario.dataset.format, sampler.layout), sampler.layout, loader.file_access_options)
     number = min(every, max(1, min(BATCHES, SAMPLES // loader.batch_size)))
     chosen = [divmod((2 * n + 1) * every // (2 * number), steps) for n in range(number)]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,25 +38,18 @@ def sample_digest(epoch: int, rank: int, step: int, ids: NDArray[np.int64]) -> i
     A sum ignores the order of the samples and, unlike XOR, detects a repeated sample.
     """
     if len(ids) > FEW:
-        return int(_digests(epoch, rank, np.array([step], np.int64), ids.reshape(1, -1))[0])
+        return int(digests(epoch, rank, np.array([step], np.int64), ids.reshape(1, -1))[0])
     mix, golden = seeds.mix_one, seeds.GOLDEN
     step_key = seeds.word(seeds.key(0, "digest", epoch, rank), step)
     return sum(mix((sample + 1) * golden + step_key) for sample in ids.tolist()) & seeds.MASK
 
 
-def _digests(epoch: int, rank: int, steps: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.uint64]:
+def digests(epoch: int, rank: int, steps: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return :func:`sample_digest` of steps; ``ids`` has a row for each."""
     step_keys = seeds.words(seeds.key(0, "digest", epoch, rank), steps)
     hashes = seeds.mix((ids.astype(np.uint64) + np.uint64(1)) * np.uint64(seeds.GOLDEN) + step_keys[:, None])
     digests: NDArray[np.uint64] = hashes.sum(axis=1, dtype=np.uint64)
     return digests
-
-
-class Planned(NamedTuple):
-    """The planned deliveries of a rank in an epoch; the digest is the sum of its steps' digests mod 2**64."""
-
-    steps: int
-    samples: int
-    digest: int
 
 
 class Block:
@@ -256,7 +249,7 @@ class Sampler:
         assert self.streams is not None
         return self.streams.turns(rank // self.alike)
 
-    def _short(self, epoch: int, rank: int) -> list[int]:
+    def short(self, epoch: int, rank: int) -> list[int]:
         """Return the steps of a rank that are smaller than others."""
         steps = self.steps(epoch, rank)
         if self.drop_last:
@@ -305,7 +298,7 @@ class Sampler:
         """Return :meth:`digest` of a step whose block is known."""
         if block.digests is None:
             steps = np.arange(step - row, step - row + len(block.samples), dtype=np.int64)
-            block.digests = _digests(epoch, rank, steps, block.samples).tolist()
+            block.digests = digests(epoch, rank, steps, block.samples).tolist()
         return block.digests[row]
 
     def left(self, epoch: int, rank: int, step: int) -> tuple[int, int]:
@@ -313,23 +306,21 @@ class Sampler:
         num_steps, num_samples = self.steps(epoch, rank), self.samples(epoch, rank)
         return max(0, num_steps - step), max(0, num_samples - self._samples_of(rank, min(step, num_steps)))
 
-    def planned(self, epoch: int, rank: int, step: int = 0) -> Planned:
-        """Return counts and digest of a rank's epoch from a step on; computed in blocks, without the cache."""
-        digest, many = 0, max(1, (1 << 16) // self.batch_size)
-        num_steps, edges = self.steps(epoch, rank), {step}
-        for short in self._short(epoch, rank):
-            edges |= {short, short + 1}
-        edges |= {*range(step, num_steps, many), num_steps}
-        for first, last in pairwise(sorted(edge for edge in edges if step <= edge <= num_steps)):
-            steps = np.arange(first, last, dtype=np.int64)
-            samples = self._samples(epoch, rank, first, len(steps))
-            digest += int(np.sum(_digests(epoch, rank, steps, samples), dtype=np.uint64))
-        return Planned(*self.left(epoch, rank, step), digest & seeds.MASK)
-
-    def _samples(self, epoch: int, rank: int, first_step: int, num_steps: int) -> NDArray[np.int64]:
+    def ids(self, epoch: int, rank: int, first_step: int, num_steps: int) -> NDArray[np.int64]:
+        """Return the samples of equally large steps, a row each, without the cache."""
         if self.streams is not None:
             return self.streams.samples(epoch, rank // self.alike, first_step, num_steps)
         return self._shuffled(epoch, self._positions(rank, first_step, num_steps)).reshape(num_steps, -1)
+
+    def ids_of(self, epoch: int, ranks: Sequence[int], first_step: int, num_steps: int) -> NDArray[np.int64]:
+        """Return :meth:`ids` of ranks whose steps are all equally large."""
+        places = [self._positions(rank, first_step, num_steps) for rank in ranks]
+        return self._shuffled(epoch, np.concatenate(places)).reshape(len(ranks), num_steps, self.batch_size)
+
+    @property
+    def has_even_steps(self) -> bool:
+        """True if all steps of all ranks are equally large, and ranks have as many."""
+        return self.drop_last and self.streams is None
 
     def _positions(self, rank: int, first_step: int, num_steps: int) -> NDArray[np.int64]:
         last = min((first_step + num_steps) * self.batch_size, self._share(rank))
@@ -368,13 +359,13 @@ class Sampler:
 
     def _whole_steps(self, epoch: int, rank: int, number: int) -> int:
         first = number * self.block_steps
-        end = min([self.steps(epoch, rank), *(step for step in self._short(epoch, rank) if step >= first)])
+        end = min([self.steps(epoch, rank), *(step for step in self.short(epoch, rank) if step >= first)])
         return min(self.block_steps, end - first)
 
     def _last(self, epoch: int, rank: int, step: int) -> Block:
         address = (epoch, rank, -1 - step)
         if (block := self._blocks.get(address)) is None:
-            block = Block(self._samples(epoch, rank, step, 1), self.layout)
+            block = Block(self.ids(epoch, rank, step, 1), self.layout)
             self._keep(address, block)
         return block
 

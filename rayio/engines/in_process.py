@@ -15,7 +15,7 @@ from typing import Any, cast
 from rayio.engines.virtual.clock import VirtualFuture, VirtualKernel
 from rayio.engines.virtual.foreseen import ForeseenQueue, Readers
 from rayio.model import roles
-from rayio.model.attempts import DeadError, Death, Saved
+from rayio.model.attempts import DeadError, Death
 from rayio.model.barrier import Barrier, BarrierState, Step, at_once
 from rayio.model.checkpoint_ports import Marking
 from rayio.model.completing import Completion
@@ -24,6 +24,7 @@ from rayio.model.kernel import Future, Kernel
 from rayio.model.ledger import Tally
 from rayio.model.loading import Loading
 from rayio.model.manifest import Link
+from rayio.model.marks import Saved
 from rayio.model.plan import Plan
 from rayio.model.plan_parts import Doom
 from rayio.model.pool import NodePool

@@ -14,10 +14,11 @@ from typing import Any, ClassVar
 from rayio.engines.in_process import InProcess
 from rayio.engines.recording import Recording, bounded, on_ray_only
 from rayio.model import sighting
-from rayio.model.attempts import Attempts, DeadError, Death, Mark, Resumed, Saved
+from rayio.model.attempts import Attempts, DeadError, Death, Resumed
 from rayio.model.engine import Outcome, Site, Watch
 from rayio.model.kernel import WallKernel
 from rayio.model.ledger import Tally
+from rayio.model.marks import Mark, Saved
 from rayio.model.plan import Plan
 from rayio.model.prefetch import PrefetchQueue
 from rayio.model.queue_levels import levels_of
@@ -206,6 +207,7 @@ class LocalEngine:
 
         saved = Saved(plan.world_size, keep, recording.book)
         attempts = Attempts(plan, outcome.tallies, saved, kinds=(*ENDING, DRIVER))
+        recording.keeper.stages = attempts.stages
         try:
             outcome.notes += run(
                 plan, recording.recorder, site.root, outcome.tallies, look, site.run_id, site.reporter.say, queues,

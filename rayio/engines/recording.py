@@ -77,6 +77,8 @@ def bounded(plan: Plan, kinds: Sequence[str] = BREAKING) -> Plan:
     """
     for line in () if plan.failures is None else plan.failures.killed_on_ray_only(*kinds):
         raise ScenarioError(line)
+    if plan.modelled and not plan.payload:
+        return plan
     free = psutil.virtual_memory().available // plan.cluster.nodes
     plan.check_memory(free)
     if not plan.payload:

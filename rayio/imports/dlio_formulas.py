@@ -13,6 +13,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.trace.order import distinct, is_among
+
 Ints = NDArray[np.int64]
 
 #: ``metric_exclude_start_steps``.
@@ -103,7 +105,7 @@ def dlio(steps: StepsInSlices, *, batch_size: int, steps_of: Ints, planned: int 
         return nothing
     saves = np.zeros(0, np.int64)
     for some in steps.by_slice():
-        saves = np.union1d(saves, _key(some)[some.saving < some.end])
+        saves = distinct(np.concatenate([saves, _key(some)[some.saving < some.end]]))
     blocks = [_blocks(some, saves, steps_of, batch_size) for some in steps.by_slice()]
     epoch, number, weight, au, throughput = (np.concatenate(column) for column in zip(*blocks, strict=True))
     num_epochs = int(epoch.max()) + 1
@@ -142,7 +144,7 @@ def _key(steps: Steps) -> Ints:
 
 def _begins_block(steps: Steps, saves: Ints) -> NDArray[np.bool_]:
     """Return a mask of the first steps of blocks: of a rank, of an epoch, and after any rank's pause."""
-    is_paused = np.isin(_key(steps), saves) if len(saves) else np.zeros(steps.number, np.bool_)
+    is_paused = is_among(_key(steps), saves)
     begins = np.ones(steps.number, np.bool_)
     begins[1:] = is_paused[:-1]
     for column in (steps.life, steps.epoch, steps.attempt):

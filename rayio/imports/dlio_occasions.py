@@ -95,10 +95,8 @@ def checkpoint(reading: Reading) -> tuple[str, ...]:
         else:
             reading.refuse("checkpoint.rank_sync", KEYS["checkpoint.rank_sync"].why)
     has_layers = is_layered(reading)
-    if is_subset and not (has_layers and is_alone(reading)):
-        reading.refuse(
-            _MODE, "only of a state of layers (model.num_layers), and without training (workflow.train: False)"
-        )
+    if is_subset and not has_layers:
+        reading.refuse(_MODE, "only of a state of layers; give model.num_layers, or leave checkpoint.mode out")
     names: tuple[str, ...] = (_WRITES, _READS, _SHIFT, _PAUSE)
     if is_alone(reading):
         when, due = "checkpoint.phases", _phases(reading)

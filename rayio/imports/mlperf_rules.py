@@ -20,4 +20,5 @@ def floor_of(scenario: Scenario, rules: str | None = MLPERF) -> float:
 def record_bytes(scenario: Scenario) -> int:
     """Return the bytes of a sample as DLIO configures them: of a normal size the mean before redrawing."""
     size = scenario.dataset.sample_bytes
-    return max(int(getattr(size, "mean", size.expected)), 1)
+    mean: float | None = getattr(size, "mean", None)  # a lognormal may have a median, a gamma a shape
+    return max(int(size.expected if mean is None else mean), 1)

@@ -8,7 +8,7 @@ one: it is what the ledger counts when the run goes on from there. Everything he
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ import numpy as np
 from rayio import seeds
 from rayio.errors import RunError
 from rayio.model.ledger import Tally
+from rayio.model.marks import Mark, Saved
 from rayio.model.plan import Plan
 from rayio.model.plan_parts import Doom
 from rayio.model.workflow import Progress
@@ -64,17 +65,6 @@ class DeadError(RunError):
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """A complete checkpoint: its number in the run, and the consumption of every rank until then, by rank."""
-
-    number: int
-    tallies: tuple[Tally, ...]
-    #: True if it is read from the burst tier; and if it is there alone.
-    in_burst: bool = False
-    is_undrained: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Resumed:
     """The earlier part of a run: the checkpoint to go on from (None: the start), and the number of the new attempt."""
 
@@ -89,6 +79,10 @@ class Resumed:
     restarts: tuple[Restart, ...] = ()
     #: What died, in words; a run whose driver died only knows that it broke off.
     cause: str = BROKE_OFF
+    #: The newest checkpoint that needs no burst tier.
+    durable: Mark | None = None
+    #: What the processes of stages did.
+    stages: Progress | None = None
 
 
 class Beginning(NamedTuple):
@@ -104,80 +98,6 @@ class Beginning(NamedTuple):
         for rank in range(self.world_size):
             writer = recorder.register("rank", str(rank), node_of(rank, self.ranks_per_node))
             recorder.add(writer, "startup", self.at, self.at, rank=rank, attempt=self.attempt)
-
-
-#: Has the resume file of a run name the checkpoint of a number, if all ranks have passed it: at once if that is needed,
-#: else when a write is due. Returns the numbers that the file names now; None if it cannot be written.
-Book = Callable[[int, bool], Collection[int] | None]
-
-
-class Saved:
-    """The checkpoints of a run, as ranks report them; ``keep`` is called with each complete one.
-
-    ``book`` has the resume file name one; None without such a file.
-    """
-
-    def __init__(
-        self, world_size: int, keep: Callable[[Mark], None] = lambda mark: None, book: Book | None = None
-    ) -> None:
-        self.world_size = world_size
-        self.keep = keep
-        self.book = book
-        #: The newest complete checkpoint.
-        self.newest: Mark | None = None
-        #: By number: the tallies of ranks that have saved a checkpoint which is not complete.
-        self._partial: dict[int, dict[int, Tally]] = {}
-        #: Those in the burst tier, once there is one.
-        self.tier: Saved | None = None
-
-    def add(self, number: int, tally: Tally | None, in_burst: bool = False) -> None:
-        """Record that a rank has passed a checkpoint's step and its part is durable; ``tally`` is a copy.
-
-        ``in_burst``: it is in the burst tier. Without a tally it has left the tier.
-        """
-        if in_burst:
-            self.tier = self.tier or Saved(self.world_size)
-            if tally is not None:
-                self.tier.add(number, tally)
-            elif self.tier.newest is not None and self.tier.newest.number <= number:
-                self.tier.newest = None
-            return
-        assert tally is not None
-        if self.newest is not None and number <= self.newest.number:
-            return
-        ranks = self._partial.setdefault(number, {})
-        ranks[tally.rank] = tally
-        if len(ranks) == self.world_size:
-            self.newest = Mark(number, tuple(ranks[rank] for rank in sorted(ranks)))
-            self._partial = {later: some for later, some in self._partial.items() if later > number}
-            self.keep(self.newest)
-
-    def forget_partial(self) -> None:
-        """Forget checkpoints that an attempt left incomplete."""
-        self._partial.clear()
-        if self.tier is not None:
-            self.tier.forget_partial()
-
-    def know(self, survivor: Mark | None) -> None:
-        """Set what survived a death, as the process knows it that ranks report to; None if it knows of nothing."""
-        self.tier = None
-        if survivor is not None and survivor.in_burst:
-            self.tier = Saved(self.world_size)
-            self.tier.newest = survivor
-        if survivor is not None and not survivor.is_undrained:
-            self.newest = replace(survivor, in_burst=False)
-
-    def survivor(self, *, is_tier_lost: bool) -> Mark | None:
-        """Return the checkpoint to go on from after a death: of the burst tier, if that has the newest one and lives.
-
-        All else in the tier is gone then: a new attempt begins with an empty one.
-        """
-        held = None if self.tier is None or is_tier_lost else self.tier.newest
-        durable = -1 if self.newest is None else self.newest.number
-        if held is None or held.number < durable:
-            self.tier = None
-            return self.newest
-        return replace(held, in_burst=True, is_undrained=held.number > durable)
 
 
 class Attempts:
@@ -213,7 +133,9 @@ class Attempts:
         if earlier is None:
             return
         self.origin = earlier.began
-        self.saved.newest = earlier.mark
+        self.saved.resume(earlier.mark, earlier.durable)
+        if earlier.stages is not None:
+            self.stages.resume(earlier.stages)
         self.tallies[:] = restored_tallies(self.first, earlier.mark)
         for place, event in [*self._events.items()]:
             is_past = self.origin + round((event.at or 0.0) * 1e9) < now
@@ -232,6 +154,7 @@ class Attempts:
                 detect_seconds=0.0,
                 restart_seconds=max(0.0, (now - earlier.ended) / 1e9),
                 is_from_checkpoint=earlier.mark is not None,
+                is_from_burst=earlier.mark is not None and bool(earlier.mark.in_burst),
                 epoch=start.epoch,
                 step=start.step,
                 redone_steps=earlier.redone_steps,
@@ -296,10 +219,14 @@ class Attempts:
             )
 
     def loses_tier(self, death: Death) -> bool:
-        """Return True if a death takes the burst tier with it; other parts than ranks and nodes end the processes."""
+        """Return True if a death takes the burst tier with it.
+
+        After that of the command or of the collector, the run goes on from what its host sees: one node's tier.
+        """
         saved = self.first.checkpointing
-        tier = None if saved is None else saved.burst
-        return death.kind != "rank" and (death.kind != "node" or tier is None or tier.scope == "node")
+        if death.kind == "rank" or saved is None or saved.burst is None:
+            return False
+        return saved.burst.scope == "node" and (death.kind == "node" or self.first.cluster.nodes > 1)
 
     def restart(self, death: Death, detected: int, begin: int, delivered: Mapping[int, int] | None = None) -> Plan:
         """Return the plan of the next attempt, which begins at ``begin`` after a death noticed at ``detected`` (ns).
@@ -330,7 +257,7 @@ class Attempts:
                 detect_seconds=(detected - death.at) / 1e9,
                 restart_seconds=(begin - detected) / 1e9,
                 is_from_checkpoint=mark is not None,
-                is_from_burst=mark is not None and mark.in_burst,
+                is_from_burst=mark is not None and bool(mark.in_burst),
                 epoch=start.epoch,
                 step=start.step,
                 redone_steps=redone,
@@ -367,6 +294,13 @@ def restored_tallies(plan: Plan, mark: Mark | None) -> list[Tally]:
     return plan.tallies() if mark is None else [replace(tally) for tally in mark.tallies]
 
 
+def held_by(plan: Plan, earlier: Resumed) -> frozenset[str]:
+    """Return the folders in the burst tier from which a run goes on that broke off."""
+    saved = continued(plan, earlier.mark, earlier.attempt).checkpointing
+    restored = None if earlier.mark is None or saved is None else saved.restored
+    return frozenset() if restored is None else restored.in_burst
+
+
 def continued(plan: Plan, mark: Mark | None, attempt: int) -> Plan:
     """Return the plan of an attempt that restores a checkpoint and goes on after it, or begins at the start."""
     saved = plan.checkpointing
@@ -374,7 +308,9 @@ def continued(plan: Plan, mark: Mark | None, attempt: int) -> Plan:
         return replace(plan, start=plan.start._replace(attempt=attempt))
     epoch, step = saved.schedule.step(mark.number)
     restored = saved.restored_at(epoch, step, mark.tallies[0].chain)
-    restored = replace(restored, in_burst=mark.in_burst, is_undrained=mark.is_undrained)
+    folder = {number: link.folder for number, link in zip(mark.chain, restored.chain, strict=True)}
+    in_burst, undrained = (frozenset(folder[number] for number in some) for some in (mark.in_burst, mark.undrained))
+    restored = replace(restored, in_burst=in_burst, undrained=undrained, numbers=mark.chain)
     is_last = step + 1 == plan.steps[epoch] and epoch + 1 < len(plan.steps)
     start = Start(epoch + 1, 0, attempt) if is_last else Start(epoch, step + 1, attempt)
     return replace(plan, start=start, checkpointing=replace(saved, restored=restored))

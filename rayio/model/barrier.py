@@ -53,11 +53,8 @@ class BarrierState:
     @classmethod
     def of(cls, meetings: Meetings, meets: Callable[[int, int, int, int], bool]) -> BarrierState:
         """Return the state for the meetings of a run."""
-        return cls(meetings.parties, meets, meetings.group, meetings.at_once)
-
-    def meeting(self, rank: int, epoch: int, step: int) -> Step:
-        """Return the meeting of a rank after a step."""
-        return epoch, step, self.group(rank, epoch, step)
+        group = _all if meetings.is_every_step else meetings.group
+        return cls(meetings.parties, meets, group, meetings.at_once)
 
     def arrive(self, rank: int, here: Step, attempt: int, deadline: int) -> dict[Step, int]:
         """Record an arrival at a meeting; return every step that it releases with the latest deadline of its parties.
@@ -84,11 +81,13 @@ class BarrierState:
             arrived = self.deadlines[here] = {}
             self._awaited[here] = self.parties(*here)
         arrived[rank] = deadline
-        done: list[Step] = []
-        if len(self.deadlines) > 1:
-            done = [s for s in self.deadlines if s < here and self.meets(rank, *s)]
-        if len(arrived) >= self._awaited[here]:
-            done.append(here)
+        is_here = len(arrived) >= self._awaited[here]
+        if len(self.deadlines) == 1:
+            if not is_here:
+                return {}
+            done = [here]
+        else:
+            done = [s for s in self.deadlines if s < here and self.meets(rank, *s)] + [here] * is_here
         if not done:
             return {}
         out = {}
@@ -122,15 +121,20 @@ class Barrier:
 
     def announce(self, rank: int, epoch: int, step: int, attempt: int, deadline: int) -> Future:
         """Announce that ``rank`` ends its step at ``deadline`` (ns); the future has the step's latest deadline."""
-        here = self.state.meeting(rank, epoch, step)
-        released = self.state.arrive(rank, here, attempt, deadline)
+        state = self.state
+        here = (epoch, step, ALL if state.group is _all else state.group(rank, epoch, step))
+        if not (released := state.arrive(rank, here, attempt, deadline)):
+            return self._waiting.get(here) or self._awaited(here)
         for key, latest in released.items():
             if key != here and (waiting := self._waiting.pop(key, None)) is not None:
                 self._answer(waiting, latest, key)
-        future = self._waiting.get(here)
-        if future is None:
-            future = self._waiting[here] = self.kernel.future(f"the other ranks at epoch {epoch}, step {step}")
+        future = self._waiting.get(here) or self._awaited(here)
         if here in released:
             del self._waiting[here]
             self._answer(future, released[here], here)
+        return future
+
+    def _awaited(self, here: Step) -> Future:
+        epoch, step, _ = here
+        future = self._waiting[here] = self.kernel.future(f"the other ranks at epoch {epoch}, step {step}")
         return future

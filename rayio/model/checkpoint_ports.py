@@ -41,6 +41,16 @@ class Shard(NamedTuple):
         return at if place is None else at._replace(epoch=place[0], step=place[1])
 
 
+class Left(NamedTuple):
+    """A rank's files of a checkpoint that a restore left in the burst tier; it may have none."""
+
+    shards: Sequence[Shard]
+    #: The number of the checkpoint in this run; -1 if another run wrote it.
+    number: int
+    #: True if the rank has to drain them.
+    is_undrained: bool
+
+
 class WriterPort(Protocol):
     """A rank's end of a checkpoint writer."""
 
@@ -84,8 +94,11 @@ class Drained(Protocol):
     async def end(self, at: Where) -> None:
         """Wait until everything is drained."""
 
-    async def begin(self, shards: Sequence[Shard], number: int, tally: Tally, at: Where) -> None:
-        """Begin an attempt with nothing in the tier but the files of a restored checkpoint."""
+    def holds(self, folder: str) -> bool:
+        """Return True if the rank's files of a checkpoint are in the tier."""
+
+    async def begin(self, left: Sequence[Left], tally: Tally, at: Where) -> None:
+        """Begin an attempt with nothing in the tier but the files that a restore left there."""
 
 
 class Marking(Protocol):

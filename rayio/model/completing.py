@@ -8,7 +8,7 @@ from typing import Protocol
 
 from rayio.model.env import Env
 from rayio.model.kernel import Future
-from rayio.model.manifest import NAME, Link, Manifest, needed, remove, search
+from rayio.model.manifest import NAME, Link, Manifest, needed, remove, remove_unfinished, search
 from rayio.model.saving import Checkpointing
 from rayio.place import Where
 from rayio.storage.stores.opening import Store
@@ -178,10 +178,15 @@ class Completion:
             mine.set_result(None)
         if not self.in_burst:
             await self._settle(manifest)
+            store, saved = env.store, self.checkpointing
+            if at.attempt and store is not None and (saved.seconds is not None or saved.burst is not None):
+                below = link.epoch, link.step  # ranks write checkpoints in order
+                await env.kernel.threaded(partial(remove_unfinished, store, saved.files(), below))
 
     async def _is_complete(self, link: Link) -> bool:
         """Return True if a checkpoint has its manifest, which a writer removes before it replaces a file."""
-        store = self.env.store
+        tier = self.env.burst
+        store = tier.store if self.in_burst and tier is not None else self.env.store
         return store is not None and await self.env.kernel.threaded(
             lambda: store.size(f"{link.folder}/{NAME}") is not None
         )

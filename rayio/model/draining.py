@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import replace
 
-from rayio.model.checkpoint_ports import Shard
+from rayio.model.checkpoint_ports import Left, Shard
 from rayio.model.env_checkpoints import CheckpointEnv
 from rayio.model.kernel import Future
 from rayio.model.ledger import Tally
@@ -26,7 +26,7 @@ class _Held:
         #: The drain; None for what is in storage too, or not to be drained.
         self.draining: Awaitable[None] | None = None
         self.is_drained = False
-        #: The number of the checkpoint, and the consumption until then, once the rank has passed it.
+        #: The number of the checkpoint, and a consumption, once the rank has passed it; see ``Saved.add``.
         self.mark: tuple[int, Tally] | None = None
 
 
@@ -42,20 +42,23 @@ class Drains:
         #: Set once the checkpoint that is written in the background has its room.
         self._room: Future | None = None
 
-    async def begin(self, shards: Sequence[Shard], number: int, tally: Tally, at: Where) -> None:
-        """Begin an attempt: the tier has nothing but the restored ``shards``, of the checkpoint ``number``.
+    def holds(self, folder: str) -> bool:
+        """See ``rayio.model.checkpoint_ports.Drained``."""
+        return any(folder in held.folders for held in self._held)
 
-        They are drained if ``number`` is not negative.
-        """
-        await self._clear({shard.path.rpartition("/")[0] for shard in shards}, at)
-        if not shards:
-            return
-        held = _Held(shards)
-        held.is_drained = number < 0
-        self._held.append(held)
-        if number >= 0:
-            held.mark = number, replace(tally)
-            held.draining = self.env.kernel.spawn(self._drain(held, None, at), f"{self.env.name} drains")
+    async def begin(self, left: Sequence[Left], tally: Tally, at: Where) -> None:
+        """Begin an attempt: the tier has nothing but what a restore ``left`` there, the oldest first."""
+        await self._clear({shard.path.rpartition("/")[0] for each in left for shard in each.shards}, at)
+        for shards, number, is_undrained in left:
+            mark = (number, replace(tally)) if number >= 0 else None
+            if shards:
+                held, before = _Held(shards), self._held[-1].draining if self._held else None
+                held.mark, held.is_drained = mark, not is_undrained
+                self._held.append(held)
+                if is_undrained:
+                    held.draining = self.env.kernel.spawn(self._drain(held, before, at), f"{self.env.name} drains")
+            elif is_undrained and mark is not None and self.env.saved is not None:  # the rank saves no part
+                self.env.saved(*mark, False)
 
     async def room(self, shards: Sequence[Shard], at: Where) -> None:
         """Wait until the tier has room for files: ``drain_wait``."""

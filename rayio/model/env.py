@@ -17,6 +17,7 @@ from rayio.model.queue import Delivery
 from rayio.model.served_spans import failed, parts_of
 from rayio.model.standing import Standing
 from rayio.place import Where as Where
+from rayio.place import batch_id
 from rayio.storage.base import Issued, Noting, Opener, Requests, Served, Storage
 from rayio.storage.itemise import Samples
 from rayio.storage.layers.layer import Way
@@ -49,6 +50,13 @@ class BarrierPort(Protocol):
 
 class Env(StageEnv):
     """A role's environment: its clock, its name in the trace, and ports from its engine."""
+
+    #: The CPU work in ``late_ns`` (s).
+    late_work = 0.0
+    #: Ways of a reader's batches to its rank on another node.
+    route: tuple[Way, ...] = ()
+    #: The batch that is copied to the accelerator in the background, its arrival and the end of its copy (ns).
+    _ahead: Awaitable[tuple[Delivery, int, int]] | None = None
 
     def __init__(
         self,
@@ -86,21 +94,16 @@ class Env(StageEnv):
         self.held_ns = 0
         #: Delay of the ends of this rank's steps (ns), as on a real engine.
         self.late_ns = 0
-        #: The CPU work in it (s), and this role's process; None without one.
-        self.late_work = 0.0
+        #: This role's process; None without one.
         self.process: Process | None = None
         #: True if a rank's compute is work on a processor, not a sleep.
         self.computes_on_core = False
         #: Modelled cores of this role's work, or None.
         self.cores: Cores | None = None
-        #: Ways of a reader's batches to its rank on another node.
-        self.route: tuple[Way, ...] = ()
         #: State that a reader keeps of each dataset's files between batches (``rayio.model.loading.Kept``).
         self.kept: dict[tuple[bool, bool], Any] = {}
         super().__init__()
         self._writer = recorder.register(role, index, node)
-        #: The batch that is copied to the accelerator in the background, its arrival and the end of its copy (ns).
-        self._ahead: Awaitable[tuple[Delivery, int, int]] | None = None
         #: Records a span between two times (ns). Roles record spans only here.
         self.span: Add = self.recorder.adder(self._writer)
 
@@ -246,14 +249,15 @@ class Env(StageEnv):
     async def take(self, at: Where, name: str = "data_wait", lane: int = 0) -> Delivery:
         """Wait for the next batch: the rank's ``data_wait``, linked to its batch."""
         assert self.queue is not None
-        since = self.kernel.now()
+        kernel = self.kernel
+        since = kernel.now()
         self.doing = (name, since, at, None)
         delivery = await self.queue.get(at)
         if self.held_ns:
-            await self.kernel.sleep_until(self.kernel.now() + self.held_ns)
+            await kernel.sleep_until(kernel.now() + self.held_ns)
         self.doing = None
-        link = self.recorder.batch_id(at.rank, at.epoch, delivery.step)
-        self.span(name, since, self.kernel.now(), at, lane, delivery.nbytes, 0, link)
+        rank, epoch, *_ = at
+        self.span(name, since, kernel.now(), at, lane, delivery.nbytes, 0, batch_id(rank, epoch, delivery.step))
         return delivery
 
     async def meet(self, at: Where) -> None:
@@ -316,7 +320,7 @@ class Env(StageEnv):
         delivery, arrived, copied = await self._ahead
         self._ahead, self.doing = None, None
         arrived = max(since, arrived)
-        link = self.recorder.batch_id(at.rank, at.epoch, delivery.step)
+        link = batch_id(at.rank, at.epoch, delivery.step)
         self.span("data_wait", since, arrived, at, 0, delivery.nbytes, 0, link)
         if copied > arrived:
             self.span("device_copy", arrived, copied, at, nbytes=delivery.nbytes)
@@ -333,21 +337,23 @@ class Env(StageEnv):
         end. ``sync`` runs from this rank's deadline to the latest one plus the all-reduce; the excess of messages and
         sleeps is the emulator's overhead, in a separate span.
         """
-        start = self.kernel.now()
+        kernel = self.kernel
+        start = kernel.now()
         mine = start + round(seconds * 1e9)
         if self.computes_on_core:
             await self.burn(seconds)
-            mine = self.kernel.now()
+            mine = kernel.now()
         elif self.barrier is None or sync_seconds is None:
             return await self.sleep("compute", seconds, at)
         if self.barrier is None or sync_seconds is None:
             self.span("compute", start, mine, at)
             return mine
         self.doing = ("compute", start, at, mine)
-        end = max(await self.barrier.announce(at, mine), mine) + round(sync_seconds * 1e9)
+        latest = await self.barrier.announce(at, mine)
+        end = (latest if latest > mine else mine) + round(sync_seconds * 1e9)
         self.doing = ("sync", mine, at, end)
-        if self.kernel.now() < (wake := end + self.late_ns):
-            await self.kernel.sleep_until(wake)
+        if kernel.now() < (wake := end + self.late_ns):
+            await kernel.sleep_until(wake)
         if self.process is not None:
             await self.process.work(self.late_work)
         self.doing = None
@@ -355,6 +361,6 @@ class Env(StageEnv):
         span("compute", start, mine, at)
         if end > mine:
             span("sync", mine, end, at)
-        if (woken := self.kernel.now()) > end:
+        if (woken := kernel.now()) > end:
             span("overshoot", end, woken, at)
         return end

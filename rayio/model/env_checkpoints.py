@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, BinaryIO, cast
 
 from rayio.model.burst import Tier
@@ -17,7 +17,7 @@ from rayio.model.manifest import Link
 from rayio.model.savers import Raw, Saver
 from rayio.model.stamp import Stamp
 from rayio.place import Where
-from rayio.storage.base import Opener, Requests, Served, Storage
+from rayio.storage.base import Opener, Requests, Served, Storage, from_front
 from rayio.storage.itemise import Samples
 from rayio.storage.real import Noted
 from rayio.storage.stores.opening import Store
@@ -32,6 +32,10 @@ def _append(content: bytes, file: BinaryIO) -> None:
     file.write(content)
 
 
+def _no_index(fraction: float) -> Mapping[str, bytes]:
+    return {}
+
+
 class CheckpointEnv:
     """The checkpoints of an environment (``rayio.model.env.Env``): see there for what it has besides."""
 
@@ -43,39 +47,48 @@ class CheckpointEnv:
     span: Add
     sleep: Callable[..., Awaitable[int]]
 
+    # What few roles need stays with the class: there are many readers, and Python is slower beyond 30 attributes.
+    #: The last opened file of the activity.
+    file = ""
+    #: The time at which the last file of the activity was opened, or the last request to a checkpoint's was done.
+    heard = 0
+    #: The checkpoint being written in the background.
+    _behind: Awaitable[None] | None = None
+    #: Receives the checkpoints that this rank has passed and saved.
+    saved: Marking | None = None
+    #: The same of a checkpoint that is still being written.
+    _unsaved: tuple[int, Tally] | None = None
+    _number = 0
+    #: The store of a checkpoint writer, for manifests; None for modelled storage, and for other roles.
+    store: Store | None = None
+    #: What makes the content of a checkpoint writer's files.
+    saver: Saver = Raw()
+    #: True if a checkpoint writer may replace files of complete checkpoints.
+    is_replacing = False
+    #: The burst tier of a checkpoint writer, and a rank's part of it.
+    burst: Tier | None = None
+    drains: Drained | None = None
+    #: The file that a checkpoint writer drains, as ``doing`` has it.
+    aside: tuple[str, int, Where, int | None] | None = None
+    drained_file = ""
+
     def __init__(self) -> None:
         #: The current activity: its span's name, start, place and planned end, if known.
         self.doing: tuple[str, int, Where, int | None] | None = None
-        #: The last opened file of the activity.
-        self.file = ""
-        #: The time at which the last file of the activity was opened, or the last request to a checkpoint's was done.
-        self.heard = 0
         #: Error of a checkpoint written in the background.
         self.failure: Exception | None = None
-        #: The checkpoint being written in the background.
-        self._behind: Awaitable[None] | None = None
-        #: Receives the checkpoints that this rank has passed and saved.
-        self.saved: Marking | None = None
-        #: The same of a checkpoint that is still being written.
-        self._unsaved: tuple[int, Tally] | None = None
-        #: Durable files of checkpoints that are not known to be complete, in storage and in the burst tier, and running
-        #: reports of them.
-        self._durable: dict[bool, dict[Link, list[str]]] = {False: {}, True: {}}
-        self._reports: dict[int, Awaitable[None]] = {}
-        self._number = 0
-        #: The store of a checkpoint writer, for manifests; None for modelled storage, and for other roles.
-        self.store: Store | None = None
-        #: What makes the content of a checkpoint writer's files, and the index by the share of the state in it.
-        self.saver: Saver = Raw()
-        self.index: Callable[[float], Mapping[str, bytes]] = lambda fraction: {}
-        #: True if a checkpoint writer may replace files of complete checkpoints.
-        self.is_replacing = False
-        #: The burst tier of a checkpoint writer, and a rank's part of it.
-        self.burst: Tier | None = None
-        self.drains: Drained | None = None
-        #: The file that a checkpoint writer drains, as ``doing`` has it.
-        self.aside: tuple[str, int, Where, int | None] | None = None
-        self.drained_file = ""
+        #: The index of a checkpoint by the share of the state in it.
+        self.index: Callable[[float], Mapping[str, bytes]] = _no_index
+
+    @cached_property
+    def _durable(self) -> dict[bool, dict[Link, list[str]]]:
+        """Durable files of checkpoints that are not known to be complete, in storage and in the burst tier."""
+        return {False: {}, True: {}}
+
+    @cached_property
+    def _reports(self) -> dict[int, Awaitable[None]]:
+        """Running reports of them."""
+        return {}
 
     def _requests(self, served: Served[Any], at: Where, samples: Callable[[], Samples] | None = None) -> None:
         """Record the requests of a call to storage."""
@@ -119,7 +132,8 @@ class CheckpointEnv:
         start = self.kernel.now()
         before, self.doing, self.file = self.doing, ("load", start, at, None), shard.path
         sizes = sizes_of_writes(shard.num_bytes, shard.request_bytes)
-        requests = Requests((shard.writer, LOADING, max(at.step, 0)), 1, sizes, known_bytes=shard.num_bytes)
+        places = partial(from_front, shard.path, sizes)
+        requests = Requests((shard.writer, LOADING, max(at.step, 0)), 1, sizes, places, shard.num_bytes, is_ahead=False)
         try:
             loading = self.saver.loading(
                 shard.path, shard.num_bytes, shard.request_bytes, shard.period, self.index(shard.link.fraction),
@@ -246,6 +260,8 @@ class CheckpointEnv:
 
     def durable_are(self, shards: Sequence[Shard], at: Where, *, in_burst: bool) -> None:
         """Report durable files in the background: training does not wait for a manifest."""
+        if not shards:
+            return
         for shard in shards:
             self._durable[in_burst].setdefault(shard.link, []).append(shard.path.rpartition("/")[2])
         self._number += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from rayio.model.env_checkpoints import CheckpointEnv, Shard
 from rayio.model.verified import verified
 from rayio.place import Where
-from rayio.storage.base import Opener, Requests, Served, Storage
+from rayio.storage.base import Opener, Requests, Served, Storage, from_front
 from rayio.storage.uploads import sizes_of_writes
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ class StageEnv(CheckpointEnv):
             DataError: the file is missing, too short, or has another byte.
         """
         sizes = sizes_of_writes(file.num_bytes, file.request_bytes)
-        requests = Requests(address, 1, sizes, known_bytes=file.num_bytes)
+        places = partial(from_front, file.path, sizes)
+        requests = Requests(address, 1, sizes, places, file.num_bytes, is_ahead=False)
         loading = verified(file.path, file.num_bytes, file.request_bytes, file.period, remedy=REMEDY)
         start = self.kernel.now()
         served = await self._moved("stage_read", file, storage.read(requests, loading), at)

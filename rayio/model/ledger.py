@@ -53,15 +53,21 @@ class Tally:
             if moved is not None:
                 self.loaded = moved if self.loaded is None else self.loaded + moved
 
+    def plan(self, steps: int, samples: int, digest: int) -> None:
+        """Add the planned consumption of an epoch."""
+        self.steps += steps
+        self.samples += samples
+        self.digest = (self.digest + digest) & WORD
+
     def add(self, delivery: Delivery, *, evaluating: bool = False) -> None:
         """Add one delivered batch."""
         self.steps += 1
         self.samples += delivery.num_samples
-        if self.taken is not None and not evaluating:
-            self.taken = self.taken.add(delivery.epoch, delivery.step)
         if evaluating:
             self.evaluation_steps += 1
             self.evaluation_samples += delivery.num_samples
+        elif self.taken is not None:
+            self.taken = self.taken.add(delivery.epoch, delivery.step)
         self.nbytes += delivery.nbytes
         self.skipped += delivery.skipped
         if delivery.moved is not None:

@@ -142,6 +142,7 @@ class Loading:
         #: What precedes the names of files in ``Requests.files``; None if no layer of storage needs them.
         self.named = named
         self.gap = gap or Phased(0, 0, samplers.first)
+        self.is_joined = access.is_joined(access_options)
         self.ahead = ahead
         self.buffers = Buffers()
         self.read_cpu, self.decode_cpu = StageCpu(), StageCpu()
@@ -165,7 +166,11 @@ class Loading:
     def planned(self, files: Files, batch: Batch, before: Any) -> tuple[Requests, Any]:
         """Return the requests of a batch, or of a part of it, and the state after it."""
         requests, after = self.access.requests(files, batch, before)
-        return joined(requests, self.gap.of(batch.epoch)), after
+        return joined(requests, self.joining(batch.epoch)), after
+
+    def joining(self, epoch: int) -> int:
+        """Return how close ranges of a file are one request, in bytes; 0 if a key gives the size of requests."""
+        return self.gap.of(epoch) if self.is_joined else 0
 
     def decode_shares(self, block: Block, row: int) -> list[float]:
         """Return the seconds of modelled decode work of each thread."""
@@ -261,7 +266,7 @@ class Load:
         block, loading = self.block, self.loading
         if block.requests is None and not loading.itemised:
             arrays = self.files, block.files, block.index, block.nbytes
-            gap = loading.gap.of(self.at.epoch)
+            gap = loading.joining(self.at.epoch)
             block.requests = (
                 joined_table(loading.access, *arrays, gap) if gap else loading.access.request_table(*arrays)
             )

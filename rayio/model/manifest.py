@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
@@ -19,6 +19,8 @@ NAME = "rayio-checkpoint.json"
 VERSION = 2
 #: The largest manifest that is read: one with a million files is smaller.
 MOST_BYTES = 64 << 20
+#: What a layout without an entry has.
+DEFAULTS = {"engine": "raw"}
 #: Passed-over checkpoints that a note names.
 MOST_NAMED = 3
 
@@ -92,9 +94,11 @@ class Restored:
     run: str = ""
     #: What is read, in order, if it is an increment.
     links: tuple[Link, ...] = ()
-    #: True if it is read from the burst tier; and if this run has to drain it.
-    in_burst: bool = False
-    is_undrained: bool = False
+    #: The folders of those that are read from the burst tier, and of those that this run has to drain.
+    in_burst: frozenset[str] = frozenset()
+    undrained: frozenset[str] = frozenset()
+    #: Their numbers in this run; none if another run wrote them.
+    numbers: tuple[int, ...] = ()
 
     @property
     def chain(self) -> tuple[Link, ...]:
@@ -202,10 +206,11 @@ def missing(store: Store, manifest: Manifest) -> str:
     return ""
 
 
-def search(store: Store) -> Search:
+def search(store: Store, *others: Store) -> Search:
     """Look for the newest complete checkpoint below the store's address.
 
-    Complete ones are sorted by the time of their manifests. The files of the first one were compared with its manifest.
+    Complete ones are sorted by the time of their manifests. The files of the first one were compared with its manifest,
+    as were those that it is an increment since, which may be in ``others``.
 
     Raises:
         StorageError: the folder cannot be read.
@@ -221,7 +226,7 @@ def search(store: Store) -> Search:
     complete.sort(key=lambda manifest: (manifest.saved_ns, manifest.folder), reverse=True)
     while complete:
         try:
-            chain(store, complete[0])
+            spread((store, *others), complete[0])
             break
         except DataError as error:
             passed[complete.pop(0).folder] = str(error)
@@ -234,19 +239,46 @@ def chain(store: Store, newest: Manifest) -> list[Manifest]:
     Raises:
         DataError: one is missing or damaged, or was written again since; the message is the reason alone.
     """
-    links = [newest]
-    if why := missing(store, newest):
-        raise DataError(why)
-    while base := (last := links[-1]).base:
+    return [link for link, _ in spread((store,), newest)]
+
+
+def spread(stores: Sequence[Store], newest: Manifest) -> list[tuple[Manifest, Store]]:
+    """Return the checkpoints that a restore of one reads, each with the first of some stores that has all of it.
+
+    Raises:
+        DataError: see :func:`chain`.
+    """
+    links = [whole(stores, newest.folder, newest)]
+    while base := (last := links[-1][0]).base:
         try:
-            links.append(read(store, base))
+            links.append(whole(stores, base, last))
         except DataError as error:
-            raise DataError(f"it needs {base}: {error}") from None
-        if links[-1].run != newest.run or links[-1].attempt > last.attempt:
-            raise DataError(f"it needs {base}, which was replaced since")
-        if why := missing(store, links[-1]):
-            raise DataError(f"it needs {base}: {why}")
+            raise DataError(f"it needs {base}{error}") from None
     return links[::-1]
+
+
+def whole(stores: Sequence[Store], folder: str, later: Manifest | None = None) -> tuple[Manifest, Store]:
+    """Return the first checkpoint in a folder of some stores whose files are all there, and its store.
+
+    ``later`` is one that needs it, or itself.
+
+    Raises:
+        DataError: no store has one; the message is the reason.
+    """
+    reason, is_base = "", later is not None and later.folder != folder
+    for store in stores:
+        try:
+            manifest = read(store, folder)
+        except DataError as error:
+            reason = reason or (f": {error}" if is_base else str(error))
+            continue
+        if later is not None and (manifest.run != later.run or manifest.attempt > later.attempt):
+            reason = ", which was replaced since"
+        elif why := missing(store, manifest):
+            reason = f": {why}" if is_base else why
+        else:
+            return manifest, store
+    raise DataError(reason)
 
 
 def needed(kept: Sequence[Manifest], newest: int) -> set[str]:
@@ -274,6 +306,28 @@ def remove(store: Store, manifest: Manifest) -> None:
             store.local(manifest.folder).rmdir()
 
 
+def remove_unfinished(store: Store, names: Collection[str], before: tuple[float, float] = (math.inf, 0)) -> None:
+    """Remove checkpoints without a manifest that ended attempts left: those of steps before (epoch, step).
+
+    ``names`` are the files of a checkpoint; a folder with another one stays.
+
+    Raises:
+        StorageError: the system refuses.
+    """
+    for folder in sorted(store.entries()):
+        place = checkpoint_place(folder)
+        if place is None or place >= before or store.leads_out(folder):
+            continue
+        store.tidy(folder)
+        there = store.sizes(folder)
+        if NAME not in there and {*there} <= {*names}:
+            for name in there:
+                store.remove(f"{folder}/{name}")
+            if store.is_local:
+                with suppress(OSError):  # it has other files
+                    store.local(folder).rmdir()
+
+
 def check(manifest: Manifest, identity: Identity, files: Mapping[str, int]) -> None:
     """Refuse a checkpoint of another model or layout than a run's; ``files`` are those that the run would write.
 
@@ -286,28 +340,28 @@ def check(manifest: Manifest, identity: Identity, files: Mapping[str, int]) -> N
     ):
         for key in {**ours, **theirs}:
             if theirs.get(key) != ours.get(key):
-                raise DataError(
-                    f"a checkpoint of another {what}: it has {key}={_shown(theirs.get(key))}, the run "
-                    f"{_shown(ours.get(key))}"
-                )
+                there, here = (_shown(each.get(key), DEFAULTS.get(key, "none")) for each in (theirs, ours))
+                why = "; checkpoints are not resharded" * (what == "layout")
+                raise DataError(f"a checkpoint of another {what}: it has {key}={there}, the run {here}{why}")
     if dict(manifest.files) != dict(files):
         there, here = (f"{len(each)} files of {sum(each.values())} B" for each in (manifest.files, files))
         raise DataError(f"a checkpoint of another layout: it has {there}, the run's {here}")
 
 
 def chosen(
-    store: Store, wanted: str, identity: Identity, files: Callable[[float], Mapping[str, int]]
+    store: Store, wanted: str, identity: Identity, files: Callable[[float], Mapping[str, int]], *below: Store
 ) -> tuple[Restored, list[str]]:
     """Return the checkpoint to restore, and notes; ``wanted`` is ``newest`` or the name of a checkpoint's folder.
 
-    ``files`` are those that the run would write of a share of its state.
+    ``files`` are those that the run would write of a share of its state. If ``store`` is a burst tier, the storage
+    ``below`` it may have what the checkpoint is an increment since.
 
     Raises:
         DataError: there is no complete one, or one with another model or layout; the message is one line.
     """
     key = f"checkpoint.restore={wanted}"
     if wanted == "newest":
-        there = search(store)
+        there = search(store, *below)
         if not there.complete:
             passed = [f"{folder}: {why}" for folder, why in there.passed.items()]
             more = f"; and {len(passed) - MOST_NAMED} more" if len(passed) > MOST_NAMED else ""
@@ -321,21 +375,22 @@ def chosen(
         notes = []
         try:
             manifest = read(store, wanted)
-            chain(store, manifest)
+            spread((store, *below), manifest)
         except DataError as error:
             raise DataError(f"{key}: {store.full(wanted)}: {error}; choose a complete checkpoint, or newest") from None
-    links = chain(store, manifest)
+    links = spread((store, *below), manifest)
     try:
-        for link in links:
+        for link, _ in links:
             check(link, identity, files(link.fraction))
     except DataError as error:
         raise DataError(
             f"{key}: {store.full(manifest.folder)} is {error}; choose another checkpoint.path, or the scenario that "
             "saved it"
         ) from None
-    read_back = tuple(Link(link.epoch, link.step, link.fraction, link.base) for link in links)
-    return Restored(manifest.epoch, manifest.step, manifest.request_bytes, manifest.run, read_back), notes
+    read_back = tuple(Link(link.epoch, link.step, link.fraction, link.base) for link, _ in links)
+    in_burst = frozenset(link.folder for link, place in links if below and place is store)
+    return Restored(manifest.epoch, manifest.step, manifest.request_bytes, manifest.run, read_back, in_burst), notes
 
 
-def _shown(value: Any) -> str:
-    return "none" if value is None else json.dumps(value) if isinstance(value, dict) else str(value)
+def _shown(value: Any, default: str) -> str:
+    return default if value is None else json.dumps(value) if isinstance(value, dict) else str(value)

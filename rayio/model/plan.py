@@ -17,9 +17,10 @@ from rayio.data.access.contract import ACCESSES, Files
 from rayio.data.access.memory import too_much
 from rayio.data.formats import Format, form_of
 from rayio.data.layout import Layout
+from rayio.data.planned import planned_of
 from rayio.data.sampler import Sampler
 from rayio.errors import ScenarioError
-from rayio.model.ledger import WORD, Tally
+from rayio.model.ledger import Tally
 from rayio.model.loading import Loading
 from rayio.model.phases import Phased, PhasedStorage
 from rayio.model.plan_parts import Doom, EvaluationPhase, LoaderSpec, Phase
@@ -388,12 +389,12 @@ class Plan:
 
     def planned(self) -> list[Tally]:
         """Return the planned consumption of every rank, with the digest of its sample ids."""
-        tallies = self.tallies()
+        tallies, alike = self.tallies(), dict[tuple[int, range, int], tuple[Sampler, list[int]]]()
         for tally in tallies:
-            for sampler, epochs, first in self._planned_epochs(tally.rank):
-                for epoch in epochs:
-                    steps, samples, digest = sampler.planned(epoch, tally.rank, first)
-                    tally.steps += steps
-                    tally.samples += samples
-                    tally.digest = (tally.digest + digest) & WORD
+            for number, (sampler, epochs, first) in enumerate(self._planned_epochs(tally.rank)):
+                alike.setdefault((number, epochs, first), (sampler, []))[1].append(tally.rank)
+        for (_, epochs, first), (sampler, ranks) in alike.items():
+            for epoch in epochs:
+                for rank, (steps, samples, digest) in zip(ranks, planned_of(sampler, epoch, ranks, first), strict=True):
+                    tallies[rank].plan(steps, samples, digest)
         return tallies

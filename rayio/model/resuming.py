@@ -6,20 +6,21 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
 
 from rayio.errors import StorageError
 from rayio.files import parse_json
-from rayio.model.attempts import Mark
 from rayio.model.ledger import Tally
+from rayio.model.marks import Mark
+from rayio.model.workflow import Progress, Workflow
 from rayio.place import Taken
 from rayio.records.failures import Restart
 from rayio.records.record import DamagedRecordError
 from rayio.trace.run_directory import RESUME, SCENARIO, RunDirectory
 
-VERSION = 2
+VERSION = 3
 #: Complete checkpoints that the file names: if the files of one are gone, an older one serves.
 MOST_MARKS = 3
 #: Seconds between two writes at least, unless writing is quick: then this many times the length of the last write.
@@ -37,10 +38,15 @@ class Keeper:
     def __init__(self, directory: RunDirectory, world_size: int) -> None:
         self.directory = directory
         marks, self._restarts = read(directory, world_size)  # of the earlier part, if the run broke off
-        self._marks = marks[::-1]
-        #: Numbers of the checkpoints that the file names.
-        self.named = frozenset(mark.number for mark in marks)
-        self._complete = marks[0].number if marks else -1
+        #: Those in storage, and later ones that are in the burst tier alone; the oldest first.
+        self._marks = [mark for mark in marks[::-1] if not mark.undrained]
+        self._undrained = [mark for mark in marks[::-1] if mark.undrained]
+        #: Numbers of the checkpoints in storage that the file names.
+        self.named = frozenset(mark.number for mark in self._marks)
+        self._complete = self._marks[-1].number if self._marks else -1
+        #: The processes of stages that ended, and their number in the file.
+        self.stages: Progress | None = None
+        self._stages_written = 0
         #: True if the last write failed.
         self.is_failing = False
         self._is_new = False
@@ -50,13 +56,19 @@ class Keeper:
         """Add a checkpoint that all ranks have passed; those without a manifest yet never replace the one with.
 
         If the newest ones are increments since one full checkpoint, the newest one that does not need it stays too.
+        Those in the burst tier alone are counted apart.
         """
+        self._is_new = True
+        if mark.undrained:
+            before = [known for known in self._undrained if known.number < mark.number]
+            self._undrained = [*before[1 - MOST_MARKS :], mark]
+            return
+        self._undrained = [known for known in self._undrained if known.number > mark.number]
         earlier, latest = self._marks[: 1 - MOST_MARKS], [*self._marks[1 - MOST_MARKS :], mark]
         full = {_full(known) for known in latest}
         others = [known for known in earlier if _full(known) not in full][-1:] if len(full) == 1 else []
         stay = (known for known in earlier if known.number == self._complete or known in others)
         self._marks = [*stay, *latest]
-        self._is_new = True
 
     def remember(self, restarts: Sequence[Restart]) -> None:
         """Set the restarts so far."""
@@ -77,13 +89,13 @@ class Keeper:
 
     @property
     def is_new(self) -> bool:
-        """True if there is a checkpoint that is not written."""
-        return self._is_new
+        """True if there is a checkpoint, or the end of a stage's process, that is not written."""
+        return self._is_new or (self.stages is not None and self.stages.number != self._stages_written)
 
     @property
     def is_due(self) -> bool:
-        """True if there is a new checkpoint, and the last write is not recent."""
-        return self._is_new and time.monotonic() - self._written_at >= self._pause
+        """True if there is something new, and the last write is not recent."""
+        return self.is_new and time.monotonic() - self._written_at >= self._pause
 
     def write(self, store_spans: Callable[[], object] = lambda: None) -> None:
         """Write the file, after the spans: a checkpoint that is named there has all spans before it.
@@ -92,12 +104,19 @@ class Keeper:
             StorageError: no space, no permission.
         """
         began, self.is_failing = time.monotonic(), True
+        ended, stages = (0, []) if self.stages is None else (self.stages.number, self.stages.plain())
         store_spans()
-        marks = [{"number": mark.number, "tallies": [_entry(tally) for tally in mark.tallies]} for mark in self._marks]
-        content = {"version": VERSION, "checkpoints": marks, "restarts": [asdict(each) for each in self._restarts]}
+        content = {
+            "version": VERSION,
+            "checkpoints": [*map(_plain, self._marks)],
+            "undrained": [*map(_plain, self._undrained)],
+            "restarts": [asdict(each) for each in self._restarts],
+            "stages": stages,
+        }
         content["digest"] = _digest(content, self._scenario)
         self.directory.write(RESUME, json.dumps(content).encode())
         self._is_new, self._written_at, self.is_failing = False, time.monotonic(), False
+        self._stages_written = ended
         self.named = frozenset(mark.number for mark in self._marks)
         self._pause = min(PAUSE_SECONDS, PAUSE_WRITES * (self._written_at - began))
 
@@ -109,6 +128,8 @@ class Keeper:
 
 def read(directory: RunDirectory, world_size: int) -> tuple[list[Mark], tuple[Restart, ...]]:
     """Return the complete checkpoints of a run, the newest first, and its restarts; nothing if it saved none.
+
+    Those that were in the burst tier alone come first.
 
     Raises:
         StorageError: the file is damaged, or it or the scenario was changed.
@@ -122,6 +143,10 @@ def read(directory: RunDirectory, world_size: int) -> tuple[list[Mark], tuple[Re
         if entries["version"] != VERSION:
             raise ValueError(f"version {entries['version']!r}")
         marks = [_mark(entry, world_size) for entry in entries["checkpoints"]]
+        marks += [
+            replace(mark, in_burst=frozenset((mark.number,)), undrained=frozenset((mark.number,)))
+            for mark in (_mark(entry, world_size) for entry in entries["undrained"])
+        ]
         restarts = tuple(Restart.of_json(entry) for entry in entries["restarts"])
         own = entries.pop("digest")
     except (ValueError, KeyError, TypeError, DamagedRecordError) as error:
@@ -133,6 +158,25 @@ def read(directory: RunDirectory, world_size: int) -> tuple[list[Mark], tuple[Re
             "resumed; start a new run"
         )
     return marks[::-1], restarts
+
+
+def stages_of(directory: RunDirectory, workflow: Workflow) -> Progress:
+    """Return the processes of stages that ended in a run, as its resume file has them; see :func:`read`.
+
+    Raises:
+        StorageError: the file is damaged.
+    """
+    content = directory.store.read(RESUME)
+    if content is None or not workflow:
+        return Progress(workflow)
+    try:
+        return Progress.of_plain(workflow, parse_json(content)["stages"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(f"{directory.store.full(RESUME)} is damaged ({error}): the run cannot be resumed") from None
+
+
+def _plain(mark: Mark) -> dict[str, Any]:
+    return {"number": mark.number, "tallies": [_entry(tally) for tally in mark.tallies]}
 
 
 def _full(mark: Mark) -> int:

@@ -15,6 +15,7 @@ remote, in the local engine they share one process, on the virtual clock a sleep
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from rayio.model.env import Env, Shard
@@ -64,24 +65,26 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
     env.span("startup", env.born, env.kernel.now(), at)
     if training.restored is not None:
         shards = await restore(env, training, tally, training.restored, at._replace(epoch=start.epoch))
-        if shards and attempt and training.is_own_restored and env.drains is None:  # manifests may have been lost
-            env.durable_are(shards, at, in_burst=False)
+        if shards and attempt and training.is_own_restored:  # manifests may have been lost
+            undrained = {shard.path for left in training.held if left.is_undrained for shard in left.shards}
+            env.durable_are([shard for shard in shards if shard.path not in undrained], at, in_burst=False)
+            env.durable_are([shard for shard in shards if shard.in_burst], at, in_burst=True)
     if env.drains is not None:
-        await env.drains.begin(*training.held, tally, at)
+        await env.drains.begin(training.held, tally, at)
     if training.phases is not None:
         await save_and_restore(env, training, tally, training.phases, attempt)
-    clock = training.clock()
+    clock, copy, bubble = training.clock(), training.copy, training.bubble
     for epoch in range(start.epoch, training.epochs):
         first = start.first_step(epoch)
         pause = training.next_pause(epoch, first)
         for step in range(first, training.steps(epoch)):
             at = Where(training.rank, epoch, step, attempt)
-            batch = await (env.take(at) if training.copy is None else take_copied(env, training, training.copy, at))
+            batch = await (env.take(at) if copy is None else take_copied(env, training, copy, at))
             tally.add(batch)
             batch.done()  # the compute is emulated: it does not use the bytes
             seconds = training.compute_seconds(at)
-            if training.bubble:
-                await env.pause("bubble", seconds * training.bubble, at)
+            if bubble:
+                await env.pause("bubble", seconds * bubble, at)
             end = await env.compute_and_synchronise(seconds, training.sync_after(epoch, step), at)
             saves = clock is None or (training.sees_all(epoch, step) and clock.is_due(end))
             if step == pause or (saves and clock is not None):
@@ -142,7 +145,11 @@ async def save_and_restore(env: Env, training: Training, tally: Tally, phases: P
         if phases.pause:
             await env.sleep("gap", phases.pause, Where(rank, attempt=attempt))
         await env.meet(Where(rank, 0, phases.writes + number, attempt))
-        await restore(env, training, tally, training.written(0, number), Where(rank, attempt=attempt))
+        written = training.written(0, number)
+        if env.drains is not None and not phases.shift:
+            in_burst = frozenset(link.folder for link in written.chain if env.drains.holds(link.folder))
+            written = replace(written, in_burst=in_burst)
+        await restore(env, training, tally, written, Where(rank, attempt=attempt))
 
 
 async def restore(env: Env, training: Training, tally: Tally, restored: Restored, at: Where) -> Sequence[Shard]:

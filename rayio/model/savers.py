@@ -9,7 +9,7 @@ from rayio.model.stamp import MARK, Stamp
 from rayio.model.verified import Verified, verified
 from rayio.scenario.kind import Kind
 from rayio.storage.base import Opener
-from rayio.storage.real import COPIES, Filled, fill_random, random_bytes
+from rayio.storage.real import Filled, fill_random, random_bytes
 
 
 class Saver(Kind):
@@ -75,13 +75,8 @@ class Raw(Saver):
     """The bytes of the state, as they are."""
 
     def prepare(self, num_bytes: int, period: int) -> None:
-        """Make the bytes of a request, and the copy for the one with a stamp: the first file takes no longer."""
-        with COPIES.lent(random_bytes(min(period, max(num_bytes, 1)))):
-            pass
-
-    async def close(self) -> None:
-        """Free the memory of the files' first requests."""
-        COPIES.clear()
+        """Make the bytes of a request: the first file takes no longer."""
+        random_bytes(min(period, max(num_bytes, 1)))
 
     def fill(self, file: BinaryIO, path: str, num_bytes: int, period: int, stamp: bytes) -> Filled:
         """Write the bytes; the stamp is in the place of the first ones."""

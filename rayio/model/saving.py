@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from typing import BinaryIO
 
 from rayio.errors import ScenarioError
 from rayio.kinds import SAVERS
 from rayio.model.burst import BurstTier
+from rayio.model.checkpoint_ports import Left
 from rayio.model.env import COMPLETER, Shard
 from rayio.model.manifest import Identity, Link, Manifest, Restored
 from rayio.model.savers import Saver
@@ -23,7 +25,7 @@ from rayio.scenario.topology import Topology
 from rayio.scenario.writers import Writers
 from rayio.storage.model import DeviceSpec
 from rayio.storage.real import Filled
-from rayio.units import format_bytes
+from rayio.units import format_bytes, format_excess
 
 
 @dataclass(frozen=True)
@@ -87,12 +89,16 @@ class Checkpointing:
             return ()
         return (*(part.name for part in self.writers.files(writer, self.state, self.topology)), *self.index())
 
-    def held_of(self, rank: int) -> Sequence[Shard]:
-        """Return the files of a rank that a restore left in the burst tier."""
-        restored = self.restored
-        if restored is None or not restored.in_burst:
-            return ()
-        return self.restored_shards(restored, restored.chain[-1], rank)
+    def held_of(self, rank: int) -> list[Left]:
+        """Return a rank's files that a restore left in the burst tier, by checkpoint."""
+        restored, left = self.restored, list[Left]()
+        if restored is not None:
+            for link, number in zip_longest(restored.chain, restored.numbers, fillvalue=-1):
+                assert isinstance(link, Link)
+                if link.folder in restored.in_burst:
+                    shards, is_undrained = self.restored_shards(restored, link, rank), link.folder in restored.undrained
+                    left.append(Left(shards, number, is_undrained))
+        return left
 
     def shards(self, at: Where, steps: int, chain: tuple[int, ...] = ()) -> Sequence[Shard]:
         """Return the shards that rank ``at.rank``, with ``steps`` steps in this epoch, saves after this step.
@@ -210,10 +216,10 @@ class Checkpointing:
         """
         largest = max(self.parts.values(), default=0)
         reads = self.restored is not None or (self.phases is not None and self.phases.reads > 0)
-        if self.saver.holds_state and largest * (1 + reads) > free:
+        if self.saver.holds_state and (needed := largest * (1 + reads)) > free:
             raise ScenarioError(
-                f"checkpoint.engine={self.engine}: a writer holds a state of {format_bytes(largest)}"
-                f"{', and another while it reads' * reads}, and {format_bytes(free)} are free on this machine; use "
+                f"checkpoint.engine={self.engine}: a writer holds {format_excess(needed, free)}, a state"
+                f"{' and the one that it reads' * reads}; {format_bytes(free)} are free on this machine; use "
                 "smaller parts (checkpoint.writers, checkpoint.model), or checkpoint.engine=raw"
             )
 
@@ -229,9 +235,9 @@ class Checkpointing:
         """
         shift = 0 if self.phases is None else self.phases.shifted(self.topology.ranks_per_node)
         theirs = self.writers.of_rank((rank + shift) % self.ranks, self.topology)
-        mine = self.writers.of_rank(rank, self.topology)
+        mine, in_burst = self.writers.of_rank(rank, self.topology), link.folder in restored.in_burst
         return tuple(
-            shard._replace(period=restored.request_bytes, writer=reader, run=restored.run, in_burst=restored.in_burst)
+            shard._replace(period=restored.request_bytes, writer=reader, run=restored.run, in_burst=in_burst)
             for number, reader in zip(theirs, mine, strict=True)
             for shard in self._shards_in(link, number)
         )

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rayio import seeds
+from rayio.model.checkpoint_ports import Left
 from rayio.model.env import Shard
 from rayio.model.manifest import Link, Restored
 from rayio.model.saving import Checkpointing
@@ -79,7 +80,11 @@ class Training:
         #: Factor on all compute times, and whether steps have different ones.
         self.factor = self._pace.constant(rank, self._node)
         self._varies = self._pace.varies(rank, self._node)
-        self._block: tuple[int, int] = (-1, -1)
+        #: The compute time of every step, if all have one; else the drawn ones: epoch, first step, and times.
+        self._same: float | None = None
+        if isinstance(self.compute, Constant) and not self._varies:
+            self._same = self.compute.value * self.factor
+        self._epoch = self._first = -1
         self._drawn: list[float] = []
 
     @property
@@ -93,19 +98,23 @@ class Training:
 
     def compute_seconds(self, at: Where) -> float:
         """Return a step's compute time, drawn at (seed, "compute", rank, epoch, step): ranks differ, engines agree."""
-        if isinstance(self.compute, Constant) and not self._varies:
-            return self.compute.value * self.factor
+        if self._same is not None:
+            return self._same
         _, epoch, step, _ = at
-        number, row = divmod(step, BLOCK)
-        if (epoch, number) != self._block:
-            index = np.arange(number * BLOCK, min((number + 1) * BLOCK, self.steps(epoch)), dtype=np.int64)
-            drawn = self.compute.draw(seeds.key(self.seed, "compute", self.rank, epoch), index)
-            if self._varies:
-                first = sum(self._steps[:epoch])
-                drawn = drawn * self._pace.factors(self.seed, self.rank, self._node, epoch, first, index)
-            self._drawn = drawn.tolist()
-            self._block = (epoch, number)
-        return self._drawn[row] * self.factor
+        row = step - self._first
+        if epoch != self._epoch or not 0 <= row < BLOCK:
+            self._draw(epoch, step - step % BLOCK)
+            row = step % BLOCK
+        return self._drawn[row]
+
+    def _draw(self, epoch: int, begin: int) -> None:
+        index = np.arange(begin, min(begin + BLOCK, self.steps(epoch)), dtype=np.int64)
+        drawn = self.compute.draw(seeds.key(self.seed, "compute", self.rank, epoch), index)
+        if self._varies:
+            first = sum(self._steps[:epoch])
+            drawn = drawn * self._pace.factors(self.seed, self.rank, self._node, epoch, first, index)
+        self._drawn = (drawn * self.factor).tolist()
+        self._epoch, self._first = epoch, begin
 
     def sync_after(self, epoch: int, step: int) -> float | None:
         """Return the duration of a step's meeting after the last rank's arrival, in seconds; None without one."""
@@ -152,13 +161,9 @@ class Training:
         return None if self.checkpointing is None else self.checkpointing.restored
 
     @property
-    def held(self) -> tuple[Sequence[Shard], int]:
-        """The rank's files that a restore left in the burst tier, and the checkpoint's number if it is undrained."""
-        saved, restored = self.checkpointing, self.restored
-        if saved is None or restored is None:
-            return (), -1
-        number = saved.number_of(restored.epoch, restored.step) if restored.is_undrained else -1
-        return saved.held_of(self.rank), number
+    def held(self) -> list[Left]:
+        """The rank's files that a restore left in the burst tier; see ``Checkpointing.held_of``."""
+        return [] if self.checkpointing is None else self.checkpointing.held_of(self.rank)
 
     @property
     def is_own_restored(self) -> bool:

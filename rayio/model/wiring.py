@@ -7,6 +7,7 @@ several processes makes one ``Wiring`` in each.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Event
@@ -266,7 +267,7 @@ class Wiring:
             env.drains = Drains(env, saves.tier_share(rank), saves.writers.of_rank(rank, saves.topology))
         if tally.taken is not None:
             self.taken[rank] = tally.taken
-        with self.starts.timed():
+        with self.starts.timed() if env.is_watched else nullcontext():
             env.queue = self.loader.batches(self, env, rank, ports)
         for doom in self.plan.doomed:
             if doom.rank == rank:

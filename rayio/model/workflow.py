@@ -5,8 +5,8 @@ Pure but for the conductor, which waits on a kernel. ``start`` runs a process: a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -195,6 +195,55 @@ class Progress:
         #: Time (ns) from which arrivals count; None before a stage begins.
         self.began: list[int | None] = [None for _ in workflow.stages]
 
+    def end(self, stage: int, process: int, tally: StageTally) -> None:
+        """Record the end of a process."""
+        self.tallies[stage].add(tally)
+        self.ended[stage].add(process)
+
+    @property
+    def number(self) -> int:
+        """The number of processes that ended."""
+        return sum(map(len, self.ended))
+
+    def resume(self, earlier: Progress) -> None:
+        """Begin with the record of a run that broke off."""
+        self.tallies[:], self.ended[:], self.began[:] = earlier.tallies, earlier.ended, earlier.began
+
+    def plain(self) -> list[dict[str, Any]]:
+        """Return the record as plain data, an entry for each stage; processes as first and last numbers."""
+        return [
+            {"began": began, "ended": _ranges(ended), "tally": asdict(tally)}
+            for began, ended, tally in zip(self.began, self.ended, self.tallies, strict=True)
+        ]
+
+    @classmethod
+    def of_plain(cls, workflow: Workflow, entries: list[dict[str, Any]]) -> Progress:
+        """Return a record from its plain data.
+
+        Raises:
+            ValueError, KeyError, TypeError: it is none of this workflow.
+        """
+        progress = cls(workflow)
+        for number, (stage, entry) in enumerate(zip(workflow.stages, entries, strict=True)):
+            progress.began[number] = None if entry["began"] is None else int(entry["began"])
+            progress.tallies[number] = StageTally(**entry["tally"])
+            ended = {process for first, last in entry["ended"] for process in range(first, last + 1)}
+            if not ended <= {*range(stage.count)} or len(ended) != progress.tallies[number].processes:
+                raise ValueError(f"stage {stage.name} has other processes")
+            progress.ended[number] = ended
+        return progress
+
+
+def _ranges(numbers: Collection[int]) -> list[list[int]]:
+    """Return whole numbers as ranges: first and last."""
+    ranges = list[list[int]]()
+    for number in sorted(numbers):
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ranges
+
 
 class Conductor:
     """Starts the processes of all stages, each in its time, and adds up what they did.
@@ -275,8 +324,7 @@ class Conductor:
             if not self._fault.done():
                 self._fault.set_exception(error)
             return
-        self.progress.tallies[number].add(tally)
-        self.progress.ended[number].add(process)
+        self.progress.end(number, process, tally)
         self._running[name] -= 1
         if name in self._ended:
             self._ended[name][process].set_result(None)

@@ -92,6 +92,10 @@ class Base:
         plan = plan_of(replay.scenario, True, self.bytes_in_flight, replay.times)
         if isinstance(plan.first_byte, RecordedTimes):
             plan = replace(plan, first_byte=plan.first_byte.of_plan(plan))
+        saved = plan.checkpointing
+        if saved is not None and saved.burst is not None and isinstance(saved.burst.first_byte, RecordedTimes):
+            tier = replace(saved.burst, first_byte=saved.burst.first_byte.of_plan(plan))
+            plan = replace(plan, checkpointing=replace(saved, burst=tier))
         plan = replace(plan, workflow=replace(plan.workflow, is_background=True))
         spans, shape = simulation.spans_of(plan), RunShape.of(replay.scenario)
         charged = attribute(spans, meetings=shape.meetings)

@@ -20,7 +20,7 @@ from rayio.predict import decoding, observe, saving, sizes, storage
 from rayio.predict.bounds import evened, freer, lone, longest_way
 from rayio.predict.costs import typical
 from rayio.predict.decoding import Decoded
-from rayio.predict.freed import BUSY, as_alone, as_full, freed
+from rayio.predict.freed import BUSY, freed
 from rayio.predict.learnable import Learnable, differ, fixed_work, learnable, speeds
 from rayio.predict.processors import (
     UNKNOWN,
@@ -33,6 +33,7 @@ from rayio.predict.processors import (
     receiving,
     scheduled,
 )
+from rayio.predict.ranges import STEP_ERROR, sure
 from rayio.predict.replay import UNLIMITED
 from rayio.predict.run_costs import apparent, beside_others, costs_of_run, step_seconds, warm_since
 from rayio.predict.settle import Most
@@ -41,10 +42,8 @@ from rayio.records.calibrated import (
     Calibrated,
     DecodeFitted,
     LayerDelays,
-    NoBusyRun,
     Note,
     OneRank,
-    OthersWorked,
     SimulatedBack,
     StorageFitted,
     TakeBounded,
@@ -64,18 +63,6 @@ from rayio.trace.slices import Slices
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: The bounds of processor times as factors, without a busy run: idle processors wake up cold, busy ones share caches.
-CPU_BETWEEN = (0.55, 1.5)
-#: The same with busy runs that did not fill the cores.
-UNFITTED = (0.75, 1.35)
-#: The least error of processor times of a busy run, and of a step's other time, as shares. The first is measured: with
-#: 0.06, of 29 real points where processors bind, 10 were in their interval (``benchmarks/predict.py``).
-CPU_ERROR, STEP_ERROR = 0.18, 0.05
-#: The first of these with lone runs, which separate work next to free cores from work on full ones. Of 19 quiet points
-#: an interval 0.47 times as wide as with 0.18 held 85 %, and of 28 others with work next to them one of 1.17 times.
-CPU_ERROR_ALONE = 0.12
-#: The share of processors above which other programs make contention of busy runs doubtful.
-MOST_FOREIGN = 0.1
 #: The first line of a file that a calibration wrote.
 MARK = re.compile(rb"\A# \S+, calibrated from ")
 #: The least time of a read without its parsing, and the pause between two runs (ns).
@@ -94,13 +81,14 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Directories of busy runs and of lone workers, one for each calibrated run, and this machine's processors.
+    """Directories of busy, lone and check runs, one for each calibrated run, and this machine's processors.
 
     Or the reason why all are missing.
     """
 
     full: tuple[str, ...] = ()
     alone: tuple[str, ...] = ()
+    check: tuple[str, ...] = ()
     machine: Processors = UNKNOWN
     missing: str = ""
     #: The share of this machine's processors that other programs used before busy runs, 0 to 1.
@@ -135,7 +123,8 @@ def calibrate(
         learned = learn(
             first.spans, first.scenario, first.info, name=first.name, more=runs[1:],
             full=[learnable(each, reporter) for each in evidence.full],
-            alone=[learnable(each, reporter) for each in evidence.alone], machine=evidence.machine,
+            alone=[learnable(each, reporter) for each in evidence.alone],
+            check=[learnable(each, reporter) for each in evidence.check], machine=evidence.machine,
             missing=evidence.missing, foreign=evidence.foreign, is_cached=first.is_cached,
         )  # fmt: skip
         return replace(learned, doubts=(*learned.doubts, *speeds(runs)))
@@ -152,6 +141,7 @@ def learn(
     more: Sequence[Learnable] = (),
     full: Sequence[Learnable] = (),
     alone: Sequence[Learnable] = (),
+    check: Sequence[Learnable] = (),
     machine: Processors = UNKNOWN,
     missing: str = "",
     foreign: float = 0.0,
@@ -160,9 +150,10 @@ def learn(
     """Learn from the spans of a run of ``scenario``; ``info`` is its run.json. ``more`` has other runs.
 
     ``full`` has runs of the same kind whose cores were full: they show CPU times as they are on busy processors.
-    ``alone`` has runs of one rank and one worker: they show times without waits for other ranks and workers.
-    ``machine`` has the probed processors of the runs' machine; ``missing`` says why there are no such runs. Other
-    programs used the share ``foreign`` of its processors before them.
+    ``alone`` has runs of one rank and one worker: they show times without waits for other ranks and workers. To runs of
+    ``check`` nothing is fitted: they show how far predictions are off. ``machine`` has the probed processors of the
+    runs' machine; ``missing`` says why there are no such runs. Other programs used the share ``foreign`` of its
+    processors before them.
 
     ``is_cached``: the run's bytes came from memory, and not from a device.
 
@@ -284,7 +275,8 @@ def learn(
             times, apart = evened(all_runs, shown_alone)
             usual = {"neighbour": round(taught.charges.neighbour * times, 9), "neighbour_error": apart}
             taught = taught.model_copy(update={"costs": taught.charges.model_copy(update=usual)})
-        taught = _sure(taught, full, alone, cores, notes, missing, foreign)
+        of_memory = all_runs if is_cached else ()
+        taught = sure(taught, of_memory, full, alone, check, cores, notes, missing, foreign)
     if not plan.modelled:
         shown = [run, *(Shown(other.spans, plan_of(other.scenario, modelled=False)) for other in more)]
         costs = saving.learned(taught.charges, shown, storing["model"], notes, is_varied=cpu.is_work)
@@ -295,35 +287,6 @@ def learn(
 
 def _cpu_of(runs: Sequence[Learnable]) -> list[SeenCpu]:
     return [known for each in runs if (known := SeenCpu.of(each.info, each.name)) is not None]
-
-
-def _sure(
-    scenario: Scenario,
-    full: Sequence[Learnable],
-    alone: Sequence[Learnable],
-    cores: int,
-    notes: list[Note],
-    missing: str,
-    foreign: float,
-) -> Scenario:
-    """Return the scenario with the contention of full cores, and the bounds of its CPU times."""
-    least, most = CPU_BETWEEN
-    if full:
-        measured = scenario.charges.cpu.contention
-        scenario, apart = as_full(scenario, full, cores, notes)
-        if apart is not None:
-            error = max(apart, as_alone(scenario, alone, notes), CPU_ERROR_ALONE if alone else CPU_ERROR)
-        least, most = UNFITTED if apart is None else (1 - error, 1 + error)
-        if alone:  # contention beyond that of CPU times may have been the work of other programs
-            least *= min(1.0, measured / scenario.charges.cpu.contention)
-        if foreign > MOST_FOREIGN:
-            notes.append(OthersWorked(foreign))
-            least = min(least, 1 - foreign)
-        least, most = max(CPU_BETWEEN[0], least), min(CPU_BETWEEN[1], most)  # no run teaches less than none
-    else:
-        notes.append(NoBusyRun(missing))
-    cpu = scenario.charges.cpu.model_copy(update={"at_least": round(least, 4), "at_most": round(most, 4)})
-    return scenario.model_copy(update={"costs": scenario.charges.model_copy(update={"cpu": cpu})})
 
 
 def _waiting(read: observe.Reads, scenario: Scenario, cpu: CpuCosts) -> observe.Reads:

@@ -31,8 +31,6 @@ BUSY = 0.5
 FULL = 0.6
 #: Costs that a busy run shows without waits for processors: by its shortest steps, and by its CPU times.
 KNOWN_WHERE_BUSY = ("step", "barrier", "put")
-#: The least error of the contention of one run alone, which always comes back.
-ALONE = 0.22
 #: Rounds of fitting contention, and its upper bound.
 ROUNDS, MOST = 3, 4.0
 
@@ -95,11 +93,11 @@ def freed(
 
 def as_full(
     scenario: Scenario, runs: Sequence[Learnable], cores: int, notes: list[Note]
-) -> tuple[Scenario, float | None]:
-    """Return the scenario with the contention of ``runs`` whose cores were full, and how far they are apart (a share).
+) -> tuple[Scenario, tuple[float, ...]]:
+    """Return the scenario with the contention of ``runs`` whose cores were full, and the errors of their steps.
 
     Work takes so many times as long while all cores are busy that the steps of these runs, simulated, take as long as
-    they took. Runs that left cores free are ignored; None if all did.
+    they took. Runs that left cores free are ignored; there is no error if all did. Errors are shares of a step.
     """
     shown = [Shown(run.spans, plan_of(run.scenario, modelled=False)) for run in runs]
     seen = []
@@ -110,7 +108,7 @@ def as_full(
             seen.append((run.scenario, view.plan, step))
     if not seen:
         notes.append(NotFull())
-        return scenario, None
+        return scenario, ()
     factors = np.ones(len(seen))
     for _ in range(ROUNDS):
         factors = np.array([_slower(scenario, like, plan, step) for like, plan, step in seen])
@@ -118,21 +116,26 @@ def as_full(
         if abs(usual - 1) < NEAR / 4:
             break
         scenario = _contended(scenario, usual)
-    apart = float(np.abs(factors - 1).max())
-    notes.append(FullBack(len(seen), apart))
-    return scenario, apart if len(seen) > 1 else max(apart, ALONE)
+    notes.append(FullBack(len(seen), float(np.abs(factors - 1).max())))
+    return scenario, tuple((factors - 1).tolist())
 
 
-def as_alone(scenario: Scenario, runs: Sequence[Learnable], notes: list[Note]) -> float:
-    """Return how far steps of lone ``runs``, simulated, are from those that they took at most, as a share."""
-    apart = []
+def as_alone(scenario: Scenario, runs: Sequence[Learnable], notes: list[Note]) -> tuple[float, ...]:
+    """Return the errors of the simulated steps of lone ``runs``, as shares."""
+    errors = errors_of(scenario, runs)
+    if errors:
+        notes.append(LoneBack(len(runs), max(map(abs, errors))))
+    return errors
+
+
+def errors_of(scenario: Scenario, runs: Sequence[Learnable]) -> tuple[float, ...]:
+    """Return by which share the steps of ``runs`` that read from memory took longer than their simulations."""
+    errors = []
     for run in runs:
         view = Shown(run.spans, plan_of(run.scenario, modelled=False))
         step = step_seconds(view, warm_since(view.steps, RunShape.of(run.scenario), run.name))
-        apart.append(abs(_slower(scenario, run.scenario, view.plan, step) - 1))
-    if apart:
-        notes.append(LoneBack(len(runs), max(apart)))
-    return max(apart, default=0.0)
+        errors.append(_slower(scenario, run.scenario, view.plan, step) - 1)
+    return tuple(errors)
 
 
 def _slower(scenario: Scenario, like: Scenario, plan: Plan, step: float) -> float:

@@ -12,9 +12,11 @@ from rayio.analyze import gate
 from rayio.errors import RunError, StorageError
 from rayio.machine.speed import fixed_work_once
 from rayio.predict.explain import scenario_of
+from rayio.predict.run_costs import refuse_few
 from rayio.records.doubts import Doubt
 from rayio.reporter import Reporter
 from rayio.scenario.model import Scenario
+from rayio.storage.address import last_part
 from rayio.trace.run_directory import RunDirectory
 from rayio.trace.slices import Slices
 from rayio.units import format_seconds
@@ -121,6 +123,13 @@ def learnable(path: str | Path, reporter: Reporter) -> Learnable:
             f"{path} cannot be calibrated: its reads waited for the files of its stages too; calibrate a run with "
             "stages=[], and simulate with the stages"
         )
+    if scenario.trace.level in ("none", "step"):
+        raise RunError(
+            f"{path} was recorded with trace.level={scenario.trace.level}, which leaves out the readers; "
+            "run it with trace.level=batch"
+        )
+    warmup = scenario.train.warmup_steps
+    refuse_few(last_part(str(path)), (result.steps or 0) // max(result.world_size or 1, 1) - warmup, warmup)
     if (wrong := _unreadable(info)) is not None:
         raise StorageError(f"{path}/run.json: {wrong}: the file is damaged; run it again")
     reporter.live("calibrate: reading spans", 0.0)
@@ -128,11 +137,6 @@ def learnable(path: str | Path, reporter: Reporter) -> Learnable:
     reporter.live(f"calibrate: learning from {len(spans):,} spans", 0.3)
     if run.lost_files:
         raise StorageError(f"{path}/spans/{run.lost_files[0]} cannot be read: the file is damaged; run it again")
-    if scenario.trace.level in ("none", "step"):
-        raise RunError(
-            f"{path} was recorded with trace.level={scenario.trace.level}, which leaves out the readers; "
-            "run it with trace.level=batch"
-        )
     if not len(spans):
         raise RunError(f"{path} holds no spans, so there is nothing to learn from; run it again")
     cached = None if result.fetched is None else result.fetched.page_cache_share

@@ -125,10 +125,11 @@ class Measured:
     compute: Floats
     read: Floats
     decode: Floats
-    #: Of one checkpoint file, with its fsync and what its engine took; and of one of an increment; and of one drain.
+    #: Of one checkpoint file, with its fsync and what its engine took; and of one of an increment; and of their drains.
     write: Floats
     increments: Floats
     drains: Floats
+    increment_drains: Floats
     costs: Costs
     has_work: bool
     #: Delays of reads by layers, by cause; they are part of ``read``.
@@ -169,7 +170,7 @@ class Measured:
     def first_byte(self, reads: Mapping[int, Floats]) -> RecordedTimes:
         """Return the time of each read by its address, and of files that are written; if they were drained, of that."""
         if len(self.drains):
-            return RecordedTimes(reads, 1 << REQUESTS_PER_STEP_BITS, self.drains)
+            return RecordedTimes(reads, 1 << REQUESTS_PER_STEP_BITS, self.drains, increments=self.increment_drains)
         return RecordedTimes(reads, 1 << REQUESTS_PER_STEP_BITS, self.write, increments=self.increments)
 
     def replayed(self, scenario: Scenario, *, modelled: StorageParameters | None, most: int | None = None) -> Replay:
@@ -192,7 +193,9 @@ class Measured:
             if self.work is not None
             else RecordedTimes(keys("decode", self.decode), scenario.loader.batch_size, np.empty(0), own_places),
             first_byte=None if modelled else first_byte,
-            burst=None if modelled else RecordedTimes({}, 1 << REQUESTS_PER_STEP_BITS, self.write),
+            burst=None
+            if modelled
+            else RecordedTimes({}, 1 << REQUESTS_PER_STEP_BITS, self.write, increments=self.increments),
         )
         kept = scenario.storage if modelled else without_layers(scenario).storage
         sections: dict[str, Any] = {
@@ -273,18 +276,20 @@ def addressed(
     }
 
 
-def _writes(saves: pa.Table, scenario: Scenario) -> tuple[Floats, Floats, Floats]:
-    """Return the seconds of each file of full checkpoints, and of increments, and of each drain."""
-    drains = integers(saves, "duration_ns")[is_text(saves, "name", "drain") & is_text(saves, "status", "ok")] / 1e9
+def _writes(saves: pa.Table, scenario: Scenario) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return the seconds of each file of full checkpoints, and of increments, and of each drain of both."""
+    is_drain = is_text(saves, "name", "drain") & is_text(saves, "status", "ok")
+    drains = integers(saves, "duration_ns")[is_drain] / 1e9
     name, length = texts(saves, "name", SAVING), integers(saves, "duration_ns")
     is_writer = (texts(saves, "role", ("checkpoint_writer",)) == 0) & (integers(saves, "lane") == 0)
     writes, others = length[is_writer & (name == 0)] / 1e9, length[is_writer & (name >= 1)] / 1e9
     each: Floats = writes + (others.sum() / len(writes) if len(writes) else 0.0)
     saved = scenario.checkpoint
     if saved is None or saved.incremental is None:
-        return each, np.empty(0), drains
-    full = is_full(saves, saved.incremental.fraction)[is_writer & (name == 0)]
-    return each[full], each[~full], drains
+        return each, np.empty(0), drains, np.empty(0)
+    is_whole = is_full(saves, saved.incremental.fraction)
+    full, drained = is_whole[is_writer & (name == 0)], is_whole[is_drain]
+    return each[full], each[~full], drains[drained], drains[~drained]
 
 
 def _costs(slices: Slices, charged: Attribution, scenario: Scenario, saves: pa.Table) -> Costs:

@@ -38,6 +38,19 @@ def costs_of_run(run: Shown, warm: int, model: StorageParameters, notes: list[No
     return learned.model_copy(update={"checkpoint": saving.beyond_model(run, model)})
 
 
+def refuse_few(name: str, steps: int, warmup: int) -> None:
+    """Refuse a run whose ranks have only so many steps after those of the warm-up.
+
+    Raises:
+        RunError: there are too few.
+    """
+    if steps < MIN_STEPS:
+        raise RunError(
+            f"{name} has {max(0, steps)} steps per rank after its {warmup} warm-up steps; "
+            f"calibrating needs at least {MIN_STEPS}: run more steps or epochs"
+        )
+
+
 def warm_since(steps: Steps, shape: RunShape, name: str) -> int:
     """Return when every rank was warm (ns).
 
@@ -46,11 +59,7 @@ def warm_since(steps: Steps, shape: RunShape, name: str) -> int:
     """
     number = np.bincount(steps.life, minlength=shape.world_size)
     fewest = int(number.min(initial=steps.number)) - shape.warmup_steps
-    if fewest < MIN_STEPS or len(number) > shape.world_size:
-        raise RunError(
-            f"{name} has {max(0, fewest)} steps per rank after its {shape.warmup_steps} warm-up steps; "
-            f"calibrating needs at least {MIN_STEPS}: run more steps or epochs"
-        )
+    refuse_few(name, fewest if len(number) <= shape.world_size else 0, shape.warmup_steps)
     first = np.cumsum(number) - number
     warm = steps.end[first + shape.warmup_steps - 1] if shape.warmup_steps else steps.start[first]
     return int(warm.max())

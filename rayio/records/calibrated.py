@@ -140,6 +140,14 @@ class LoneBack(Note):
 
 
 @dataclass(frozen=True, slots=True)
+class CheckBack(Note):
+    """Runs that nothing was fitted to, and how far their simulated steps are from the measured, as a share."""
+
+    runs: int
+    apart: float
+
+
+@dataclass(frozen=True, slots=True)
 class NoCheckpoint(Note):
     """No checkpoint was saved."""
 

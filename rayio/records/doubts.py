@@ -48,7 +48,8 @@ class Doubt(Record):
     """A reason not to act on some of the numbers."""
 
     code: str = value(
-        "short_run, overhead, not_reproduced, machine_speed, page_cache, busy_machine, other_size or contradiction"
+        "short_run, short_epochs, overhead, not_reproduced, machine_speed, page_cache, restored_from_memory, "
+        "busy_machine, other_size, few_failures or contradiction"
     )
     numbers: dict[str, float] = value("its numbers by name: s, fractions, or counts")
     names: dict[str, str] = value("its names of causes, changes or keys")

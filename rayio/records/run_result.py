@@ -314,6 +314,15 @@ class RunResult(Record):
     sync_share: Number = value("waiting for slower ranks and all-reduce, of step time in the window", "fraction")
     checkpoint_share: Number = value("blocked by checkpoints, of step time in the window", "fraction")
     evaluate_share: Number = value("evaluating, of step time in the window", "fraction")
+    device_copy_share: Number = value(
+        "batches on their way to accelerators, of step time in the window", "fraction", can_be_absent=True
+    )
+    bubble_share: Number = value(
+        "pipeline stages without a microbatch, of step time in the window", "fraction", can_be_absent=True
+    )
+    drain_wait_share: Number = value(
+        "waiting until the burst tier is drained, of step time in the window", "fraction", can_be_absent=True
+    )
     other_share: Number = value("overhead, of step time in the window; with AU these shares sum to 1", "fraction")
     goodput: Number = value("compute that counts, of the wall time of all planned ranks", "fraction")
     wall_seconds: Number = value("from the first rank's start to the last rank's end", "s")

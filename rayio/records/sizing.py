@@ -89,7 +89,9 @@ class CapacityFound(Record):
     rules: str | None = value("mlperf with its rules", default=None)
     setting: int | None = value("largest value of the key that reaches the target; null if 1 does not, or in doubt")
     accelerators: int | None = value("accelerators at that value")
-    is_at_least: bool = value("true if more may hold: no tried value fails, or the one that does is in doubt")
+    is_at_least: bool = value(
+        "true if more may hold: no tried value fails, or the one that does is in doubt or not limited by storage"
+    )
     is_finished: bool = value("true if the search was not interrupted")
     points: tuple[CapacityPoint, ...] = value("points tried, by value")
     binds: str | None = value("the bottleneck at the first value that does not hold, in words")

@@ -61,7 +61,8 @@ TERMS: dict[str, tuple[str, str]] = {
     ),
     "saving": (
         "saving",
-        "Bytes of checkpoints over the time from the first request of each to its last durable file, of all ranks.",
+        "Bytes of checkpoints over the time from the first request of each to its last durable file, of all ranks. A "
+        "simulation adds costs.checkpoint to that time.",
     ),
     "restoring": (
         "restoring",

@@ -17,6 +17,7 @@ from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, StepsInSlices, in
 from rayio.analyze.window import Window, settled
 from rayio.report.bins import Bins
 from rayio.trace.arrow import plain
+from rayio.trace.order import distinct
 from rayio.trace.slices import Slices
 
 Floats = NDArray[np.float64]
@@ -153,7 +154,7 @@ class Depths:
         none = np.zeros(len(leases), np.int64)
         reading = bins.covered(none, 1, begin[leases], over[leases])[0]
         ready = bins.covered(none, 1, over[leases], had)[0]
-        return reading, ready, len(np.unique(integers(spans, "rank", leases)))
+        return reading, ready, len(distinct(integers(spans, "rank", leases)))
 
     def add(self, sums: tuple[Ints, Ints, int]) -> None:
         """Add those of a slice."""

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from rayio.analyze.stages import shown
 from rayio.analyze.verdict import begins_slowly, bound_of, of_wall_time
-from rayio.imports.dlio_losses import largest
 from rayio.records.doubts import Doubt
 from rayio.records.explained import Explained
 from rayio.records.metric_names import lookup
@@ -25,7 +24,7 @@ from rayio.report.text.summary import fetched_line, fetched_row, format_done, tr
 from rayio.report.text.terms import counted, seconds
 from rayio.scenario import derive
 from rayio.scenario.expect import Condition
-from rayio.units import UNKNOWN, format_number, format_seconds, format_share
+from rayio.units import UNKNOWN, format_mib_rate, format_number, format_seconds, format_share
 
 #: Keys of result.json, by the names of their rows.
 _TRANSFERS = {
@@ -169,7 +168,7 @@ def _throughput(result: RunResult) -> Number:
 
 def _read(result: RunResult) -> Number:
     """Return the bytes read a second, and their source: the device, memory, or a model."""
-    value = "unknown" if result.mib_per_second is None else f"{format_number(result.mib_per_second)} MiB/s"
+    value = format_mib_rate(result.mib_per_second)
     origin = result.origin
     if result.fetched is not None:
         remark = fetched_line(result.fetched)
@@ -214,6 +213,8 @@ def _lost_most(explained: Explained | None) -> Number | None:
 
 def _of_import(result: RunResult) -> tuple[list[Number], list[Number]]:
     """Return the numbers of an import: its benchmark's large, rayio's for the same records small."""
+    from rayio.imports.dlio_losses import largest  # few runs are imported
+
     imported = result.imported
     assert imported is not None
     if imported.au is None:

@@ -244,18 +244,19 @@ def access_figures(access: Access) -> str:
 
 def lost_points(result: RunResult) -> str:
     """Return where the AU of imported results lost its points, by DLIO's own formula."""
+    if (imported := result.imported) is None:
+        return ""
     from rayio.imports import dlio_published
     from rayio.imports.dlio_losses import LOSSES
 
-    imported = result.imported
-    if imported and imported.has_no_steps:
+    if imported.has_no_steps:
         moved_head, moved = dlio_published.transfer_table(imported)
         saved = f"<h3>checkpoints as published</h3>{table(moved_head, moved)}" if moved else ""
         if imported.au is None:
             return saved
         names, epochs = dlio_published.table(imported)
         return f"<h3>{term('au-dlio', 'as published')}</h3>" + table(names, epochs) + saved
-    if not imported or imported.lost_points is None:
+    if imported.lost_points is None:
         return ""
     points = {"au": imported.au, **imported.lost_points}
     published = "" if imported.published_au is None else f" Published: {imported.published_au:.2f} %."

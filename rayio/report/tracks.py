@@ -19,7 +19,7 @@ from rayio.analyze.timeline import PHASES, Ints, Lives, StepsInSlices, integers,
 from rayio.report.bins import Bins
 from rayio.report.figures import typical_step
 from rayio.trace.arrow import plain, rows
-from rayio.trace.order import groups_by, sums_by
+from rayio.trace.order import distinct, groups_by, sums_by
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -206,7 +206,7 @@ def suggested(lives: Lives, steps: StepsInSlices, ranks: Ints) -> list[tuple[str
         return []
     length = max(min(SHOWN_STEPS * int(typical_step(steps)), end - begin), 1)
     first = min(int(some.start.min()) for some in steps.by_slice() if some.number)
-    shown = {name: [np.zeros(0, np.int64)] for name in ("start", "end", "saving", *_PAUSES)}
+    shown = {name: [np.zeros(0, np.int64)] for name in ("start", "end", "saving", "step", *_PAUSES)}
     for some in steps.by_slice():
         chosen = np.flatnonzero(np.isin(lives.rank[some.life], ranks))
         for name, column in shown.items():
@@ -218,9 +218,9 @@ def suggested(lives: Lives, steps: StepsInSlices, ranks: Ints) -> list[tuple[str
         low = min(max(middle - length // 2, begin), max(end - length, begin))
         return (name, low, min(low + length, end))
 
-    middle = np.argsort(start)[len(start) // 2]
     longest = (over - start).argmax()
-    windows = [around("typical steps", int(start[middle]))]
+    is_rare = (columns["step"] == 0) | (columns["checkpoint"] > 0) | (columns["evaluate"] > 0)
+    windows = [around("typical steps", _middle(np.sort(start), start[is_rare], over[is_rare], length))]
     if length < end - begin:
         span = int(over[longest] - start[longest])
         low = max(int(start[longest]) - max(span // 4, length // 2), begin)
@@ -235,6 +235,18 @@ def suggested(lives: Lives, steps: StepsInSlices, ranks: Ints) -> list[tuple[str
                 windows.append((title, low, min(high, end)))
         windows.append(around("the last steps", end))
     return windows
+
+
+def _middle(start: Ints, rare: Ints, over: Ints, length: int) -> int:
+    """Return the begin of the step next to the middle of a run that has no rare step within ``length`` of it.
+
+    Rare are the first steps of epochs and those with a checkpoint or an evaluation; they begin at ``rare`` and end at
+    ``over``. Where they are everywhere it is the middle step. ``start`` is sorted.
+    """
+    order = np.argsort(np.abs(np.arange(len(start)) - len(start) // 2), kind="stable")
+    are_far = np.searchsorted(np.sort(over), start - length) == np.searchsorted(np.sort(rare), start + length)
+    likely = order[are_far[order]]
+    return int(start[likely[0] if len(likely) else order[0]])
 
 
 def _slices(spans: pa.Table, ranks: Ints) -> tuple[list[tuple[int, str]], Slices]:
@@ -321,7 +333,7 @@ def packed(timeline: Tracks) -> dict[str, Any]:
     Each track's slices follow one another, each as gap since the one before it, length, kind, epoch and step.
     """
     origin = timeline.levels[0][0]
-    used = sorted({int(code) for _, _, slices in timeline.levels for code in np.unique(slices.kind)})
+    used = sorted({int(code) for _, _, slices in timeline.levels for code in distinct(slices.kind)})
     number = {code: place for place, code in enumerate(used)}
 
     def micro(moment: int) -> int:

@@ -144,9 +144,6 @@ class Checkpoint(Section):
             yield from self.burst.contradictions()
             if self.burst.path == self.path:
                 yield f"checkpoint.burst.path={self.burst.path}: is checkpoint.path too; a tier is another folder"
-            for key in ("phases", "incremental"):
-                if getattr(self, key) is not None:
-                    yield f"not yet: checkpoint.burst with checkpoint.{key}; leave one of the two out"
         if self.phases is not None and self.keep is not None:
             yield f"checkpoint.keep={self.keep}: checkpoint.phases reads what it writes; leave one of the two out"
         if self.phases is not None and self.restore != NOTHING:

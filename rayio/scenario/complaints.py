@@ -149,8 +149,13 @@ def place(path: KeyPath, layers: Sequence[Layer]) -> str:
 
 
 def _last(path: KeyPath, layers: Sequence[Layer]) -> Layer:
-    """Return the last layer with the longest part of a path."""
-    return max(reversed(layers), key=lambda layer: layer.depth(path))
+    """Return the last layer with the longest part of a path; an override has a section only if it gives all of it."""
+
+    def depth(layer: Layer) -> int:
+        there = layer.depth(path)
+        return there if there == len(path) or there >= len(layer.override) else -1
+
+    return max(reversed(layers), key=depth)
 
 
 def _locate(loc: tuple[int | str, ...], data: Mapping[str, Any]) -> tuple[KeyPath, list[type[Section]]]:

@@ -105,7 +105,7 @@ def uncapped_steps(scenario: Scenario) -> tuple[int, int]:
     whole share, rounded up: the last batch may be smaller, and ranks may differ by one step.
     """
     if scenario.loader.drop_last:
-        return whole_steps_per_epoch(scenario), whole_steps_per_epoch(scenario)
+        return (whole_steps_per_epoch(scenario),) * 2
     if shards.are_whole(scenario):
         return shards.steps_of(scenario, num_files(scenario), num_shares(scenario))
     fewest, most = (-(-share // scenario.loader.batch_size) for share in samples_per_rank(scenario))

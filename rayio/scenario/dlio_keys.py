@@ -147,7 +147,7 @@ KEYS = {
     ),
     "checkpoint.model_size": Key("checkpoint.model.bytes", "the older place of model.model_size"),
     "checkpoint.type": Key("checkpoint.writers"),
-    "checkpoint.mode": Key("checkpoint.subset_of", "subset: of a state of layers, without training"),
+    "checkpoint.mode": Key("checkpoint.subset_of", "subset: of a state of layers"),
     "checkpoint.fsync": Key("checkpoint.fsync", "it acts; in DLIO it does nothing"),
     "checkpoint.time_between_checkpoints": Key("checkpoint.phases.pause", "without training"),
     "checkpoint.num_checkpoints_write": Key("checkpoint.phases.writes", "without training"),

@@ -55,7 +55,7 @@ def refusals(scenario: Scenario) -> Iterator[str]:
             yield f"{key}.number={event.number}: no {event.name}; the run has {last}"
         if event.at_step is not None and scenario.checkpoint is not None and scenario.checkpoint.phases is not None:
             yield f"{key}.at_step={event.at_step}: checkpoint.phases has no steps; give at, a time of the run"
-        elif event.at_step is not None and event.at_step >= steps:
+        elif event.at_step is not None and event.at_step >= steps > 0:  # without steps something else is wrong
             yield f"{key}.at_step={event.at_step}: the run has {steps} steps; use at most {steps - 1}"
 
 

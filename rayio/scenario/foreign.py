@@ -66,7 +66,7 @@ class Foreign(Protocol):
         """
 
 
-def kind_of(source: str | Path) -> tuple[Foreign, str] | None:
+def kind_of(source: object) -> tuple[Foreign, str] | None:
     """Return the kind of a name such as ``dlio:workload.yaml``, and the file's path; None for any other name.
 
     Raises:
@@ -90,7 +90,7 @@ def split(kind: Foreign, overrides: Sequence[str] | Mapping[str, Any]) -> tuple[
     return own, [text for text in texts if not kind.is_own(text.partition("=")[0])]
 
 
-def converted(source: str | Path, overrides: Sequence[str] | Mapping[str, Any]) -> Converted | None:
+def converted(source: object, overrides: Sequence[str] | Mapping[str, Any]) -> Converted | None:
     """Return the keys of a scenario from a file of another program; None for a scenario's own file or name.
 
     Raises:

@@ -49,8 +49,10 @@ MEASURED = "empirical"
 CONTAINERS = (Mapping, list, tuple, set, frozenset)
 
 
-def load(source: str | Path, overrides: Sequence[str] | Mapping[str, Any] = (), root: str | Path = "") -> Scenario:
-    """Return a scenario by path or packaged name, with its bases and with overrides in order.
+def load(
+    source: str | Path | Mapping[str, Any], overrides: Sequence[str] | Mapping[str, Any] = (), root: str | Path = ""
+) -> Scenario:
+    """Return a scenario by path, packaged name or keys, with its bases and with overrides in order.
 
     Overrides are texts ``section.key=value`` (the value in YAML) or a mapping of dotted keys to values. Mappings merge
     key by key; scalars, lists and mappings of another ``kind`` replace what was there. Relative paths of external
@@ -62,7 +64,9 @@ def load(source: str | Path, overrides: Sequence[str] | Mapping[str, Any] = (), 
     return loading(source, root)(overrides)
 
 
-def loading(source: str | Path, root: str | Path = "") -> Callable[[Sequence[str] | Mapping[str, Any]], Scenario]:
+def loading(
+    source: str | Path | Mapping[str, Any], root: str | Path = ""
+) -> Callable[[Sequence[str] | Mapping[str, Any]], Scenario]:
     """Read a scenario's files once; return a function that applies overrides to them (see :func:`load`).
 
     Raises:
@@ -70,8 +74,12 @@ def loading(source: str | Path, root: str | Path = "") -> Callable[[Sequence[str
     """
     if (named := kind_of(source)) is not None:
         return _foreign(*named, str(root))
-    path, label = find(source)
-    layers = _chain(path, label, ())
+    if isinstance(source, Mapping):
+        label = "scenario"
+        layers = [Layer(dict(bounded(source, label)), label)]
+    else:
+        path, label = find(source)
+        layers = _chain(path, label, ())
     return lambda overrides: _build([*layers, *(_override(pair, label) for pair in pairs(overrides))], str(root))
 
 
@@ -101,7 +109,7 @@ def build(data: Mapping[str, Any], label: str = "scenario") -> Scenario:
 
 
 def _build(layers: Sequence[Layer], root: str = "") -> Scenario:
-    label = next(layer.label for layer in reversed(layers) if layer.path is not None or len(layers) == 1)
+    label = next(layer.label for layer in reversed(layers) if not layer.override)
     data: dict[str, Any] = {}
     for layer in layers:
         _refuse_to_descend_into_a_scalar(data, layer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Annotated
 
 from pydantic import Field
@@ -21,7 +22,7 @@ from rayio.scenario.published import Published
 from rayio.scenario.stages import Stages
 from rayio.scenario.storage import Storage, StorageParameters
 from rayio.scenario.sync import AllReduce, BarrierSync, NoSync
-from rayio.scenario.topology import Topology
+from rayio.scenario.topology import PerNode, Topology
 from rayio.scenario.trace import Trace
 from rayio.scenario.train import Evaluate, Train
 from rayio.scenario.writers import AllRanks, Dedicated, RankZero
@@ -82,9 +83,9 @@ class Scenario(Section):
     @property
     def topology(self) -> Topology:
         """The ranks, their nodes, and their parts of the model. An impossible division counts as none."""
-        ranks, saved = Topology(nodes=self.cluster.nodes, ranks_per_node=self.cluster.on_nodes), self.checkpoint
+        nodes, each, saved = self.cluster.nodes, self.cluster.on_nodes, self.checkpoint
         has_part = saved is not None and saved.subset_of is not None and saved.phases is not None
-        return ranks if has_part else self._divided(ranks)
+        return Topology(nodes=nodes, ranks_per_node=each) if has_part else self._divided(nodes, each)
 
     @property
     def saving_topology(self) -> Topology:
@@ -95,26 +96,28 @@ class Scenario(Section):
         if of is None and divided is None:
             return self.topology
         if of is None:
-            return self._divided(Topology(nodes=nodes, ranks_per_node=each), divided)
+            return self._divided(nodes, each, divided)
         if isinstance(each, int):
-            return self._divided(Topology(nodes=max(1, of // most), ranks_per_node=most), divided)
+            return self._divided(max(1, of // most), most, divided)
         full, rest = divmod(max(0, of - sum(each)), most)  # nodes that the run does not have are as its largest
         each = (*each, *(most,) * full, *(rest,) * bool(rest))
-        return self._divided(Topology(nodes=len(each), ranks_per_node=each), divided)
+        return self._divided(len(each), each, divided)
 
-    def _divided(self, ranks: Topology, divided: Division | None = None) -> Topology:
+    def _divided(self, nodes: int, each: PerNode, divided: Division | None = None) -> Topology:
         """Return ranks with the parts of the model that they have."""
         divided = divided or self.train.parallelism
-        if ranks.ranks % divided.parts:
-            return ranks
-        return replace(
-            ranks,
-            tensor_parallel=divided.tensor,
-            pipeline_parallel=divided.pipeline,
-            zero_stage=divided.zero_stage,
-        )
+        return _divided(nodes, each, divided.tensor, divided.pipeline, divided.zero_stage)
 
     @property
     def stores(self) -> Settings:
         """The settings of real storage."""
         return self.storage.settings(self.seed)
+
+
+@lru_cache(maxsize=64)
+def _divided(nodes: int, each: PerNode, tensor: int, pipeline: int, zero_stage: int) -> Topology:
+    """Return ranks that have parts of a model, if these divide them; cached, for checks need it many times."""
+    ranks = Topology(nodes=nodes, ranks_per_node=each)
+    if ranks.ranks % (tensor * pipeline):
+        return ranks
+    return replace(ranks, tensor_parallel=tensor, pipeline_parallel=pipeline, zero_stage=zero_stage)

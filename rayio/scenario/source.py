@@ -104,12 +104,16 @@ class UnfitError(yaml.MarkedYAMLError):
 
 
 class _Lines(dict[KeyPath, int]):
-    """The lines of keys; ``seen`` counts the values so far, at most ``most``."""
+    """The lines of keys; ``seen`` counts the values so far, at most ``most``.
+
+    ``known`` has how many values are in a node, and at which depth it was looked through.
+    """
 
     def __init__(self, most: int = MAX_VALUES) -> None:
         super().__init__()
         self.most = most
         self.seen = 0
+        self.known: dict[int, tuple[int, int]] = {}
 
 
 def _lines(node: yaml.Node, path: KeyPath, inside: set[int], lines: _Lines, *, kept: bool = True) -> None:
@@ -117,7 +121,9 @@ def _lines(node: yaml.Node, path: KeyPath, inside: set[int], lines: _Lines, *, k
 
     ``inside`` has the ids of the nodes that this one is in.
     """
-    lines.seen += 1
+    values, depth = lines.known.get(id(node), (0, -1))
+    is_known = not kept and len(inside) <= depth  # an alias of what was looked through: a bomb has millions
+    lines.seen += 1 + (values if is_known else 0)
     if lines.seen > lines.most:
         problem = f"more than {lines.most} values, aliases counted as what they stand for"
         raise UnfitError(problem=problem, problem_mark=node.start_mark)
@@ -127,8 +133,9 @@ def _lines(node: yaml.Node, path: KeyPath, inside: set[int], lines: _Lines, *, k
         raise UnfitError(problem=f"nested too deeply: more than {MAX_DEPTH} levels", problem_mark=node.start_mark)
     if isinstance(node, yaml.ScalarNode) and is_torn(node.value):
         raise UnfitError(problem=TORN, problem_mark=node.start_mark)
-    if not isinstance(node, yaml.CollectionNode):
+    if is_known or not isinstance(node, yaml.CollectionNode):
         return
+    before = lines.seen
     inside.add(id(node))
     if isinstance(node, yaml.MappingNode):
         _lines_of_keys(node, path, inside, lines, kept=kept)
@@ -138,6 +145,7 @@ def _lines(node: yaml.Node, path: KeyPath, inside: set[int], lines: _Lines, *, k
                 lines[(*path, f"[{number}]")] = child.start_mark.line + 1
             _lines(child, (*path, f"[{number}]"), inside, lines, kept=kept)
     inside.discard(id(node))
+    lines.known[id(node)] = lines.seen - before, len(inside)
 
 
 def _lines_of_keys(node: yaml.MappingNode, path: KeyPath, inside: set[int], lines: _Lines, *, kept: bool) -> None:
@@ -162,14 +170,14 @@ def _lines_of_keys(node: yaml.MappingNode, path: KeyPath, inside: set[int], line
         _lines(value, (*path, key.value), inside, lines, kept=kept)
 
 
-def _constructed(text: str, lines: _Lines) -> Any:
-    """Return the value of YAML text within the limits; the lines of its keys go into ``lines``."""
+def _constructed(text: str, lines: _Lines, *, kept: bool = True) -> Any:
+    """Return the value of YAML text within the limits; the lines of its keys go into ``lines`` where ``kept``."""
     loader = yaml.SafeLoader(text)
     try:
         node = loader.get_single_node()
         if node is None:
             return None
-        _lines(node, (), set(), lines)
+        _lines(node, (), set(), lines, kept=kept)
         return loader.construct_document(node)
     except RecursionError:
         raise UnfitError(problem="nested too deeply") from None
@@ -182,7 +190,7 @@ def plain(text: str, most: int = MAX_VALUES) -> Any:
         UnfitError: its ``problem`` says what nothing here may have.
         yaml.YAMLError: not YAML, nor do those of ``UNREADABLE`` mean anything else.
     """
-    return _constructed(text, _Lines(most))
+    return _constructed(text, _Lines(most), kept=False)
 
 
 #: What a scenario's file has, for the message that it is empty.

@@ -303,16 +303,16 @@ class Of:
         if not isinstance(value, Mapping):
             return Constant(value=self.dimension.bounded(value))
         kind = value.get("kind")
-        others = [] if self.others is None else [*self.others]
-        if kind is None and len(value) == 1 and (name := next(iter(value))) in others and self.others is not None:
-            return self.others[name].model_validate(value)
-        if kind is None:
-            raise RefusedError(f"kind is missing; it must be {listed([*DISTRIBUTIONS, *others])}")
-        if self.others is not None and isinstance(kind, str) and kind in self.others:
-            check_name(self.others, kind, "kind")
-            return self.others[kind].model_validate(value)
-        if not isinstance(kind, str) or (kind not in DISTRIBUTIONS and kind not in DISTRIBUTIONS.later):
-            raise RefusedError(f"must be {listed([*DISTRIBUTIONS, *others])}", "kind", kind)
+        if not isinstance(kind, str) or kind not in DISTRIBUTIONS.built_in:  # names of other packages take time to find
+            others = [] if self.others is None else [*self.others]
+            name = next(iter(value)) if kind is None and len(value) == 1 else kind
+            if self.others is not None and isinstance(name, str) and name in others:
+                check_name(self.others, name, "kind")
+                return self.others[name].model_validate(value)
+            if kind is None:
+                raise RefusedError(f"kind is missing; it must be {listed([*DISTRIBUTIONS, *others])}")
+            if not isinstance(kind, str) or (kind not in DISTRIBUTIONS and kind not in DISTRIBUTIONS.later):
+                raise RefusedError(f"must be {listed([*DISTRIBUTIONS, *others])}", "kind", kind)
         check_name(DISTRIBUTIONS, kind, "kind")
         return DISTRIBUTIONS[kind].read(value, self.dimension)
 

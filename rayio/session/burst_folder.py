@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Collection
 
 from rayio import storage
 from rayio.errors import DataError, StorageError
@@ -12,13 +12,13 @@ from rayio.model.plan import Plan
 from rayio.model.saving import Checkpointing
 from rayio.place import checkpoint_place
 from rayio.reporter import Reporter
-from rayio.scenario import derive
 from rayio.scenario.checkpoint import NEWEST
 from rayio.scenario.model import Scenario
+from rayio.scenario.saved_bytes import all_checkpoints_bytes
 from rayio.session.folders import Checkpoints
 from rayio.storage.address import join
 from rayio.storage.stores.opening import Store
-from rayio.units import format_bytes
+from rayio.units import format_bytes, format_excess
 
 
 class BurstFolder(Checkpoints):
@@ -33,8 +33,8 @@ class BurstFolder(Checkpoints):
         self.tier = scenario.checkpoint.burst
         self.path = self.tier.path
         self.store = storage.open(join(base, self.path), scenario.stores)
-        #: The folder of the checkpoint that is restored from the tier.
-        self._kept = ""
+        #: The folders of the checkpoints that are restored from the tier.
+        self._kept: Collection[str] = ()
 
     def chosen(self, durable: Store, wanted: str, saved: Checkpointing) -> tuple[Restored, list[str]]:
         """Return the checkpoint to restore, and notes: the one in the tier, unless storage has a newer one.
@@ -42,30 +42,31 @@ class BurstFolder(Checkpoints):
         Raises:
             DataError: see :func:`rayio.model.manifest.chosen`.
         """
-        held, there = _complete(self.store, wanted), _complete(durable, wanted)
+        held, there = _complete(wanted, self.store, durable), _complete(wanted, durable)
         if held is None or (there is not None and not _is_newer(held, there)):
             return manifest.chosen(durable, wanted, saved.identity, saved.files)
-        restored, notes = manifest.chosen(self.store, held.folder, saved.identity, saved.files)
-        self._kept = held.folder
-        return replace(restored, in_burst=True), notes
+        restored, notes = manifest.chosen(self.store, held.folder, saved.identity, saved.files, durable)
+        self._kept = restored.in_burst
+        return restored, notes
 
     def check_space(self) -> str:
         """Refuse a tier with less space than its capacity, or than all checkpoints, if this host has all of it."""
         capacity, free = self.tier.capacity, self.store.free_bytes()
-        needed = min(capacity, derive.num_checkpoints(self.scenario) * derive.checkpoint_bytes(self.scenario))
+        needed = min(capacity, all_checkpoints_bytes(self.scenario))
         held = sum(sum(self.store.sizes(folder).values()) for folder in self._folders())
         if free is None:
             return f"room for {format_bytes(capacity)}; free space unknown"
         if needed > free + held and (self.tier.scope == "cluster" or self.scenario.cluster.nodes == 1):
             raise StorageError(
                 f"{self.key}={self.path}: only {format_bytes(free + held)} are free for a burst tier that takes "
-                f"{format_bytes(needed)}; choose another folder, or a smaller checkpoint.burst.capacity"
+                f"{format_excess(needed, free + held)}; choose another folder, or a smaller checkpoint.burst.capacity"
             )
         return f"room for {format_bytes(capacity)}; {format_bytes(free + held)} are free"
 
-    def prepare(self, reporter: Reporter) -> None:
-        """Empty the tier, but for a checkpoint that is restored from it, and report its space."""
-        gone = [folder for folder in self._folders() if folder != self._kept]
+    def prepare(self, reporter: Reporter, kept: Collection[str] | None = None) -> None:
+        """Empty the tier, but for what is restored from it, or for ``kept`` folders, and report its space."""
+        kept = self._kept if kept is None else kept
+        gone = [folder for folder in self._folders() if folder not in kept]
         for folder in gone:
             self.store.remove(f"{folder}/{manifest.NAME}")
             for name in self.store.sizes(folder):
@@ -77,13 +78,16 @@ class BurstFolder(Checkpoints):
         return [name for name in sorted(self.store.entries()) if checkpoint_place(name) is not None]
 
 
-def _complete(store: Store, wanted: str) -> Manifest | None:
-    """Return the newest complete checkpoint of a store, or the one in a folder; None if there is none."""
+def _complete(wanted: str, store: Store, *others: Store) -> Manifest | None:
+    """Return the newest complete checkpoint of a store, or the one in a folder; None if there is none.
+
+    What it is an increment since may be in ``others``.
+    """
     if wanted == NEWEST:
-        return next(iter(manifest.search(store).complete), None)
+        return next(iter(manifest.search(store, *others).complete), None)
     try:
         named = manifest.read(store, wanted)
-        manifest.chain(store, named)
+        manifest.spread((store, *others), named)
     except DataError:
         return None
     return named

@@ -1,7 +1,8 @@
 """Short runs on the files of runs that are calibrated, which show what waits for others are and what they are not.
 
 *Busy runs* keep every core at work: CPU times of full cores. *Lone runs* have one rank and one worker, which is nearly
-always at work: CPU times next to free cores, and messages that wait for nobody.
+always at work: CPU times next to free cores, and messages that wait for nobody. *Check runs* have one rank, no compute
+and the workers of busy runs: no time is learned from them, so they show how far predictions are off.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ def _learned(path: str | Path, *others: str | Path, busy: bool, address: str | N
     with TemporaryDirectory(prefix="rayio-busy-") as folder:
         full: list[str] = []
         alone: list[str] = []
+        check: list[str] = []
         missing = ""
         try:
             with engine_named("ray").lasting():
@@ -82,9 +84,12 @@ def _learned(path: str | Path, *others: str | Path, busy: bool, address: str | N
                     if (lone := lone_scenario(each.scenario, each.info)) is not None:
                         alone.append(f"{folder}/{number}-alone")
                         _run(lone, each, alone[-1], address)
+                    if lone is not None and (of_check := check_scenario(each.scenario, each.info)) is not None:
+                        check.append(f"{folder}/{number}-check")
+                        _run(of_check, each, check[-1], address)
         except RayioError as error:
-            full, alone, missing = [], [], f"the busy run failed: {error}"
-        evidence = Evidence(tuple(full), tuple(alone), machine, missing, foreign)
+            full, alone, check, missing = [], [], [], f"the busy run failed: {error}"
+        evidence = Evidence(tuple(full), tuple(alone), tuple(check), machine, missing, foreign)
         return calibrate(path, *others, evidence=evidence, reporter=reporter)
 
 
@@ -140,6 +145,14 @@ def lone_scenario(scenario: Scenario, info: Mapping[str, Any]) -> Scenario | Non
     steps = round(min(MOST_LONE_STEPS, max(FEWEST_STEPS, LONE_SECONDS / max(compute, 1e-6))))
     cluster = scenario.cluster.model_copy(update={"ranks_per_node": 1})
     return _short(scenario.model_copy(update={"cluster": cluster}), steps, 1, compute)
+
+
+def check_scenario(scenario: Scenario, info: Mapping[str, Any]) -> Scenario | None:
+    """Return a busy scenario of one rank on the same files; None where the ranks of a node are one anyway."""
+    if scenario.cluster.most_ranks == 1:
+        return None
+    cluster = scenario.cluster.model_copy(update={"ranks_per_node": 1})
+    return busy_scenario(scenario.model_copy(update={"cluster": cluster}), info)
 
 
 def _short(scenario: Scenario, steps: int, workers: int, compute: float) -> Scenario:

@@ -93,11 +93,13 @@ def numbers_of(
 ) -> RunResult:
     """Return the metrics of a run from its spans, or from its tallies if steps have no spans."""
     if scenario.trace.level != "none":
+        spans = Slices.of(spans)
         arrays = arrays_of(spans)
         measured = timed(noted(measure(arrays, shape)), scenario, spans)
         if scenario.checkpoint is not None:
-            few = Slices.of(spans).named(*WRITTEN, *READ, "restore")
-            saved, restored = transfers(few, WRITTEN), transfers(few, READ)
+            few = Slices.of(spans.named(*WRITTEN, *READ, "restore"))
+            beyond = scenario.charges.of_checkpoint if is_virtual else None
+            saved, restored = transfers(few, WRITTEN, beyond), transfers(few, READ)
             drained = None if scenario.checkpoint.burst is None else draining(spans)
             failures = restoring(few, shape.world_size)
             measured = replace(measured, saved=saved, restored=restored, drained=drained, failures=failures)
@@ -152,7 +154,10 @@ def conclude(
     sized = None
     if engine_named(engine).is_virtual:
         speed, sized = speed_of_costs(scenario), gate.other_size(scenario.charges.sample_bytes, sample_bytes(scenario))
-    result = replace(result, doubts=worded(gate.completed(result, speed, sized)))
+    deaths, nodes = scenario.failures, scenario.cluster.nodes
+    mtbf = None if deaths is None or deaths.mtbf is None else deaths.mtbf / nodes
+    few = gate.few_failures(result, 0 if deaths is None else len(deaths.events), mtbf, scenario.train.epochs)
+    result = replace(result, doubts=worded(gate.completed(result, speed, sized, few)))
     verdict, code = _verdict(error, books, scenario, result)
     return replace(result, exit_code=code, error=verdict)
 

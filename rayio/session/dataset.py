@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,13 @@ from rayio.units import format_bytes
 
 
 def resolve(
-    source: str | Path | Scenario,
+    source: str | Path | Mapping[str, Any] | Scenario,
     overrides: Sequence[str] | Mapping[str, Any] | None = None,
     root: str | Path | None = None,
 ) -> Scenario:
-    """Return a scenario, given by path, by packaged name or as an object; ``root`` is that of relative paths.
+    """Return a scenario, given by path, by packaged name, by its keys or as an object.
+
+    ``root`` is that of relative paths.
 
     Its published facts are left out: no run depends on them.
     """
@@ -135,7 +137,7 @@ def idle_on_model(scenario: Scenario) -> Iterator[str]:
 
 
 def generate(
-    source: str | Path | Scenario,
+    source: str | Path | Mapping[str, Any] | Scenario,
     overrides: Sequence[str] | Mapping[str, Any] | None = None,
     *,
     root: str | Path | None = None,
@@ -212,10 +214,13 @@ def prepare_dataset(
     return folder
 
 
-def prepare_files(scenario: Scenario, plan: Plan, base: str, reporter: Reporter, run: str) -> tuple[Plan, list[str]]:
+def prepare_files(
+    scenario: Scenario, plan: Plan, base: str, reporter: Reporter, run: str, kept: Collection[str] | None = None
+) -> tuple[Plan, list[str]]:
     """Generate or check the dataset, and prepare a folder with space for all checkpoints of a run with the id ``run``.
 
-    Returns the plan, with the checkpoint that the run begins with, and notes.
+    ``kept`` are the folders in the burst tier from which a run goes on that broke off. Returns the plan, with the
+    checkpoint that the run begins with, and notes.
     """
     checkpoints, notes = None if scenario.checkpoint is None else Checkpoints(scenario, plan, base), list[str]()
     tier = BurstFolder(scenario, plan, base) if scenario.checkpoint is not None and scenario.checkpoint.burst else None
@@ -234,5 +239,5 @@ def prepare_files(scenario: Scenario, plan: Plan, base: str, reporter: Reporter,
     if checkpoints is not None:
         checkpoints.prepare(reporter)
     if tier is not None:
-        tier.prepare(reporter)
+        tier.prepare(reporter, kept)
     return plan, notes

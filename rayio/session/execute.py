@@ -19,7 +19,7 @@ from rayio.analyze.retries import retried
 from rayio.analyze.shape import RunShape
 from rayio.errors import RayioError, ScenarioError, StorageError, first_error
 from rayio.machine.speed import fixed_work
-from rayio.model.attempts import BrokenOffError, Resumed
+from rayio.model.attempts import BrokenOffError, Resumed, held_by
 from rayio.model.engine import Site, engine_named
 from rayio.model.ledger import Tally
 from rayio.model.planning import plan_of
@@ -37,7 +37,7 @@ from rayio.session.between import between
 from rayio.session.conclude import OF_STEPS, conclude, numbers_of
 from rayio.session.dataset import base_folder, idle_on_model, idle_storage, prepare_files, resolve
 from rayio.session.fetched import eviction_notes, fetched, loaded
-from rayio.session.folders import refuse_inside, refuse_overlaps
+from rayio.session.folders import refuse_inside, refuse_overlaps, remove_unfinished
 from rayio.session.naming import named
 from rayio.session.progress_writer import ProgressWriter
 from rayio.session.result import Run
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 def simulate(
-    source: str | Path | Scenario,
+    source: str | Path | Mapping[str, Any] | Scenario,
     overrides: Sequence[str] | Mapping[str, Any] | None = None,
     *,
     out: str | Path | None = None,
@@ -72,7 +72,7 @@ def simulate(
 
 
 def repeated(
-    source: str | Path | Scenario,
+    source: str | Path | Mapping[str, Any] | Scenario,
     overrides: Sequence[str] | Mapping[str, Any] | None,
     number: int,
     root: str | Path | None = None,
@@ -89,7 +89,7 @@ def repeated(
 
 
 def run(
-    source: str | Path | Scenario,
+    source: str | Path | Mapping[str, Any] | Scenario,
     overrides: Sequence[str] | Mapping[str, Any] | None = None,
     *,
     engine: str = "ray",
@@ -108,7 +108,7 @@ def run(
     (2, True)
 
     Args:
-        source: path or packaged name of a scenario, or a Scenario.
+        source: path or packaged name of a scenario, a mapping as in its file, or a Scenario.
         overrides: ``section.key=value`` texts, or a mapping of dotted keys to values.
         engine: ``ray`` (actors), ``local`` (this process, wall clock) or ``virtual`` (this process, virtual clock).
         address: Ray cluster to use (``auto``: the one running here); None uses RAY_ADDRESS, or starts a local one.
@@ -262,7 +262,8 @@ class _Session:
         self.plan = self.engine.plan
         if not self.plan.modelled:
             run = str(self.info["run_id"])
-            self.plan, notes = prepare_files(self.scenario, self.plan, self.base, self.reporter, run)
+            kept = None if self.resumed is None else held_by(self.plan, self.resumed)
+            self.plan, notes = prepare_files(self.scenario, self.plan, self.base, self.reporter, run, kept)
             self.engine.plan, self.notes = self.plan, self.notes + notes
         self.info["max_bytes_in_flight"] = self.plan.max_bytes_in_flight
         if not engine_named(self.engine_name).is_virtual:
@@ -330,6 +331,8 @@ class _Session:
         self.directory.keep_log()
         if error is None and not engine_named(self.engine_name).is_virtual:
             self.directory.store.remove(RESUME)
+            if self.engine.outcome.restarts:
+                remove_unfinished(self.plan, self.base)
         done = Run(self.directory)
         if isinstance(error, KeyboardInterrupt):
             self.reporter.failed(f"run interrupted; its records until then are in {self.directory.address}")

@@ -49,7 +49,7 @@ def loaded(
     if not parts or plan.modelled:
         return None
     moved = reduce(add, parts)
-    read = {key: address for key, address in addresses(plan, root).items() if key == "checkpoint.path"}
+    read = {key: address for key, address in addresses(plan, root).items() if key.startswith("checkpoint")}
     return _of_files(plan, moved, moved.requested, read, before, after)
 
 

@@ -63,6 +63,13 @@ def refuse_inside(out: str) -> None:
                 raise ScenarioError(f"--out={out} is inside {folder}, which holds {what}; choose another folder")
 
 
+def remove_unfinished(plan: Plan, base: str) -> None:
+    """Remove the checkpoints that ended attempts of a run left without a manifest, once it is over."""
+    saved = plan.checkpointing
+    if saved is not None and not plan.modelled:
+        manifest.remove_unfinished(plan.store(base, saved.path), saved.files())
+
+
 class Checkpoints:
     """The folder of a run's checkpoints, before the run starts."""
 

@@ -19,10 +19,12 @@ from rayio.analyze.timeline import integers, is_text
 from rayio.errors import DataError, ScenarioError, StorageError
 from rayio.kinds import LOADERS
 from rayio.model import manifest, resuming
-from rayio.model.attempts import BROKE_OFF, BrokenOffError, Mark, Resumed, continued
+from rayio.model.attempts import BROKE_OFF, BrokenOffError, Resumed, continued
 from rayio.model.engine import engine_named
+from rayio.model.marks import Mark
 from rayio.model.plan import Plan
 from rayio.model.planning import plan_of
+from rayio.model.saving import Checkpointing
 from rayio.place import checkpoint_folder
 from rayio.predict.explain import scenario_of
 from rayio.reporter import SILENT, Reporter
@@ -33,6 +35,7 @@ from rayio.session.dataset import base_folder, resolve
 from rayio.session.execute import run_session
 from rayio.session.result import Run
 from rayio.storage.address import join
+from rayio.storage.stores.opening import Store
 from rayio.trace.live_file import LIVE
 from rayio.trace.run_directory import INFO, LOG, RESERVED, RESULT, SCENARIO, SPANS, RunDirectory
 
@@ -49,7 +52,7 @@ ENGINES = ("ray", "local")
 
 def start_or_resume(
     path: str,
-    source: str | Path | Scenario,
+    source: str | Path | Mapping[str, Any] | Scenario,
     overrides: Sequence[str] | Mapping[str, Any] | None = None,
     *,
     engine: str = "ray",
@@ -145,8 +148,6 @@ def _resume(path: str, scenario: Scenario | None, address: str | None, reporter:
         raise StorageError(f"{path} is still running (pid {pid}): wait for it, or end it")
     if (host := str(info.get("host"))) != platform.node():
         reporter.warn(f"{path} was started on {host}: make sure that it is over there")
-    if own.stages:
-        raise ScenarioError(f"not yet: {path} has stages, whose processes cannot be resumed; start a new run")
     if scenario is not None and (key := _difference(own, scenario)):
         raise ScenarioError(
             f"{path} has another scenario: {key} differs; resume it without a scenario, or start a new run"
@@ -154,8 +155,11 @@ def _resume(path: str, scenario: Scenario | None, address: str | None, reporter:
     plan = plan_of(own, modelled=engine_named(engine).is_virtual or own.dataset.is_modelled)
     marks, restarts = resuming.read(directory, plan.world_size)
     is_again = cause != BROKE_OFF and own.failures is not None and own.failures.policy == "from_start"
-    mark = None if is_again else _usable(plan, marks, base, _is_known(own), reporter, str(info.get("run_id")))
-    earlier = replace(_earlier(directory, plan, mark), restarts=restarts, cause=cause)
+    mark = durable = None
+    if not is_again:
+        mark, durable = _usable(plan, marks, base, _is_known(own), reporter, str(info.get("run_id")))
+    earlier = replace(_earlier(directory, plan, mark), restarts=restarts, cause=cause, durable=durable)
+    earlier = replace(earlier, stages=resuming.stages_of(directory, plan.workflow))
     start = continued(plan, mark, earlier.attempt).start
     place = f"from the checkpoint before epoch {start.epoch}, step {start.step}" if mark else "from the start"
     reporter.say(f"attempt {earlier.attempt} of {path}: on {place}")
@@ -186,33 +190,66 @@ def _difference(own: Scenario, given: Scenario) -> str:
     return ""
 
 
-def _usable(plan: Plan, marks: Sequence[Mark], base: str, is_known: bool, reporter: Reporter, run: str) -> Mark | None:
-    """Return a run's newest checkpoint whose files are complete; None for the start, with the reason as a warning."""
-    saved = plan.checkpointing
+def _usable(
+    plan: Plan, marks: Sequence[Mark], base: str, is_known: bool, reporter: Reporter, run: str
+) -> tuple[Mark | None, Mark | None]:
+    """Return a run's newest checkpoint whose files are complete, and the newest one that needs no burst tier.
+
+    None for the start, with the reason as a warning.
+    """
+    saved, newest = plan.checkpointing, None
     if saved is None or not marks:
         reporter.warn("the run had no complete checkpoint, so it begins again")
-        return None
+        return None, None
     if not is_known:
         reporter.warn(
             "loader.in_order=false and loader.kind=torch: a checkpoint does not have the batches that came early; it "
             "begins again"
         )
-        return None
-    if plan.modelled:
-        return marks[0]
-    store = plan.store(base, saved.path)
+        return None, None
+    if plan.modelled:  # the burst tier was that of the process
+        newest = next((mark for mark in marks if not mark.undrained), None)
+        return newest, newest
+    stores = [plan.store(base, path) for path in ([saved.burst.path] if saved.burst else []) + [saved.path]]
     for mark in marks:
         try:
-            there = manifest.read(store, checkpoint_folder(*saved.schedule.step(mark.number)))
-            if there.run != run:
-                raise DataError(f"run {there.run} wrote it")
-            manifest.chain(store, there)
-            return mark
+            usable = _there(saved, stores, mark, run)
         except DataError as error:
-            why = str(error)
-        reporter.warn(f"checkpoint {mark.number} is passed over: {why}")
-    reporter.warn("no checkpoint of the run is complete any more, so it begins again")
-    return None
+            if newest is None:
+                reporter.warn(f"checkpoint {mark.number} is passed over: {error}")
+            continue
+        newest = newest or usable
+        if not usable.undrained:
+            return newest, replace(usable, in_burst=frozenset())
+    if newest is None:
+        reporter.warn("no checkpoint of the run is complete any more, so it begins again")
+    return newest, None
+
+
+def _there(saved: Checkpointing, stores: Sequence[Store], mark: Mark, run: str) -> Mark:
+    """Return a checkpoint with what of its chain is in the burst tier, the first of two ``stores``.
+
+    Raises:
+        DataError: it is not complete, or another run wrote it; the message is the reason alone.
+    """
+    there, _ = manifest.whole(stores, checkpoint_folder(*saved.schedule.step(mark.number)))
+    if there.run != run:
+        raise DataError(f"run {there.run} wrote it")
+    links, in_burst, undrained = manifest.spread(stores, there), set[int](), set[int]()
+    if len(links) != len(mark.chain):
+        raise DataError("it is an increment since another checkpoint")
+    for number, (link, place) in zip(mark.chain, links, strict=True):
+        if len(stores) == 1 or place is stores[-1]:
+            if undrained:
+                raise DataError(f"{checkpoint_folder(*saved.schedule.step(min(undrained)))} is in the burst tier alone")
+            in_burst.clear()
+            continue
+        in_burst.add(number)
+        try:
+            manifest.whole(stores[-1:], link.folder, link)
+        except DataError:
+            undrained.add(number)
+    return replace(mark, in_burst=frozenset(in_burst), undrained=frozenset(undrained))
 
 
 def _is_known(scenario: Scenario) -> bool:

@@ -12,7 +12,7 @@ from rayio.model.plan import Plan
 from rayio.reporter import Reporter
 from rayio.storage.real import random_bytes
 from rayio.storage.stores.opening import Store
-from rayio.units import format_bytes
+from rayio.units import format_bytes, format_excess
 
 #: Names of files that processes write (out) and read (in).
 _FILE = re.compile(r"(in|out)-\d{7}-\d+\.bin")
@@ -39,7 +39,7 @@ def prepare_stages(plan: Plan, base: str, reporter: Reporter) -> None:
         free = store.free_bytes()
         if free is not None and needed > free:
             raise StorageError(
-                f"stages[{number}].path={path}: stage {stage.name} needs {format_bytes(needed)}, and "
+                f"stages[{number}].path={path}: stage {stage.name} needs {format_excess(needed, free)}, and "
                 f"{format_bytes(free)} are free; use another path, or a smaller count or size"
             )
         if not missing:

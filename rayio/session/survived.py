@@ -20,9 +20,11 @@ LISTED = 64
 
 def restoring(spans: pa.Table | Slices, world_size: int) -> Survived:
     """Return the time of a rank that later attempts took to read checkpoints back; the rest comes from restarts."""
-    table = Slices.of(spans).named("restore")
-    is_again = integers(table, "attempt") > 0
-    total = int(integers(table, "duration_ns")[is_again].sum())
+    slices, total = Slices.of(spans), 0
+    if slices.has("restore"):
+        table = slices.named("restore")
+        is_again = integers(table, "attempt") > 0
+        total = int(integers(table, "duration_ns")[is_again].sum())
     return Survived(
         restarts=0, redone_steps=0, detect_seconds=0.0, restart_seconds=0.0,
         restore_seconds=total / 1e9 / world_size, redo_seconds=None, lost_share=None,

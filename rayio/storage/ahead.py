@@ -6,25 +6,26 @@ and the reader's own requests are answered from their bytes. A request that is n
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
 from time import perf_counter_ns
 from typing import Any
+
+import numpy as np
 
 from rayio.errors import StorageError
 from rayio.machine.counters import fetched_by_this_thread
 from rayio.storage.base import READ, Placed, Requests
+from rayio.storage.crew import Crew
 from rayio.storage.stores.counted import CountedFile, Traffic
 
 #: No request is made ahead if this many bytes are in flight or not read yet, unless nothing else is.
-MAX_BYTES = 64 << 20
-#: Seconds after which an idle helper thread ends, and between looks for the end of the run.
-IDLE_SECONDS, LOOK_SECONDS = 5.0, 0.25
+MAX_BYTES = 128 << 20
+#: Seconds between looks for the end of the run.
+LOOK_SECONDS = 0.25
 
 WAITING, IN_FLIGHT, DONE, DROPPED = range(4)
 CLOSED, OPENING, OPEN = range(3)
@@ -44,7 +45,7 @@ class _Request:
 @dataclass(slots=True, eq=False)
 class _File:
     name: str
-    #: Opens of this file that the plan has left; 0 if the reader has kept it open.
+    #: Visits to this file that the plan has left: opens, and the one of a reader that has kept it open.
     opens: int
     state: int = CLOSED
     file: CountedFile | None = None
@@ -57,46 +58,6 @@ class _File:
     def is_ready(self) -> bool:
         """True if a request to it can be made now, perhaps after an open."""
         return self.state == OPEN or (self.state == CLOSED and self.is_unopened)
-
-
-class Crew:
-    """Up to ``most`` daemon threads, started on demand; an idle one ends."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._lock = threading.Lock()
-        #: Threads, and how many of them wait for work.
-        self._threads = self._idle = 0
-        self._process = os.getpid()
-
-    def call(self, work: Callable[[], None], number: int) -> None:
-        """Call ``work`` in ``number`` threads."""
-        if self._process != os.getpid():  # threads do not survive a fork
-            self.__init__(self.most)  # type: ignore[misc]
-        with self._lock:
-            new = min(max(0, number - self._idle), self.most - self._threads)
-            self._threads += new
-            self._idle += new - number
-        for _ in range(number):
-            self._work.put(work)
-        for _ in range(new):
-            threading.Thread(target=self._serve, name="rayio-request", daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                work = self._work.get(timeout=IDLE_SECONDS)
-            except Empty:
-                with self._lock:
-                    if self._idle > 0:
-                        self._threads, self._idle = self._threads - 1, self._idle - 1
-                        return
-                continue
-            work()
-            del work  # keeps nothing of a batch until the next
-            with self._lock:
-                self._idle += 1
 
 
 class Ahead:
@@ -114,8 +75,10 @@ class Ahead:
         placed = Placed(*requests.places())
         assert placed.offset is not None
         opens = Counter(range(len(placed.files)) if placed.opening is None else placed.file[placed.opening].tolist())
+        kept = _kept(placed)
         self._files = {
-            name: _File(name, opens[number], is_unopened=opens[number] > 0) for number, name in enumerate(placed.files)
+            name: _File(name, opens[number] + (number in kept), is_unopened=opens[number] > 0 and number not in kept)
+            for number, name in enumerate(placed.files)
         }
         of = [self._files[name] for name in placed.files]
         self._waiting: list[_Request] = []
@@ -136,6 +99,11 @@ class Ahead:
         self.fetched: int | None = 0
         self.cpu_ns = 0
         self._changed = threading.Condition()
+        #: Threads that wait for any change, and the request that the reader waits for: others wake nobody.
+        self._watching = 0
+        self._awaited: _Request | None = None
+        #: The last file that :meth:`fill` read, open until the reader has looked at its bytes.
+        self._filled: Any = None
         self._in_flight = self._held = self._helpers = 0
         self._is_over = False
         if crew is not None and depth > 1 and len(self._waiting) > 1:
@@ -161,7 +129,14 @@ class Ahead:
                 known.state = OPENING
         file = None
         try:
-            file = self._opened(name) if kept is None else kept.again(name, self._traffic)
+            if kept is None:
+                alone = self._traffic.apart()
+                file = self._open(name, alone)
+                file.traffic = self._traffic
+                with self._changed:
+                    self._traffic.join(alone)
+            else:
+                file = kept.again(name, self._traffic)
         finally:
             if known is not None:
                 self._settle(known, file, None)
@@ -176,19 +151,8 @@ class Ahead:
         """
         view = memoryview(buffer).cast("B") if len(buffer) else memoryview(b"")
         with self._changed:
-            request = self._covering(name, position, len(view))
-            while request is not None and request.state in (WAITING, IN_FLIGHT):
-                following = self._following() if request.state == WAITING and self._in_flight < self.depth else None
-                if following is None:
-                    self._wait(name)
-                    continue
-                self._begin(following)
-                self._changed.release()
-                try:
-                    self._make(following)
-                finally:
-                    self._changed.acquire()
-            if request is None or request.state == DROPPED:
+            request = self._done(self._files.get(name), position, len(view))
+            if request is None:
                 return -1
             if request.error is not None:
                 raise request.error
@@ -198,6 +162,46 @@ class Ahead:
         if length:
             view[:length] = content[begin : begin + length]
         return length
+
+    def fill(
+        self, name: str, size: int, total: int, offset: int, buffers: Sequence[Any], *more: tuple[int, Sequence[Any]]
+    ) -> bool:
+        """Fill buffers from the planned requests to a file; see :data:`rayio.storage.base.AtOnce`.
+
+        Its bytes are then dropped, unless :meth:`again` comes before the next file.
+        """
+        self._close_filled()
+        if (known := self._files.get(name)) is None:
+            return False
+        contents = []
+        with self._changed:
+            for place, parts in ((offset, buffers), *more):
+                request = self._done(known, place, sum(map(len, parts)))
+                if request is None or request.error is not None:
+                    return False
+                contents.append((request.content, place - request.offset, parts))
+            file = known.file
+        if file is None or 0 <= size != file.size:
+            return False
+        for content, begin, parts in contents:
+            view = memoryview(content)
+            for part in parts:
+                piece = view[begin : begin + len(part)]
+                if len(piece) < len(part):
+                    return False
+                part[:] = piece
+                begin += len(part)
+        self._filled = file
+        return True
+
+    def _close_filled(self) -> None:
+        if (file := self._filled) is not None:
+            self._filled = None
+            file.close()
+
+    def again(self) -> None:
+        """Keep the bytes of the last file that was filled: the reader opens it."""
+        self._filled = None
 
     def look(self, name: str) -> bool:
         """Make the first planned request to a file, if it has one; return True if it is done."""
@@ -212,34 +216,74 @@ class Ahead:
         with self._changed:
             known.state, known.file, known.is_unopened, known.opens = CLOSED, None, False, known.opens - 1
             while waits and any(request.state == IN_FLIGHT for request in known.requests):
-                self._changed.wait(LOOK_SECONDS)
+                self._watch()
             if known.opens <= 0:
-                self._waiting = [request for request in self._waiting if request.file is not known]
+                if any(request.state == WAITING for request in known.requests):
+                    self._waiting = [request for request in self._waiting if request.file is not known]
                 for request in known.requests:
                     self._drop(request)
-            self._changed.notify_all()
+            self._tell()
 
     def finish(self, *, waits: bool = True) -> None:
         """End; with ``waits``, after all requests in flight."""
+        self._close_filled()
         with self._changed:
             self._is_over = True
             self._waiting.clear()
             self._changed.notify_all()
             while waits and (self._helpers or self._in_flight) and not self._traffic.ending.is_set():
-                self._changed.wait(LOOK_SECONDS)
+                self._watch()
             for known in self._files.values():
                 for request in known.requests:
                     self._drop(request)
 
-    def _wait(self, name: str) -> None:
-        self._changed.wait(LOOK_SECONDS)
+    def _watch(self) -> None:
+        """Wait for any change, or a while."""
+        self._watching += 1
+        try:
+            self._changed.wait(LOOK_SECONDS)
+        finally:
+            self._watching -= 1
+
+    def _tell(self, done: _Request | None = None) -> None:
+        """Wake the threads that wait for a change, or for this request."""
+        if self._watching or (done is not None and done is self._awaited):
+            self._changed.notify_all()
+
+    def _wait(self, name: str, request: _Request | None = None) -> None:
+        """Wait for a request in flight, or else for any change: others open files and make room."""
+        if request is not None and request.state == IN_FLIGHT:
+            self._awaited = request
+            self._changed.wait(LOOK_SECONDS)
+            self._awaited = None
+        else:
+            self._watch()
         if self._traffic.ending.is_set():
             raise StorageError(f"{name}: reading was given up, the run is ending")
 
-    def _covering(self, name: str, position: int, nbytes: int) -> _Request | None:
+    def _done(self, known: _File | None, position: int, nbytes: int) -> _Request | None:
+        """Return the planned request that has these bytes once it is done, made in this thread if it is the next.
+
+        None if no request has them. The lock is held.
+        """
+        request = None if known is None else self._covering(known, position, nbytes)
+        while request is not None and request.state in (WAITING, IN_FLIGHT):
+            following = self._following() if request.state == WAITING and self._in_flight < self.depth else None
+            if following is not None:
+                self._begin(following)
+                self._changed.release()
+                try:
+                    self._make(following)
+                finally:
+                    self._changed.acquire()
+                continue
+            self._wait(request.file.name, request)
+        return None if request is None or request.state == DROPPED else request
+
+    def _covering(self, known: _File, position: int, nbytes: int) -> _Request | None:
         """Return the planned request for exactly these bytes, each once, or else one that has them."""
-        known, covering = self._files.get(name), None
-        for request in known.requests if known is not None else ():
+        covering = None
+        for request in known.requests:
             if request.offset == position and request.nbytes == nbytes and not request.is_taken:
                 request.is_taken = True
                 return request
@@ -249,10 +293,15 @@ class Ahead:
 
     def _following(self) -> _Request | None:
         """Return the next request that can be made now."""
+        if self._waiting and self._waiting[-1].file.is_ready:
+            return self._waiting[-1]
         return next((request for request in reversed(self._waiting) if request.file.is_ready), None)
 
     def _begin(self, request: _Request) -> None:
-        self._waiting.remove(request)
+        if self._waiting[-1] is request:
+            self._waiting.pop()
+        else:
+            self._waiting.remove(request)
         request.state = IN_FLIGHT
         self._in_flight += 1
         self._held += request.nbytes
@@ -262,17 +311,22 @@ class Ahead:
     def _make(self, request: _Request) -> None:
         """Make a request that has begun, and count it."""
         known, traffic, error, content = request.file, self._traffic, None, b""
-        start = perf_counter_ns()
+        start, file, alone = perf_counter_ns(), known.file, None
         try:
-            file = known.file
             if file is None:
-                file = self._opened(known.name)
-                self._settle(known, file, None)
+                alone = traffic.apart()
+                file = self._open(known.name, alone)
+                file.traffic = traffic
+                if len(known.requests) > 1 or traffic.is_itemised:  # else nobody waits for it alone
+                    self._opened(known, file, alone)
+                    alone = None
                 start = perf_counter_ns()
             content = file.bytes_at(request.offset, request.nbytes)
         except BaseException as raised:
             error = raised
         with self._changed:
+            if file is not None and alone is not None:
+                self._opened(known, file, alone)
             if error is not None and known.state == OPENING:
                 self._settle(known, None, error)
             request.state, request.content, request.error = DONE, content, error
@@ -284,16 +338,14 @@ class Ahead:
                 if traffic.is_itemised:
                     number = traffic.file(known.name)
                     traffic.add(READ, start, number, threading.get_native_id(), request.offset, len(content))
-            self._changed.notify_all()
+            self._tell(request)
 
-    def _opened(self, name: str) -> Any:
-        """Open a file; counts of this thread's open are added under the lock."""
-        alone = self._traffic.apart()
-        file = self._open(name, alone)
+    def _opened(self, known: _File, file: Any, alone: Traffic) -> None:
+        """Record a file that was opened ahead, and count its open."""
         with self._changed:
             self._traffic.join(alone)
-        file.traffic = self._traffic
-        return file
+            known.file, known.state = file, OPEN
+            self._tell()
 
     def _settle(self, known: _File, file: Any, error: BaseException | None) -> None:
         """Record that a file is open, or why it is not."""
@@ -305,7 +357,7 @@ class Ahead:
                     if request.state == WAITING:
                         self._waiting.remove(request)
                         request.state, request.error = DONE, error
-            self._changed.notify_all()
+            self._tell(self._awaited)
 
     def _drop(self, request: _Request) -> None:
         if request.state == DONE:
@@ -326,7 +378,7 @@ class Ahead:
             known = before is not None and after is not None and self.fetched is not None
             self.fetched = self.fetched + after - before if known else None  # type: ignore[operator]
             self._helpers -= 1
-            self._changed.notify_all()
+            self._tell()
 
     def _next(self) -> _Request | None:
         """Return a helper's next request, once it may be made; None at the end."""
@@ -336,5 +388,11 @@ class Ahead:
                 if request is not None and (not self._held or self._held + request.nbytes <= MAX_BYTES):
                     self._begin(request)
                     return request
-                self._changed.wait(LOOK_SECONDS)
+                self._watch()
         return None
+
+
+def _kept(placed: Placed) -> set[int]:
+    """Return the numbers of files whose first request is made without an open: the reader has kept them open."""
+    files, first = np.unique(placed.file, return_index=True)
+    return set() if placed.opening is None else set(files[~np.isin(first, placed.opening)].tolist())

@@ -49,6 +49,10 @@ class Noting:
         """Count what :attr:`fill` read."""
         self._opener.filled(opens, requests, nbytes)  # type: ignore[attr-defined]
 
+    def again(self) -> None:
+        """Note that the last file that :attr:`fill` read is opened after all."""
+        self._opener.again()  # type: ignore[attr-defined]
+
 
 class Placed(NamedTuple):
     """The places of a batch's requests."""
@@ -64,6 +68,11 @@ class Placed(NamedTuple):
 
 #: Computes the places of a batch's requests; formats leave out the last field.
 Places = Callable[[], tuple[Any, ...]]
+
+
+def from_front(path: str, nbytes: NDArray[np.int64]) -> Placed:
+    """Return the places of requests that read a whole file, one after another."""
+    return Placed([path], np.zeros(len(nbytes), np.int64), np.cumsum(nbytes) - nbytes, np.zeros(1, np.int64))
 
 
 class Requests(NamedTuple):
@@ -88,6 +97,8 @@ class Requests(NamedTuple):
     files: Callable[[], tuple[list[str], NDArray[np.int64], NDArray[np.int64]]] | None = None
     #: Name of the reader, which has its own handle of each open file; empty without ``places``.
     reader: str = ""
+    #: True if they may be made before the format's reader asks for them; False for one that has its own memory.
+    is_ahead: bool = True
 
     @property
     def total_bytes(self) -> int:

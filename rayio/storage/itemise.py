@@ -93,8 +93,8 @@ def _say_where(
     rows["file"][at] = file
     if offset is not None:
         rows["offset"][at] = offset
-    # An open belongs to the next request.
-    rows["file"][is_open] = file[np.searchsorted(at, np.flatnonzero(is_open))]
+    # An open belongs to the next request; opens alone get the first file.
+    rows["file"][is_open] = file[np.searchsorted(at, np.flatnonzero(is_open))] if len(sizes) else 0
 
 
 def synced(issued: Issued, number: int) -> Issued:

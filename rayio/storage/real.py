@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
 from threading import Event
 from typing import Any, BinaryIO, NamedTuple, Protocol, Self, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rayio.errors import DataError, RayioError
 from rayio.machine.counters import fetched_by_this_thread
-from rayio.storage.ahead import Ahead, Crew
+from rayio.storage.ahead import Ahead
 from rayio.storage.base import AtOnce, Moved, Opener, Requests, Served
+from rayio.storage.crew import Crew
 from rayio.storage.stores.counted import CountedFile, Traffic
 from rayio.storage.stores.opening import Store
 
@@ -37,7 +36,11 @@ class CountedOpener:
         self.store, self.traffic = store, traffic
         filling = getattr(store, "filling", None)
         #: Reads a file in one call, which counts nothing: :meth:`filled` does. None where requests need more care.
-        self.fill: AtOnce | None = None if filling is None or traffic.needs_files else filling()
+        self.fill: AtOnce | None = None
+        if traffic.ahead is not None:
+            self.fill = traffic.ahead.fill
+        elif filling is not None and not traffic.needs_files:
+            self.fill = filling()
 
     def __call__(self, path: str, kept: BinaryIO | None = None) -> BinaryIO:
         """Open a file, or reuse one that an earlier call opened."""
@@ -47,10 +50,16 @@ class CountedOpener:
         return self.store.open(path, traffic) if kept is None else cast(CountedFile, kept).again(path, traffic)
 
     def filled(self, opens: int, requests: int, nbytes: int) -> None:
-        """Count what :attr:`fill` read."""
-        self.traffic.opens += opens
-        self.traffic.requests += requests
-        self.traffic.nbytes += nbytes
+        """Count what :attr:`fill` read; requests made ahead are counted as they are made."""
+        if self.traffic.ahead is None:
+            self.traffic.opens += opens
+            self.traffic.requests += requests
+            self.traffic.nbytes += nbytes
+
+    def again(self) -> None:
+        """Note that the last file that :attr:`fill` read is opened after all."""
+        if self.traffic.ahead is not None:
+            self.traffic.ahead.again()
 
 
 def counted_opener(store: Store, traffic: Traffic) -> Opener:
@@ -72,43 +81,20 @@ class Filled(NamedTuple):
     made_ns: int = 0
 
 
-class _Copies:
-    """Copies of the content that repeats, for the requests with a file's own bytes: one for each file at a time."""
-
-    def __init__(self) -> None:
-        self._free: list[NDArray[np.uint8]] = []
-
-    @contextmanager
-    def lent(self, content: memoryview) -> Iterator[memoryview]:
-        """Lend a copy; its borrower leaves it unchanged."""
-        try:
-            copy = self._free.pop()
-        except IndexError:
-            copy = np.empty(0, np.uint8)
-        if len(copy) != len(content):
-            copy = np.array(content)
-        yield copy.data
-        self._free.append(copy)
-
-    def clear(self) -> None:
-        """Free the memory."""
-        self._free.clear()
-
-
-COPIES = _Copies()
+def write_parts(file: Any, parts: Sequence[Any]) -> int:
+    """Write some buffers in one request, without a copy if the file can; return the bytes written."""
+    gather = getattr(file, "writev", None)
+    length: int = (file.write(b"".join(parts)) if gather is None else gather(parts)) or 0
+    return length
 
 
 def fill_random(file: BinaryIO, path: str, num_bytes: int, request_bytes: int, head: bytes = b"") -> Filled:
     """Write random bytes that repeat after ``request_bytes``, in requests of as many; ``head`` replaces the first."""
     buffer = random_bytes(min(request_bytes, max(num_bytes, 1)))
     written, head = 0, head[:num_bytes]
-    if head:
-        with COPIES.lent(buffer) as copy:
-            while written < len(head):
-                own = head[written : written + len(copy)]
-                copy[: len(own)] = own
-                written += file.write(copy[: num_bytes - written]) or 0
-                copy[: len(own)] = buffer[: len(own)]
+    while written < len(head):
+        own = memoryview(head)[written : written + len(buffer)]
+        written += write_parts(file, (own, buffer[len(own) : num_bytes - written]))
     while written < num_bytes:
         written += file.write(buffer[: num_bytes - written]) or 0
     return Filled(num_bytes)
@@ -140,6 +126,12 @@ class Noted:
     def write(self, buffer: Any) -> int:
         """Write one request."""
         length: int = self._file.write(buffer)
+        self._note()
+        return length
+
+    def writev(self, parts: Sequence[Any]) -> int:
+        """Write some buffers in one request."""
+        length = write_parts(self._file, parts)
         self._note()
         return length
 
@@ -210,7 +202,7 @@ class RealStorage:
         Returns:
             Its value; the bytes fetched for it, if counters have them; the CPU time of other threads (ns).
         """
-        if requests.places is None or not len(requests.nbytes):
+        if requests.places is None or not requests.is_ahead or not len(requests.nbytes):
             return *self._watched(load, traffic), 0
         source, store, is_done = self.store.source, self.store, False
         ahead = traffic.ahead = Ahead(

@@ -84,7 +84,26 @@ def is_text(column: pa.ChunkedArray, *among: str) -> NDArray[np.bool_]:
 
 def rows(table: pa.Table, are_wanted: NDArray[np.bool_]) -> pa.Table:
     """Return the wanted rows of a table."""
-    return table.take(numbers(np.flatnonzero(are_wanted)))
+    return taken(table, np.flatnonzero(are_wanted))
+
+
+def taken(table: pa.Table, chosen: NDArray[np.int64]) -> pa.Table:
+    """Return rows of a table by number, by numpy where it can: ``pa.Table.take`` imports pyarrow.compute, 30 ms."""
+    import pyarrow as pa
+
+    columns = []
+    for column in table.columns:
+        kind = column.type.index_type if (is_coded := pa.types.is_dictionary(column.type)) else column.type
+        if column.null_count or not column.num_chunks or not pa.types.is_integer(kind):
+            return table.take(numbers(chosen))
+        if not is_coded:
+            columns.append(numbers(plain(column)[chosen]))
+            continue
+        chunks = column.unify_dictionaries().chunks
+        codes = np.concatenate([plain(chunk.indices) for chunk in chunks]) if len(chunks) > 1 else None
+        chosen_codes = (plain(chunks[0].indices) if codes is None else codes)[chosen]
+        columns.append(pa.DictionaryArray.from_arrays(numbers(chosen_codes), chunks[0].dictionary))
+    return pa.Table.from_arrays(columns, schema=table.schema)
 
 
 def to_ipc(table: pa.Table) -> bytes:

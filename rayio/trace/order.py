@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+T = TypeVar("T", bound=np.generic)
 
 #: A table of all numbers between the lowest and highest key is faster than sorting up to this many numbers per row.
 DENSE = 8
@@ -89,6 +91,31 @@ def groups_by(*keys: NDArray[np.signedinteger]) -> Ints:
             is_new[1:] |= ordered[1:] != ordered[:-1]
         number[order] = np.cumsum(is_new)
     return number
+
+
+def distinct(values: NDArray[T]) -> NDArray[T]:
+    """Return the values that occur, sorted; :func:`np.unique` loads masked arrays, which takes commands time to start.
+
+    >>> distinct(np.array([3, 1, 3])).tolist()
+    [1, 3]
+    """
+    ordered = np.sort(values)
+    is_new = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+    return ordered[is_new]
+
+
+def is_among(values: Ints, wanted: Ints) -> NDArray[np.bool_]:
+    """Return which values are among the wanted ones.
+
+    >>> is_among(np.array([3, 1, 2]), np.array([3, 2])).tolist()
+    [True, False, True]
+    """
+    if not len(wanted):
+        return np.zeros(len(values), np.bool_)
+    known = distinct(wanted)
+    are: NDArray[np.bool_] = known[np.minimum(np.searchsorted(known, values), len(known) - 1)] == values
+    return are
 
 
 def sums_by(of: Ints, values: Ints, number: int) -> Ints:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from rayio.trace.arrow import is_text, plain, rows
+from rayio.trace.order import distinct
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,7 +31,7 @@ class Progress:
         for chunk in ranks["name"].chunks:
             codes, names = plain(chunk.indices), chunk.dictionary.to_pylist()  # the dictionary has unused names too
             here = slice(first, first := first + len(codes))
-            for code in np.unique(codes).tolist():
+            for code in distinct(codes).tolist():
                 has_name, name = codes == code, names[code]
                 self.time[name] = self.time.get(name, 0) + int(duration[here][has_name].sum())
                 if name == "compute":

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from rayio.trace.arrow import empty_table, is_text, numbers, plain, rows
+from rayio.trace.arrow import empty_table, is_text, plain, rows, taken
 from rayio.trace.slice_file import SliceFile
 from rayio.trace.span import FOREIGN_LANE
 from rayio.trace.span_files import DamagedError, SpanFile
@@ -107,12 +107,18 @@ class Slices:
         assert self._aside is not None
         return self._aside.table(number, columns)
 
+    def has(self, *names: str) -> bool:
+        """Return True if a span has one of these names."""
+        return any(name in self.names for name in names)
+
     def named(self, *names: str) -> pa.Table:
         """Return all spans with some of the names of :data:`FEW`, sorted by start."""
-        table = self._part(self.number, ()) if self._table is None else self._table
         assert set(names) <= {*FEW}, names
+        table = self._part(self.number, ()) if self._table is None else self._table
+        if not self.has(*names):
+            return table.slice(0, 0)
         named = rows(table, is_text(table["name"], *names))
-        return named.take(numbers(np.argsort(plain(named["start_ns"]), kind="stable")))
+        return taken(named, np.argsort(plain(named["start_ns"]), kind="stable"))
 
 
 def own(spans: pa.Table) -> pa.Table:

@@ -15,7 +15,7 @@ import numpy as np
 
 from rayio.errors import StorageError
 from rayio.files import NotAFileError, check_regular
-from rayio.trace.arrow import coded, numbers, plain
+from rayio.trace.arrow import coded, numbers, plain, taken
 from rayio.trace.order import order_by
 from rayio.trace.rows import NOTHING
 from rayio.trace.span import ADDED, COLUMNS, LEAST, SCHEMA_VERSION, schema
@@ -45,7 +45,7 @@ def write(file: Path | BinaryIO, table: pa.Table, replaces: Iterable[str] = ()) 
     """
     import pyarrow.parquet as pq
 
-    table = table.cast(schema()).unify_dictionaries()
+    table = (table if table.schema.equals(schema()) else table.cast(schema())).unify_dictionaries()
     times = [plain(table[name]) for name in _MICROSECONDS]
     if len(table) and not any((ns % 1000).any() for ns in times):
         for (name, stored), ns in zip(_MICROSECONDS.items(), times, strict=True):
@@ -187,7 +187,7 @@ def ordered(table: pa.Table, by: Sequence[str]) -> pa.Table:
     if not len(table):
         return table
     keys = [table[name].chunk(0).indices if COLUMNS[name] == "text" else table[name] for name in by]
-    return table.take(numbers(order_by(*(plain(key) for key in keys))))
+    return taken(table, order_by(*(plain(key) for key in keys)))
 
 
 def emptied(tables: list[pa.Table]) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from hypothesis import strategies as st
@@ -12,11 +13,16 @@ from rayio.schema.fields import NotYetError, RefusedError, Section
 
 def drawn(section: type[Section], **fixed: Any) -> st.SearchStrategy[Any]:
     """Draw a section of options that agree with each other; keys that need no value often have none."""
+    return _keys(section).map(lambda keys: _built(section, keys | fixed)).filter(_is_built)
+
+
+@cache
+def _keys(section: type[Section]) -> st.SearchStrategy[dict[str, Any]]:
+    """Draw values of a section's keys, whether they agree or not; laws ask for it in every example."""
     schema = section.model_json_schema()
     needed = schema.get("required", [])
     values = {key: _value(rule) for key, rule in schema.get("properties", {}).items() if "const" not in rule}
-    chosen = {key: value if key in needed else st.none() | value for key, value in values.items()}
-    return st.fixed_dictionaries(chosen).map(lambda keys: _built(section, keys | fixed)).filter(_is_built)
+    return st.fixed_dictionaries({k: value if k in needed else st.none() | value for k, value in values.items()})
 
 
 def _value(rule: dict[str, Any]) -> st.SearchStrategy[Any]:

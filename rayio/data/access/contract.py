@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -54,9 +55,14 @@ class Access(Kind):
         """Return who keeps that: "worker", or once for the workers of a "rank" or of a "node"."""
         return "worker"
 
+    def is_joined(self, options: Section) -> bool:
+        """Return True if storage may join a batch's requests (``gap``, s3://), False if a key gives their size."""
+        return True
+
     def setting(self, files: Files) -> str:
         """Return the key and value that decide about this memory, for messages."""
-        name = next((name for name in ACCESSES if ACCESSES[name] is self), type(self).__name__)
+        names = chain(ACCESSES.built_in, ACCESSES)  # those of other packages take time to find
+        name = next((name for name in names if ACCESSES[name] is self), type(self).__name__)
         return f"loader.file_access={name}"
 
     def contradictions(self, scenario: Scenario) -> Iterator[str]:

@@ -20,7 +20,7 @@ from rayio.data.access.whole_file import Content, WholeFileOptions, ask_whole, l
 from rayio.data.formats import Format, form_of, layout_of, not_in_one_file
 from rayio.data.layout import Batch, Layout
 from rayio.kinds import LOADERS
-from rayio.schema.fields import choice
+from rayio.schema.fields import Section, choice
 from rayio.storage.base import Opener, Requests
 
 if TYPE_CHECKING:
@@ -53,6 +53,10 @@ class InMemory(Access):
     def cannot(self, form: Format, layout: Layout) -> str:
         """Return why files of a format are not read one by one; empty if they are."""
         return not_in_one_file(form)
+
+    def is_joined(self, options: Section) -> bool:
+        """Return False if ``request_bytes`` bounds requests."""
+        return not (isinstance(options, WholeFileOptions) and options.request_bytes)
 
     def memory(self, files: Files) -> float:
         """Return the bytes of all files."""

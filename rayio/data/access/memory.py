@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rayio.data.formats import Format
 from rayio.data.layout import Layout
 from rayio.scenario.cluster import Cluster
-from rayio.units import format_bytes
+from rayio.units import format_bytes, format_excess
 
 #: Files whose sizes are drawn to know the mean and the largest; sizes of a dataset have one distribution.
 DRAWN = 4096
@@ -43,7 +43,7 @@ def too_much(
     if holder == "node":
         if each > memory:
             yield (
-                f"{setting}: the workers of a node keep {format_bytes(each)} of the files; a node has "
+                f"{setting}: the workers of a node keep {format_excess(each, memory)} of the files; a node has "
                 f"{format_bytes(memory)} ({whose}); use loader.file_access=per_sample"
             )
         return
@@ -51,6 +51,6 @@ def too_much(
         what = "worker" if workers else "rank"
         yield (
             f"{setting}: a {what} keeps {format_bytes(each)} of the files, and the {readers} of a node "
-            f"{format_bytes(each * readers)}; a node has {format_bytes(memory)} ({whose}); use fewer, or "
+            f"{format_excess(each * readers, memory)}; a node has {format_bytes(memory)} ({whose}); use fewer, or "
             "loader.file_access=per_sample"
         )

@@ -86,6 +86,10 @@ class Streamed(Access):
         """Return the bytes of the buffers."""
         return float(_size(files) * _most(files) + files.shuffled * files.layout.sample_bytes.expected)
 
+    def is_joined(self, options: Section) -> bool:
+        """Return False: each request has ``buffer_bytes``."""
+        return False
+
     def setting(self, files: Files) -> str:
         """Return the size of the buffers, of bytes or of samples."""
         if files.shuffled:

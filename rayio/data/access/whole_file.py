@@ -65,6 +65,10 @@ class WholeFile(Access):
         """Return the bytes of the largest file."""
         return float(drawn_sizes(files.form, files.layout).max())
 
+    def is_joined(self, options: Section) -> bool:
+        """Return False if ``request_bytes`` bounds requests."""
+        return not (isinstance(options, WholeFileOptions) and options.request_bytes)
+
     def requests(self, files: Files, batch: Batch, kept: Content | None) -> tuple[Requests, Content | None]:
         """Return the requests for each file that is not in memory."""
         asking = Asking(files, batch)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import accumulate
-from operator import lt
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -76,10 +75,15 @@ class Whereabouts:
 
     def in_order(self, batch: Batch) -> tuple[list[int], list[int]] | None:
         """Return the files in order, and the place of each one's sample; None if samples share a file."""
-        files: list[int] = batch.files.tolist()
+        files: list[int] = self.samples if batch.files is batch.samples else batch.files.tolist()
+        if len({*files}) < len(files):
+            return None
         order = sorted(range(len(files)), key=files.__getitem__)
-        in_order = [files[n] for n in order]
-        return (in_order, order) if all(map(lt, in_order, in_order[1:])) else None
+        return [files[n] for n in order], order
+
+    def leave(self) -> None:
+        """Leave the last file to the reader of open files."""
+        self.opener.again()  # type: ignore[attr-defined]
 
     def count(self, opens: int, requests: int, nbytes: int) -> None:
         """Count what was read in one call each."""
@@ -121,6 +125,7 @@ def _plain(
     for name, n in zip(names, order, strict=True):
         span = view[offsets[n] : offsets[n + 1]]
         if not (fill(name, -1, sizes[n], base + starts[n], (span,)) and is_right(span, samples[n])):
+            here.leave()
             left.append(n)
     return left, offsets[-1] - (sum(sizes[n] for n in left) if left else 0)
 
@@ -146,6 +151,7 @@ def _headed(
         ):
             nbytes += total
         else:
+            here.leave()
             left.append(n)
     return left, nbytes
 
@@ -176,6 +182,7 @@ def _framed(
         ):
             nbytes += total
         else:
+            here.leave()
             left.append(n)
     return left, nbytes
 
@@ -204,6 +211,7 @@ def _runs(form: Framed, here: Whereabouts, batch: Batch, groups: Iterable[Group]
         ):
             opens, requests, nbytes = opens + 1, requests + len(reads), nbytes + total
         else:
+            here.leave()
             left.append((file, runs))
     here.count(opens, requests, nbytes)
     return left

@@ -198,6 +198,7 @@ class Indexed(Records):
             ):
                 nbytes += index_bytes + total
             else:
+                here.leave()
                 left.append(n)
         done = len(order) - len(left)
         here.count(2 * done, 2 * done, nbytes)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.data.formats import text
+from rayio.data.formats.at_once import Frame
 from rayio.data.formats.encoded import Encoded, EncodedOptions
 from rayio.data.layout import Layout
 
@@ -66,3 +67,8 @@ class Json(JsonLines):
         """Return what follows an object."""
         is_last = (sample + 1) % layout.samples_per_file == 0
         return b"", b"]\n" if is_last else b",\n"
+
+    def framing(self, layout: Layout) -> Frame:
+        """Return a function to what follows an object."""
+        number = layout.samples_per_file
+        return lambda sample, _: b",\n" if (sample + 1) % number else b"]\n"

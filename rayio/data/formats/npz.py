@@ -9,9 +9,9 @@ from __future__ import annotations
 import io
 import struct
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,9 @@ BEFORE_LABELS = LOCAL + len(LABELS) + ZIP64_SIZES + NPY
 #: offset of its local header. Of the end: signature, size and offset of the directory.
 LOCAL_FIELDS, ENTRY_FIELDS, END_FIELDS = map(struct.Struct, ("<4s2xHH16xHH", "<4s4xHH16xH12xI", "<4s8xII2x"))
 END_OF_ZIP = struct.Struct("<4s4H2IH")
+#: Values of fields, and a function that unpacks them from bytes, perhaps from an offset on.
+Fields = tuple[Any, ...]
+Unpack = Callable[..., Fields]
 #: Their values for ``x.npy`` in a file written by rayio, without the length of the entry's extra field.
 NAME = SAMPLES.encode()
 FIRST_LOCAL, FIRST_ENTRY = (b"PK\3\4", 0, 0, len(NAME), ZIP64_SIZES), (b"PK\1\2", 0, 0, len(NAME), 0)
@@ -294,7 +297,7 @@ def _at_once(here: Whereabouts, batch: Batch) -> list[Group]:
     for name, n in zip(layout.names_of(files), order, strict=True):
         size, begin = sizes[n], offsets[n]
         if size != known:
-            known, (file_bytes, tail_at, described, entry_at, end) = size, _shape_of(number, size)
+            known, (file_bytes, tail_at, entry_at, of_entries, entries, of_start, start) = size, _shape_of(number, size)
             label_at, is_small = ROWS + number * size + BEFORE_LABELS - tail_at, file_bytes <= WINDOW_BYTES
             tail = bytearray(min(file_bytes, WINDOW_BYTES))
             head = tail if is_small else bytearray(WINDOW_BYTES)
@@ -308,31 +311,39 @@ def _at_once(here: Whereabouts, batch: Batch) -> list[Group]:
                 if is_small
                 else fill(name, file_bytes, total, tail_at, of_tail, of_head, of_row)
             )
-            and tail.endswith(end)
-            and _is_plain(tail, entry_at, head, described)
+            and of_entries(tail, entry_at) == entries
+            and of_start(head) == start
             and (label < 0 or tail.startswith(samples[n].to_bytes(LABEL, "little"), label))
             and is_right(span, samples[n])
         ):
             requests, nbytes = requests + 3 - is_small, nbytes + total
         else:
+            here.leave()
             left.append(n)
     here.count(len(order) - len(left), requests, nbytes)
     return groups_of(batch, left)
 
 
 @lru_cache(maxsize=256)
-def _shape_of(rows: int, nbytes: int) -> tuple[int, int, bytes, int, bytes]:
+def _shape_of(rows: int, nbytes: int) -> tuple[int, int, int, Unpack, Fields, Unpack, Fields]:
     """Return what is known of a file with ``rows`` of ``nbytes``, as rayio writes it.
 
-    These are its size, the offset of its last window, NumPy's header, the place of the zip's directory in the window
-    (-1 if it is elsewhere), and the zip's end.
+    These are its size, the offset of its last window, and the place of the zip's directory in the window (-1 if it is
+    elsewhere). Then, of the directory and of the file's start, a function to what :func:`_is_plain` compares, and the
+    values that it must have: one call for each, because a small file takes no longer than a dozen.
     """
     size = int(file_bytes(rows, np.array([nbytes]))[0])
     directory_at = ROWS + rows * nbytes + BEFORE_LABELS + rows * LABEL
     directory_bytes, tail_at = size - END - directory_at, max(0, size - WINDOW_BYTES)
     is_there = directory_at >= tail_at and size <= zipfile.ZIP64_LIMIT
     end = END_OF_ZIP.pack(b"PK\5\6", 0, 0, 2, 2, directory_bytes, directory_at, 0) if is_there else b""
-    return size, tail_at, header("|u1", (rows, nbytes)), directory_at - tail_at if is_there else -1, end
+    between = directory_bytes - ENTRY - len(NAME) if is_there else 0
+    entries = struct.Struct(f"{ENTRY_FIELDS.format}{len(NAME)}s{between}x{END}s")
+    start = struct.Struct(f"{LOCAL_FIELDS.format}{len(NAME)}s{ZIP64_SIZES}x{NPY}s")
+    return (
+        size, tail_at, directory_at - tail_at if is_there else -1, entries.unpack_from, (*FIRST_ENTRY, NAME, end),
+        start.unpack_from, (*FIRST_LOCAL, NAME, header("|u1", (rows, nbytes))),
+    )  # fmt: skip
 
 
 def _find_rows(stream: BinaryIO, place: Place, name: str, descr: str, shape: tuple[int, ...]) -> int:

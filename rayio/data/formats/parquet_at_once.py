@@ -6,6 +6,7 @@ Whatever is not as expected is left to the reader of open files, which says what
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -68,20 +69,20 @@ def read_at_once(here: Whereabouts, batch: Batch, shape: Shape, columns: int) ->
         window = memory[begin : begin + length]
         if not fill(name, size, total, tail_at, (memory[tail_at:],), (begin, (window,))):
             continue
-        try:
-            if any(wrong_page(window, offset - begin, chunk) for offset, chunk in chunks):
-                continue
-            parquet = ParquetFile(pa.BufferReader(memory), pre_buffer=False)
-            try:
-                place = Place(name, here.samples[n], rows[n])
-                is_read = _take(parquet, here, plan, shape, (file, group, row), place, here.offsets[n])
-            finally:
-                parquet.close(force=True)
-        except Exception:  # pyarrow raises half a dozen classes for invalid bytes
-            continue
+        is_read = False
+        with suppress(Exception):  # pyarrow raises half a dozen classes for invalid bytes
+            if not any(wrong_page(window, offset - begin, chunk) for offset, chunk in chunks):
+                parquet = ParquetFile(pa.BufferReader(memory), pre_buffer=False)
+                try:
+                    place = Place(name, here.samples[n], rows[n])
+                    is_read = _take(parquet, here, plan, shape, (file, group, row), place, here.offsets[n])
+                finally:
+                    parquet.close(force=True)
         if is_read:
             done.add(file)
             nbytes += total
+        else:
+            here.leave()
     here.count(len(done), 2 * len(done), nbytes)
     return done
 

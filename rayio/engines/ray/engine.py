@@ -13,7 +13,7 @@ from rayio.engines.ray.actors.group import ActorGroup
 from rayio.engines.ray.actors.showing import metrics_address
 from rayio.engines.ray.cluster import connect, local_ray
 from rayio.engines.ray.cluster.slots import check_pool
-from rayio.errors import ClusterError, ScenarioError
+from rayio.errors import ClusterError
 from rayio.model.engine import Outcome, Site, Watch
 from rayio.model.plan import Plan
 from rayio.model.standing import Vigil
@@ -41,10 +41,6 @@ class RayEngine:
     def prepare(self) -> None:
         """See ``rayio.model.engine.Engine``; starts a local Ray if there is no cluster."""
         check_loader(self.plan)
-        if self.plan.workflow and self.plan.failures is not None:
-            raise ScenarioError(
-                "not yet: stages with failures on Ray; use --engine local or `rayio simulate`, or leave one of them out"
-            )
         say = self.site.reporter.say
         is_there = self.site.address or os.environ.get("RAY_ADDRESS")
         if self.plan.cluster.has_pool and not (is_there or connect.is_connected()):

@@ -11,9 +11,10 @@ from rayio.engines.in_process import InProcess
 from rayio.engines.recording import Recording, bounded, on_ray_only
 from rayio.engines.virtual.clock import VirtualKernel
 from rayio.kinds import LOADERS
-from rayio.model.attempts import Attempts, DeadError, Death, Saved
+from rayio.model.attempts import Attempts, DeadError, Death
 from rayio.model.engine import Outcome, Site, Watch
 from rayio.model.ledger import Tally
+from rayio.model.marks import Saved
 from rayio.model.plan import Plan
 from rayio.model.processors import cores_of
 from rayio.scenario.failures import BREAKING, ENDING

@@ -8,7 +8,7 @@ from rayio.records.doubts import SETTING, blocking
 from rayio.records.sizing import HOLDS, Advised, Setting
 from rayio.report.text.doubts import reasons
 from rayio.report.text.sizing import note_lines, warning_lines, with_interval
-from rayio.report.text.terms import counted
+from rayio.report.text.terms import counted, kept
 from rayio.schema.fields import show
 from rayio.units import format_bytes, format_rate, format_share
 
@@ -96,10 +96,14 @@ def checked(advised: Advised) -> str:
 
 def text(advised: Advised, width: int = 100) -> str:
     """Return the advice: the setting, the search, every setting that was simulated, and the check."""
+    if not advised.tried:
+        return "interrupted before the first setting was over: nothing is known yet"
     lines = wrap(headline(advised), width, break_long_words=False, break_on_hyphens=False)
     if advised.advice is not None:
         lines.append(f"  {overrides(advised, advised.advice)}")
     head, rows = table(advised)
+    places = kept([head, *rows], width, "nodes", "memory", "readers")
+    head, *rows = ([row[place] for place in places] for row in (head, *rows))
     wide = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
     lines += [
         "",

@@ -115,6 +115,14 @@ def _(note: records.LoneBack) -> str:
 
 
 @worded.register
+def _(note: records.CheckBack) -> str:
+    runs = f"{note.runs} check runs are" if note.runs > 1 else "a check run are"
+    return (
+        f"costs.cpu: steps of {runs} within {100 * note.apart:.1f} % of their simulations; nothing was fitted to them"
+    )
+
+
+@worded.register
 def _(note: records.FullBack) -> str:
     return (
         f"costs.cpu.contention: simulated back, steps of {note.runs} busy runs are within {100 * note.apart:.1f} % of "

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from rayio.analyze import gate
 from rayio.analyze.stages import shown
+from rayio.place import MAX_EPOCHS
 from rayio.records.doubts import Doubt
+from rayio.report.text.terms import counted
 from rayio.units import format_bytes, format_seconds, format_share
 
 #: Each doubt in a few words: the badge of a report, and the reason why there is no prediction.
@@ -20,6 +22,8 @@ TITLES = {
     gate.RESTORED_FROM_MEMORY: "Checkpoint read from memory",
     gate.BUSY_MACHINE: "Busy machine",
     gate.OTHER_SIZE: "Samples of another size",
+    gate.SHORT_EPOCHS: "Short epochs",
+    gate.FEW_FAILURES: "Too few failures",
     gate.CONTRADICTION: "Contradiction",
 }
 
@@ -140,7 +144,25 @@ def _restored_from_memory(doubt: Doubt) -> str:
 def _busy_machine(doubt: Doubt) -> str:
     return (
         f"The processors of this machine were {100 * doubt.numbers['busy']:.0f} % busy, so they may be the bottleneck, "
-        "not the storage. Use a machine with more cores, or several (--engine ray)"
+        "not the storage. Use a machine with more cores, or a Ray cluster of several (--engine ray)"
+    )
+
+
+def _short_epochs(doubt: Doubt) -> str:
+    numbers = doubt.numbers
+    return (
+        f"Epochs of {counted(round(numbers['steps']), 'step')} are short: waits for their first batches lower AU to "
+        f"{format_share(numbers['au'])}, from at most {format_share(numbers['without'])}. If your epochs are "
+        f"longer, use {numbers['enough']:.0f} steps or more (dataset.num_files), as rayio capacity does"
+    )
+
+
+def _few_failures(doubt: Doubt) -> str:
+    number, epochs = round(doubt.numbers["failures"]), round(doubt.numbers["epochs"])
+    longer = f"train.epochs={epochs}" if epochs <= MAX_EPOCHS else "train.epochs, dataset.num_files"
+    return (
+        f"{counted(number, 'random failure').capitalize()} in a run: goodput and throughput are chance. Use a run of "
+        f"{format_seconds(doubt.numbers['seconds'])} ({longer}) for {gate.ENOUGH_FAILURES} failures"
     )
 
 
@@ -167,4 +189,6 @@ _SENTENCES: dict[str, Callable[[Doubt], str]] = {
     gate.BUSY_MACHINE: _busy_machine,
     gate.OTHER_SIZE: _other_size,
     gate.CONTRADICTION: _contradiction,
+    gate.SHORT_EPOCHS: _short_epochs,
+    gate.FEW_FAILURES: _few_failures,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
 from rayio.analyze.stages import shown
@@ -13,12 +13,13 @@ from rayio.records.origin import Origin
 from rayio.records.sizing import (
     HOLDS,
     UNDECIDED,
+    Bottleneck,
     CapacityChange,
     CapacityFound,
     CapacityPoint,
 )
 from rayio.report.text.doubts import reasons
-from rayio.report.text.terms import counted
+from rayio.report.text.terms import counted, kept
 from rayio.units import format_rate, format_share
 
 RANKS = "cluster.ranks_per_node"
@@ -61,11 +62,11 @@ def fed(capacity: CapacityFound) -> str:
             return f"feeds one accelerator or none at {target}, which is undecided: {au} is {interval} with it"
         so_far = "" if capacity.is_finished else " in the points tried so far"
         setting = "one accelerator" if capacity.over == RANKS else f"{capacity.over}=1"
-        return f"does not feed {setting} at {target}{so_far}{reached}{_not_storage(capacity)}"
+        return f"does not feed {setting} at {target}{so_far}{reached}{not_storage(capacity.bottleneck)}"
     many = counted(capacity.accelerators, "accelerator")
     least = "at least " * (capacity.is_at_least or not capacity.is_finished)
     searched = "" if capacity.over == RANKS else f" ({capacity.over}={capacity.setting})"
-    return f"feeds {least}{many} at {target}{searched}{_unsure(capacity)}{_not_storage(capacity)}"
+    return f"feeds {least}{many} at {target}{searched}{_unsure(capacity)}{not_storage(capacity.bottleneck)}"
 
 
 def _unsure(capacity: CapacityFound) -> str:
@@ -81,9 +82,8 @@ def _unsure(capacity: CapacityFound) -> str:
     return f"; {' and '.join(numbers)}: undecided"
 
 
-def _not_storage(capacity: CapacityFound) -> str:
+def not_storage(limit: Bottleneck | None) -> str:
     """Return what limits more accelerators, as the end of a sentence, where that is not the storage."""
-    limit = capacity.bottleneck
     if limit is None or limit.bound in (None, "compute", "checkpoint", "overhead"):
         return ""
     if limit.bound == "input" and limit.cause not in OTHERS:
@@ -129,9 +129,9 @@ def text(capacity: CapacityFound, width: int = 100) -> str:
         head, rows = head[1:], [row[1:] for row in rows]
     if sum(max(len(row[place]) for row in (head, *rows)) + 2 for place in range(len(head))) > width:
         head, rows = _without_bar(head), [_without_bar(row) for row in rows]
-    wide = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
     bar = len(head) - 5  # the curve, or what stands in its place
-    lines += [_line(row, wide, bar) for row in (head, *rows)]
+    places = kept([head, *rows], width, "runs", "needed")
+    lines += _lines([[row[place] for place in places] for row in (head, *rows)], bar)
     lines += ["", *_conclusions(capacity, width)]
     return "\n".join(lines)
 
@@ -147,12 +147,14 @@ def _without_bar(row: list[str]) -> list[str]:
     return [cell for place, cell in enumerate(row) if place != len(row) - 5]
 
 
-def _line(row: list[str], wide: list[int], bar: int) -> str:
-    cells = [
-        f"{cell:<{n}}" if place in (bar, bar + 1) else f"{cell:>{n}}"
-        for place, (cell, n) in enumerate(zip(row, wide, strict=True))
-    ]
-    return "  " + "  ".join(cells).rstrip()
+def _lines(table: list[list[str]], bar: int) -> Iterator[str]:
+    wide = [max(len(row[place]) for row in table) for place in range(len(table[0]))]
+    for row in table:
+        cells = [
+            f"{cell:<{n}}" if place in (bar, bar + 1) else f"{cell:>{n}}"
+            for place, (cell, n) in enumerate(zip(row, wide, strict=True))
+        ]
+        yield "  " + "  ".join(cells).rstrip()
 
 
 def _row(point: CapacityPoint) -> list[str]:

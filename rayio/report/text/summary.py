@@ -21,13 +21,14 @@ from rayio.records.origin import (
     kind_of,
     storage_words,
 )
-from rayio.records.run_result import Between, Books, Imported, RunResult, Statistics
+from rayio.records.run_result import Books, Imported, RunResult, Statistics
 from rayio.records.scaling import PoolUse
 from rayio.report.text import failures, workflow
+from rayio.report.text.between import between_row, between_words
 from rayio.report.text.doubts import warnings
 from rayio.report.text.terms import seconds
 from rayio.scenario.expect import Condition
-from rayio.units import UNKNOWN, format_bytes, format_number, format_seconds, format_share
+from rayio.units import UNKNOWN, format_bytes, format_mib_rate, format_number, format_seconds, format_share
 
 #: Phases that most runs do not have.
 RARE = ("restore", "gap", "device_copy", "bubble", "drain_wait", "evaluate", "restart")
@@ -151,7 +152,7 @@ def _headline(result: RunResult) -> list[str]:
     rows = [
         ("AU", format_share(result.au), f"min {low}, max {high} over ranks; {measured}"),
         ("throughput", f"{format_number(result.samples_per_second)} samples/s", ""),
-        ("read", f"{format_number(result.mib_per_second)} MiB/s", ""),
+        ("read", format_mib_rate(result.mib_per_second), ""),
         ("data loading", format_share(result.data_wait_share), "of step time, exposed: prefetching did not hide it"),
         (
             "of it loader",
@@ -165,9 +166,9 @@ def _headline(result: RunResult) -> list[str]:
         off = max(result.au - result.au_interval_low, result.au_interval_high - result.au)
         epochs = f"{result.window_epochs} epoch{'s' * (result.window_epochs != 1)}"
         rows.insert(1, ("within", f"± {format_share(off)}", f"in 95 of 100 cases, from these steps of {epochs}"))
-    if (between := result.between) is not None:
-        below, interval = _between(result, between)
-        rows.insert(1 + [row[0] for row in rows].index(below), ("between", interval, between_words(between)))
+    if (between := result.between) is not None and (words := between_words(between)):
+        below, interval = between_row(result, between)
+        rows.insert(1 + [row[0] for row in rows].index(below), ("between", interval, words))
     if scaling := result.scaling:
         remark = (
             f"on average, {scaling.least} to {scaling.most} at once, {scaling.num_changes} changes; "
@@ -232,22 +233,6 @@ def _nodes(pool: PoolUse) -> str:
     if pool.given_up:
         text += f"; {pool.given_up} readers got none in time"
     return text
-
-
-def _between(result: RunResult, bounds: Between) -> tuple[str, str]:
-    """Return the row below which the interval belongs, and the interval: of AU, else of the throughput."""
-    if bounds.au_low is not None or result.samples_per_second is None:
-        return "AU", f"{format_share(bounds.au_low)} to {format_share(bounds.au_high)}"
-    low, high = map(format_number, bounds.rates(result.samples_per_second))
-    return "throughput", f"{low} to {high} samples/s"
-
-
-def between_words(bounds: Between) -> str:
-    """Return the bounds of a prediction, in time."""
-    low, high = (
-        f"{100 * abs(by):.0f} % {'more' if by > 0 else 'less'}" for by in (bounds.time_low - 1, bounds.time_high - 1)
-    )
-    return f"it may take {low} to {high} time: so sure are its costs"
 
 
 def fetched_row(fetched: Fetched) -> tuple[str, str, str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rayio.records.doubts import SETTING, blocking
 from rayio.records.sweeps import DONE, FAILED, IMPOSSIBLE, UNMET, SweepTable, TablePoint
 from rayio.report.text.doubts import worded
-from rayio.report.text.terms import counted
+from rayio.report.text.terms import counted, kept
 from rayio.units import format_bytes
 
 #: Points that a terminal shows; the files have all.
@@ -15,6 +16,9 @@ SHOWN_POINTS = 40
 SHOWN_REASONS = 3
 #: The fewest characters of a swept value, even in a narrow terminal.
 SHORTEST_VALUE = 8
+
+#: Columns that a narrow terminal leaves out, in this order; sweep.csv has them.
+DISPENSABLE = ("data loading", "readers", "samples/s")
 
 _HEAD = ("AU", "samples/s", "data loading", "readers", "memory", "")
 
@@ -71,12 +75,16 @@ def text(table: SweepTable, width: int = 100) -> str:
     points = shown(table)
     rows = rows_of(points)
     titles = [*short_names(table.keys), *head(points)]
+    brief = [[*["" for _ in table.keys], *row[len(table.keys) :]] for row in (titles, *rows)]
+    places = kept(brief, width - len(table.keys) * SHORTEST_VALUE, *DISPENSABLE)
+    titles, *rows = ([row[place] for place in places] for row in (titles, *rows))
     _shorten([titles, *rows], len(table.keys), width)
     wide = [max(len(titles[n]), *(len(row[n]) for row in rows)) for n in range(len(titles) - 1)]
     lines = [_line(titles, wide, width), *(_line(row, wide, width) for row in rows)]
     if (left := len(table.points) - len(points)) > 0:
         lines.append(f"  and {counted(left, 'more point')}: all are in sweep.csv")
-    return "\n".join([*lines, "", *conclusions(table)])
+    drawn = conclusions(table)
+    return "\n".join([*lines, *([""] if drawn else []), *drawn])
 
 
 def shown(table: SweepTable) -> list[TablePoint]:
@@ -105,7 +113,8 @@ def conclusions(table: SweepTable) -> list[str]:
     """Return the conclusions: the knee, met expectations, warnings, contradictory and failed points."""
     names, points = short_names(table.keys), table.points
     lines = [f"knee: {_place(names, p)}: more of it brings little AU" for p in points if p.is_knee]
-    lines += _most_goodput(names, points)
+    if not blocking((warned.doubt for warned in table.warnings), SETTING):
+        lines += _most_goodput(names, points)
     met, unmet = (sum(point.status == status for point in points) for status in (DONE, UNMET))
     if unmet:
         meet = "meets" if met == 1 else "meet"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rayio.units import format_seconds
@@ -52,6 +52,23 @@ def counted(number: int, name: str) -> str:
     ('1 worker', '4 workers')
     """
     return f"{number} {name}{'s' * (number != 1)}"
+
+
+def kept(table: Sequence[Sequence[str]], width: int, *dispensable: str) -> list[int]:
+    """Return the places of the columns of a table that fit into ``width``, of which its first row has the titles.
+
+    Columns with ``dispensable`` titles are left out, in that order, until the others fit. Each takes its widest cell
+    and two blanks.
+
+    >>> kept([["workers", "AU", "memory"], ["4", "90 %", "28.6 MiB"]], 20, "memory")
+    [0, 1]
+    """
+    places = [*range(len(table[0]))]
+    for title in dispensable:
+        if sum(2 + max(len(row[place]) for row in table) for place in places) <= width:
+            break
+        places = [place for place in places if table[0][place] != title]
+    return places
 
 
 def capitalised(text: str) -> str:

@@ -111,6 +111,8 @@ class Collective(Layer):
 @dataclass(slots=True)
 class _Record:
     content: Bytes | None
+    #: Samples that the leader skipped after errors: its group lacks them.
+    skipped: int = 0
     taken: set[int] = field(default_factory=set)
 
 
@@ -131,22 +133,25 @@ class Board:
         self._latest: dict[tuple[int, int], int] = {}
         self._done: dict[tuple[int, int], set[int]] = {}
 
-    def publish(self, leader: int, epoch: int, step: int, content: Bytes | None) -> None:
+    def publish(self, leader: int, epoch: int, step: int, content: Bytes | None, skipped: int = 0) -> None:
         """Pass a batch on; every rank that waits for it, or for one that is lost, continues."""
         key = Step(leader, epoch, step)
         if self._is_done(key):  # it was read again, because its worker was killed
             return
         self._latest[leader, epoch] = max(self._latest.get((leader, epoch), -1), step)
-        self._records.setdefault(key, _Record(content))
+        self._records.setdefault(key, _Record(content, skipped))
         for waited in [waited for waited in self._waiting if waited == key or self._is_lost(waited)]:
             self._waiting.pop(waited).set_result(None)
 
-    async def obtain(self, rank: int, leader: int, epoch: int, step: int) -> tuple[bool, Bytes | None]:
-        """Wait for a batch; return False if it is gone, so that the rank must read it by itself."""
+    async def obtain(self, rank: int, leader: int, epoch: int, step: int) -> tuple[bool, Bytes | None, int]:
+        """Wait for a batch; return whether it is there, its bytes and the number of its samples that were skipped.
+
+        If it is gone, the rank must read it by itself.
+        """
         key = Step(leader, epoch, step)
         while (record := self._records.get(key)) is None:
             if self._is_done(key) or self._is_lost(key):
-                return False, None
+                return False, None, 0
             if key not in self._waiting:
                 self._waiting[key] = self.kernel.future(f"step {step} of epoch {epoch}, which rank {leader} reads")
             await self._waiting[key]
@@ -154,7 +159,7 @@ class Board:
         if len(record.taken) == self.followers:
             del self._records[key]
             self._add_done(leader, epoch, step)
-        return True, record.content
+        return True, record.content, record.skipped
 
     def send(self, now: int, step: Step, node: int, nbytes: int) -> int:
         """Return the time at which a batch that is passed on now has come to a node, after those before it (ns)."""
@@ -194,24 +199,27 @@ class CollectiveStorage:
         if rank == leader:
             content: Bytes = {}
             served = await self.storage.read(requests, lambda opener: load(_recording(opener, content)))
-            answer = self.board.publish(leader, epoch, step, content if served.value is not None else None)
+            passed = content if served.value is not None else None
+            answer = self.board.publish(leader, epoch, step, passed, served.skipped)
             if answer is not None:
                 await answer
             return served
-        is_there, content_or_none = await self.board.obtain(rank, leader, epoch, step)
+        is_there, content_or_none, skipped = await self.board.obtain(rank, leader, epoch, step)
         if not is_there:
             return await self.storage.read(requests, load)
         if content_or_none is not None:
             known: Bytes = content_or_none
-            nothing = Requests(requests.address, 0, np.empty(0, np.int64), num_samples=requests.num_samples)
-            return await self.storage.read(nothing, lambda _: load(_replaying(known)))
+            nothing = Requests(requests.address, 0, np.empty(0, np.int64))  # no sample is read again, so none fails
+            served = await self.storage.read(nothing, lambda _: load(_replaying(known)))
+            return served._replace(skipped=skipped)
         if (node := self.layer.node_beyond(rank, leader)) is None:
-            return Served(None, 0, 0, 0)
+            return Served(None, 0, 0, 0, skipped=skipped)
         begun = self.clock.now()
         arrival = self.board.send(begun, Step(leader, epoch, step), node, requests.total_bytes)
         await self.clock.sleep_until(arrival if isinstance(arrival, int) else await arrival)
         ended = self.clock.now()
-        return Served(None, 0, 0, 0, delays=(Delay(begun, ended, "broadcast"),) if ended > begun else ())
+        delays = (Delay(begun, ended, "broadcast"),) if ended > begun else ()
+        return Served(None, 0, 0, 0, delays=delays, skipped=skipped)
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
         """Write without the group."""

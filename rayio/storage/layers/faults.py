@@ -169,7 +169,7 @@ class FaultyStorage:
             if stall.rate is not None
             for _ in self.faults.hit(f"stall-{place}", stall.rate, requests.address, number)
         ]
-        slow = self.faults.slow_share(requests)
+        slow = self.faults.slow_share(requests) if served.requests else 0.0  # what a worker keeps is not slow
         factor = 1.0 if keys.slow_files is None else keys.slow_files.factor
         skipped = 0
         for why, seconds in (("stall", self._together(stalls)), ("slow file", (factor - 1) * slow * took)):
@@ -261,7 +261,7 @@ class FaultyStorage:
                 raise self._given_up(next(iter(failing.values())), doing, attempt, begun)
             each = [(pause or 0.0) + took for pause in pauses]
             delays += await self._held(why, answered + self._together(each))
-            attempt += 1
+            places, attempt = [*failing], attempt + 1  # what succeeded is not read again
         return delays
 
     async def _failing(self, requests: Requests, attempt: int) -> list[tuple[int, Failure]]:

@@ -110,7 +110,8 @@ class SharedFiles:
             if not len(requests.nbytes):
                 return await self.storage.read(requests, load)
             if (await self.shelf.take(key, requests.address))[0]:
-                return Served(None, 0, 0, 0)
+                nothing = requests._replace(num_opens=0, nbytes=np.empty(0, np.int64), places=None, known_bytes=0)
+                return await self.storage.read(nothing, load)
             served = await self.storage.read(requests, load)
             await self.shelf.put(key, None)
             return served

@@ -23,7 +23,7 @@ from rayio import seeds
 from rayio.scenario.change import BOTH, Change, with_keys
 from rayio.scenario.servers import Servers
 from rayio.schema.fields import Section
-from rayio.storage.base import Delay, Opener, Placed, Requests, Served, Storage
+from rayio.storage.base import Delay, Opener, Placed, Requests, Served, Storage, from_front
 from rayio.storage.layers.layer import Kernel, Layer, Mount
 from rayio.storage.model import REQUESTS_PER_STEP_BITS
 from rayio.storage.uploads import upload_of
@@ -195,8 +195,7 @@ class StripedStorage:
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
         """Write; then wait for the servers of the file."""
         sizes = upload_of(num_bytes, request_bytes, 1).sizes
-        placed = Placed([path], np.zeros(len(sizes), np.int64), np.cumsum(sizes) - sizes, np.zeros(1, np.int64))
-        loads, waiting = self._loads(placed, sizes)
+        loads, waiting = self._loads(from_front(path, sizes), sizes)
         seconds = self._random(seeds.key(self.stripes.seed, f"random/{path}"), 0, waiting, 1)
         writing = self.storage.write(path, num_bytes, request_bytes, fsync=fsync)
         return await self._through(loads, seconds, writing)

@@ -211,6 +211,7 @@ class ThrottledStorage:
     """A role's connections to a modelled service that refuses; ``address`` is the folder's, for errors."""
 
     def __init__(self, model: ModelStorage, gate: Admits, throttle: Throttle, address: str) -> None:
+        self.model = model
         self.gate = gate
         self.throttle = throttle
         self.address = address
@@ -225,6 +226,8 @@ class ThrottledStorage:
             StorageError: a request was refused in all its attempts.
         """
         address, num_opens, sizes, places, *_ = requests
+        if not len(sizes):  # opens alone are not refused
+            return await self.model.read(requests, load)
         first_byte, opens = self.latencies.apart(address, len(sizes), self.spec.open, num_opens)
         latency = first_byte if self.spec.open is None else each_before_a_request(opens, first_byte)
         call = _Call(READ, sum(address), first_byte, latency, sizes, _naming(places), "reading")

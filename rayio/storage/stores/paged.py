@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from rayio.errors import StorageError
 from rayio.files import NotAFileError, open_regular
 from rayio.machine.mounts import Mounted, existing, mount_of, mounts_here
 from rayio.machine.pages import ALIGNMENT, PAGE, aligned, resident
-from rayio.storage.stores.counted import Traffic
+from rayio.storage.base import WRITE
+from rayio.storage.stores.counted import Timed, Traffic
 
 #: Bytes of one direct read or write at most; the kernel would cut larger ones too.
 CHUNK_BYTES = 16 << 20
@@ -118,6 +121,36 @@ class DirectWriter:
         left = max(0, self._unwritten - nbytes)
         self._blocks[:left] = bytes(self._blocks[nbytes : nbytes + left])
         self._unwritten = left
+
+
+class Appended(io.RawIOBase):
+    """A new file whose requests are counted and timed."""
+
+    def __init__(self, raw: BinaryIO | DirectWriter, timed: Timed) -> None:
+        self._raw = raw
+        self._timed = timed
+        self._written = 0
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, buffer: Any) -> int:
+        """Append in one request; return the bytes written."""
+        return self._request(partial(self._raw.write, buffer))
+
+    def writev(self, parts: Sequence[Any]) -> int:
+        """Append some buffers in one request; return the bytes written."""
+        if isinstance(self._raw, DirectWriter):
+            return self.write(b"".join(parts))
+        return self._request(partial(os.writev, self._raw.fileno(), parts))
+
+    def _request(self, write: Callable[[], int]) -> int:
+        length = self._timed.call(WRITE, write, self._written) or 0
+        self._written += length
+        self._timed.traffic.requests += 1
+        self._timed.traffic.nbytes += length
+        return length
 
 
 def watched(traffic: Traffic, descriptor: int, position: int, nbytes: int, read: Callable[[], int]) -> int:

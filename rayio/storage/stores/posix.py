@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
 import shutil
 import socket
 import threading
 from contextlib import ExitStack, suppress
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, BinaryIO, cast
@@ -20,11 +19,11 @@ from rayio.files import NotAFileError, check_regular, open_regular, read_regular
 from rayio.machine.mounts import Source
 from rayio.machine.pages import evict
 from rayio.storage.address import path_of
-from rayio.storage.base import FSYNC, OPEN, READ, WRITE, AtOnce
+from rayio.storage.base import FSYNC, OPEN, READ, AtOnce
 from rayio.storage.stores.counted import WINDOW_BYTES, CountedFile, Timed, Traffic
 from rayio.storage.stores.filling import filling
 from rayio.storage.stores.opening import DEFAULTS, Fill, PageCache, Settings
-from rayio.storage.stores.paged import DirectWriter, mounted_at, open_file, read_direct, watched
+from rayio.storage.stores.paged import Appended, DirectWriter, mounted_at, open_file, read_direct, watched
 from rayio.storage.stores.refusals import refusal, write_refusal
 
 #: Suffix of files that are being written.
@@ -130,23 +129,6 @@ class PosixFile(CountedFile):
         """Close the file if it is still open."""
         if self._descriptor >= 0:
             self.close()
-
-
-class _Writing(io.RawIOBase):
-    def __init__(self, raw: BinaryIO | DirectWriter, timed: Timed) -> None:
-        self._raw = raw
-        self._timed = timed
-        self._written = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, buffer: Any) -> int:
-        length = self._timed.call(WRITE, partial(self._raw.write, buffer), self._written) or 0
-        self._written += length
-        self._timed.traffic.requests += 1
-        self._timed.traffic.nbytes += length
-        return length
 
 
 class PosixStore:
@@ -266,7 +248,7 @@ class PosixStore:
         timed.traffic.opens += 1
         try:
             raw = DirectWriter(file.fileno()) if is_direct else file
-            fill(cast(BinaryIO, _Writing(raw, timed)))
+            fill(cast(BinaryIO, Appended(raw, timed)))
             if isinstance(raw, DirectWriter):
                 raw.finish()
         except BaseException:

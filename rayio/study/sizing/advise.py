@@ -223,7 +223,8 @@ class _Advising:
     def _answer(
         self, best: Choice | None, checked: Checked | None, bottleneck: Bottleneck | None, is_finished: bool
     ) -> Advised:
-        in_order = sorted(self.tried.items(), key=lambda item: (item[1].cost, item[1].places))
+        made = [item for item in self.tried.items() if self._has_runs(item[0])]
+        in_order = sorted(made, key=lambda item: (item[1].cost, item[1].places))
         doubts = () if best is None else of_setting(self.trials.tried[self.all.index(best)], self.target)
         advised = None if best is None or blocking(doubts, SETTING) else self.all.index(best)
         on_front = front(
@@ -251,6 +252,11 @@ class _Advising:
             notes=tuple(self._notes()),
             doubts=doubts,
         )
+
+    def _has_runs(self, number: int) -> bool:
+        """Return False for a setting whose first run was interrupted."""
+        trial = self.trials.tried.get(number)
+        return trial is not None and bool(trial.rows)
 
     def _nearest(self) -> int | None:
         """Return the setting with the highest AU; None if nothing was simulated."""
@@ -293,19 +299,17 @@ class _Advising:
 
     def _check(self, best: Choice, engine: str, address: str | None) -> Checked:
         """Return the result of running the advised setting once, as the user would."""
-        path, number = self.trials.directory.path / "check", 0
-        while path.exists():
-            number += 1
-            path = path.with_name(f"check-{number}")
-        run = run_one(
-            self._plain(best.values), engine=engine, address=address, out=path, root=self.root, reporter=self.reporter
-        )
+        scenario = self._plain(best.values)
+        path = self.trials.directory.free("check", scenario.stores)
+        run = run_one(scenario, engine=engine, address=address, out=path, root=self.root, reporter=self.reporter)
         au = au_of(run.result, self.formula)
-        return Checked(engine=engine, directory=str(path), au=au, reaches=au is not None and au >= self.target)
+        return Checked(engine=engine, directory=path, au=au, reaches=au is not None and au >= self.target)
 
     def _notes(self) -> list[str]:
         notes = [*self.notes]
-        notes.append(f"every setting was simulated with {self.steps} steps per rank and epoch")
+        own = derive.steps_per_epoch(self.base)
+        rarer = "" if own >= self.steps else f"; the scenario has {own}, so what comes by epochs takes more time there"
+        notes.append(f"every setting was simulated with {self.steps} steps per rank and epoch{rarer}")
         ordered = [key.key for key in self.keys if key.is_ordered]
         if ordered:
             notes.append(f"assumed: more of {', '.join(ordered)} is not worse; list the values with | to try each")
@@ -316,7 +320,7 @@ class _Advising:
                         f"that assumption fails: {as_overrides(self.names, low.values)} has a higher AU than "
                         f"{as_overrides(self.names, high.values)}"
                     )
-        undecided = [n for n, trial in self.trials.tried.items() if trial.status == UNDECIDED]
+        undecided = [n for n, trial in self.trials.tried.items() if trial.status == UNDECIDED and trial.rows]
         if undecided:
             are, its = ("is", "its") if len(undecided) == 1 else ("are", "their")
             number = counted(len(undecided), "setting")

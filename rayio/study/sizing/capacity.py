@@ -25,7 +25,7 @@ from rayio.records.sizing import (
     Combination,
 )
 from rayio.report.capacity_page import PAGE, page
-from rayio.report.text.sizing import storage_in_words
+from rayio.report.text.sizing import not_storage, storage_in_words
 from rayio.report.text.terms import counted
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
@@ -236,9 +236,11 @@ class _Searching:
         trial = self.trials.tried[fails]
         run = self.trials.run_of(fails)
         like: Like = _unchanged
+        if not self.is_virtual and run is None:
+            self.notes.append(f"No prediction: the run directory of {self.question.over}={fails} was removed")
+            return Help()
         bottleneck = bottleneck_of(trial.scenario, run, self.reporter)
-        if not self.is_virtual:
-            assert run is not None
+        if run is not None:
             au = trial.mean(self.formula)
             taught = learned(trial.scenario, run, au, self.formula, self.trials.address, self.notes)
             if isinstance(taught, Doubt):
@@ -266,6 +268,7 @@ class _Searching:
         if blocking(doubts, CAPACITY):
             help_found = Help(help_found.bottleneck)
         modelled = self.is_virtual or base.dataset.is_modelled
+        is_in_doubt = bool(blocking(doubts, LIMIT) or not_storage(help_found.bottleneck))
         # Layers in front of the model are no part of its name.
         origin = origin_of(without_layers(base), is_virtual=self.is_virtual, modelled=modelled)
         dataset = base.dataset.path if is_path(self.root) else join(self.root, base.dataset.path)
@@ -283,7 +286,7 @@ class _Searching:
             rules=question.rules,
             setting=value,
             accelerators=None if value is None else question.accelerators(value),
-            is_at_least=value is not None and (bracket.fails is None or bool(blocking(doubts, LIMIT))),
+            is_at_least=value is not None and (bracket.fails is None or is_in_doubt),
             is_finished=is_finished,
             points=points,
             binds=None if help_found.bottleneck is None else help_found.bottleneck.sentence,

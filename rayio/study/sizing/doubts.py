@@ -31,10 +31,15 @@ def of_capacity(
     if fails is not None:
         au = fails.mean(formula) or 0.0
         for doubt in gate.of_runs(fails.results):
-            would_hold = not blocking([doubt], LIMIT) or au + doubt.numbers.get("overhead", 0.0) >= target
+            would_hold = not blocking([doubt], LIMIT) or au + _lost(doubt) >= target
             if doubt.code != gate.SHORT_RUN and would_hold:
                 doubts.setdefault(doubt.code, doubt)
         busy = max((row.busy_share for row in fails.rows if row.busy_share is not None), default=None)
         if (of_machine := gate.busy_machine(busy)) is not None:
             doubts[of_machine.code] = of_machine
     return worded([*doubts.values(), *more])
+
+
+def _lost(doubt: Doubt) -> float:
+    """Return the AU that a doubt's cause took."""
+    return doubt.numbers.get("overhead", 0.0) + doubt.numbers.get("lost", 0.0)

@@ -61,7 +61,7 @@ PAIRED = 3
 WIDER, DEEPER = 16, 8
 
 
-def bottleneck_of(scenario: Scenario, run: Path | None, reporter: Reporter) -> Bottleneck | None:
+def bottleneck_of(scenario: Scenario, run: str | None, reporter: Reporter) -> Bottleneck | None:
     """Return what keeps a point from its target; None if unknown.
 
     It explains the point's run, or a simulated one if ``run`` is None. No change is simulated here: the changes of
@@ -88,7 +88,7 @@ def bottleneck_of(scenario: Scenario, run: Path | None, reporter: Reporter) -> B
 
 
 def learned(
-    scenario: Scenario, run: Path, measured: float | None, formula: str, address: str | None, notes: list[str]
+    scenario: Scenario, run: str, measured: float | None, formula: str, address: str | None, notes: list[str]
 ) -> Like | Doubt | str:
     """Return a change that applies a run's calibrated storage, processors and costs; or why there is none.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -194,7 +193,7 @@ class Trials:
                 result, spans = with_spans(seeded, watching(seeded, watch))
                 self._keep(trial, self._row(point, repeat, seeded, result, spans, None))
                 return
-            path, busy = _free(self.directory.path / "runs", f"{trial.value:05d}-{repeat}"), Busy()
+            path, busy = self.directory.free(f"runs/{trial.value:05d}-{repeat}", scenario.stores), Busy()
 
             def ended(run: Run) -> None:
                 self._keep(trial, self._row(point, repeat, scenario, run.result, run.directory.spans(), busy.share))
@@ -219,9 +218,9 @@ class Trials:
         epochs = () if self.formula == AU else by_epoch(run, shape)
         return replace(row_of(point, repeat, scenario, result), epochs=epochs, busy_share=busy)
 
-    def run_of(self, value: int) -> Path | None:
-        """Return the last run directory of a point; None for simulations."""
-        runs = sorted((self.directory.path / "runs").glob(f"{value:05d}-*"))
+    def run_of(self, value: int) -> str | None:
+        """Return the address of a point's last run directory; None for simulations, or if it was removed."""
+        runs = [] if self.is_virtual else self.directory.runs(f"{value:05d}-", self.tried[value].scenario.stores)
         return runs[-1] if runs else None
 
 
@@ -240,14 +239,6 @@ def watching(scenario: Scenario, watch: Callable[[float], None]) -> Callable[[Se
     """Return a function of the ranks' tallies that calls ``watch`` with the share done, 0 to 1."""
     planned = max(derive.total_rank_steps(scenario), 1)
     return lambda tallies: watch(min(sum(tally.steps for tally in tallies) / planned, 1.0))
-
-
-def _free(folder: Path, name: str) -> Path:
-    path, attempt = folder / name, 0
-    while path.exists():
-        attempt += 1
-        path = folder / f"{name}-{attempt}"
-    return path
 
 
 class Indented(Reporter):

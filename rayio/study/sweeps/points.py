@@ -53,6 +53,8 @@ def grid(overrides: Sequence[str] | Mapping[str, Any]) -> Points:
     fixed: dict[str, Any] = {}
     lists: dict[str, list[Any]] = {}
     for key, values in _pairs(overrides):
+        if not values:
+            raise ScenarioError(f"{key}: has no value; give at least one, such as [1, 2, 4]")
         if len(values) == 1:
             fixed[key] = values[0]
             continue
@@ -78,7 +80,7 @@ def listed(path: str | Path, overrides: Sequence[str] | Mapping[str, Any]) -> Po
     """
     fixed: dict[str, Any] = {}
     for key, values in _pairs(overrides):
-        if len(values) > 1:
+        if len(values) != 1:
             raise ScenarioError(f"{key} has {len(values)} values; with --points, the points are those of {path}")
         fixed[key] = values[0]
     try:

@@ -10,15 +10,17 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from io import FileIO
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rayio import __version__
+from rayio import __version__, storage
 from rayio.errors import ScenarioError, StorageError
 from rayio.files import NotAFileError, parse_json, read_regular, replacing
 from rayio.schema.fields import show
 from rayio.storage.address import is_path, join
+from rayio.storage.stores.opening import Settings
 from rayio.storage.stores.refusals import unwritten
 from rayio.study.sweeps.sweep_rows import Row
 
@@ -32,12 +34,12 @@ class AnotherSweepError(StorageError):
 class SweepDirectory:
     """The files of one sweep; opened for adding rows with ``with``."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, root: str = ".") -> None:
+        self.path, self.root = path, root
         self._lines: FileIO | None = None
 
     @classmethod
-    def open(cls, path: Path, definition: Mapping[str, Any]) -> Self:
+    def open(cls, path: Path, definition: Mapping[str, Any], root: str = ".") -> Self:
         """Return the directory of a new sweep, or open that of an earlier one with the same definition.
 
         ``definition`` is what all points share: scenario, engine, swept keys.
@@ -45,7 +47,7 @@ class SweepDirectory:
         Raises:
             StorageError: the directory holds something else, or a sweep with another definition.
         """
-        sweep, file = cls(path), path / "sweep.json"
+        sweep, file = cls(path, root), path / "sweep.json"
         definition = {"version": VERSION, "rayio": __version__, **definition}
         try:
             if path.exists() and not path.is_dir():
@@ -84,15 +86,29 @@ class SweepDirectory:
         if out is not None:
             if not is_path(path := join(root, str(out))):
                 raise ScenarioError(f"not yet: --out {path}; give a folder (datasets may be at an address)")
-            return cls.open(Path(path), definition)
+            return cls.open(Path(path), definition, root)
         path, number = join(root, default) if is_path(root) else default, 1
         place = Path(path)
         while True:
             try:
-                return cls.open(place, definition)
+                return cls.open(place, definition, root)
             except AnotherSweepError:
                 number += 1
                 place = Path(f"{path}-{number}")
+
+    def free(self, name: str, stores: Settings) -> str:
+        """Return the address of a new run directory: ``name``, or ``name-1`` and so on if earlier runs have it.
+
+        A relative path starts from the root. If that is an address, the runs are there.
+        """
+        place = join(self.root, str(self.path / name))
+        names = (f"{place}-{number}" if number else place for number in count())
+        return next(name for name in names if not storage.open(name, stores).exists)
+
+    def runs(self, stem: str, stores: Settings) -> list[str]:
+        """Return the addresses of the run directories in ``runs`` whose names begin with ``stem``, in order."""
+        folder = storage.open(join(self.root, str(self.path / "runs")), stores)
+        return [join(folder.address, name) for name in sorted(folder.entries()) if name.startswith(stem)]
 
     def rows(self, num_keys: int | None = None) -> Iterator[Row]:
         """Iterate over the finished runs, of ``num_keys`` values each if given; an incomplete last line is skipped.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rayio.analyze.gate import of_result, of_runs
+from rayio.analyze.gate import badness, of_repeats
 from rayio.records.doubts import SETTING, blocking
 from rayio.records.sweeps import DONE, UNMET, SweepTable, TablePoint, Warned
 from rayio.study.sweeps.choices import accelerators
@@ -51,8 +51,8 @@ def _cheapest(points: Sequence[Point]) -> int | None:
     None also where those that meet it have different numbers of accelerators: fewer of them need fewer workers.
     """
     met = [index for index, point in enumerate(points) if point.status == DONE]
-    results = (result for index in met for result in points[index].measured)
-    if all(point.status != UNMET for point in points) or blocking(of_runs(results), SETTING):
+    doubts = (doubt for index in met for doubt in of_repeats(points[index].measured))
+    if all(point.status != UNMET for point in points) or blocking(doubts, SETTING):
         return None
     if len({accelerators(points[index]) for index in met}) > 1:
         return None
@@ -62,8 +62,8 @@ def _cheapest(points: Sequence[Point]) -> int | None:
 
 def _warnings(points: Sequence[Point]) -> Iterator[Warned]:
     """Yield each kind of doubt: the worst one, the number of points that have it, and the worst of them."""
-    for doubt in of_runs(result for point in points for result in point.measured):
-        of_points = [[d for result in point.measured for d in of_result(result)] for point in points]
-        mine = [index for index, doubts in enumerate(of_points) if any(d.code == doubt.code for d in doubts)]
-        worst = next(index for index in mine if any(d.numbers == doubt.numbers for d in of_points[index]))
-        yield Warned(doubt=doubt, number=len(mine), worst=worst)
+    of_points = [of_repeats(point.measured) for point in points]
+    for code in dict.fromkeys(doubt.code for doubts in of_points for doubt in doubts):
+        mine = {index: doubt for index, doubts in enumerate(of_points) for doubt in doubts if doubt.code == code}
+        worst = max(mine, key=lambda index: badness(mine[index]))
+        yield Warned(doubt=mine[worst], number=len(mine), worst=worst)

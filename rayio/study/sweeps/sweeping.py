@@ -198,11 +198,7 @@ class _Sweeping:
 
     def _run_one(self, key: tuple[str, int]) -> None:
         values, number, scenario = self.runs[key]
-        path = self.directory.path / "runs" / f"{list(self.runs).index(key):05d}"
-        attempt = 0
-        while path.exists():  # an interrupted run has this name
-            attempt += 1
-            path = path.with_name(f"{path.name.partition('-')[0]}-{attempt}")
+        path = self.directory.free(f"runs/{list(self.runs).index(key):05d}", scenario.stores)
         try:
             run_one(
                 scenario, engine=self.engine, address=self.address, out=path, root=self.root,

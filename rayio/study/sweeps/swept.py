@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rayio.analyze.gate import of_result
+from rayio.analyze.gate import FEW_FAILURES, of_repeats, of_result
 from rayio.records.doubts import SETTING, blocking
 from rayio.records.printed import escaped
 from rayio.records.sweeps import DONE, FAILED, UNMET, SweepTable
@@ -61,13 +61,18 @@ class Sweep:
         return "goodput" if any(each is not None and each.failures is not None for each in results) else "au"
 
     @cached_property
+    def _is_chance(self) -> bool:
+        """True if some point has too few random failures for an average."""
+        return any(doubt.code == FEW_FAILURES for point in self.points for doubt in of_repeats(point.measured))
+
+    @cached_property
     def knee(self) -> Point | None:
         """The point of a sweep over one key where diminishing returns of AU begin; see ``choices.knee``.
 
         None also after failures, and if it would be another one with the AU that workers sustain, where points are in
         doubt.
         """
-        if self.metric != "au":
+        if self.metric != "au" or self._is_chance:
             return None
         knee, steady = choices.knee_of(self.points), choices.knee_of(points_of([*map(_sustained, self.rows)]))
         is_sure = knee is not None and steady is not None and knee.index == steady.index
@@ -78,8 +83,10 @@ class Sweep:
         """The Pareto front: the best trade-offs of AU (after failures goodput) against its costs.
 
         Costs are readers, memory and reader nodes. Points with different numbers of accelerators do different work, and
-        are not compared.
+        are not compared. There is none with too few random failures.
         """
+        if self._is_chance:
+            return []
         costs = [choices.readers, choices.memory]
         if READER_NODES in self.keys:
             place = self.keys.index(READER_NODES)

@@ -7,20 +7,23 @@ import signal
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from rayio.errors import RayioError, StorageError
 from rayio.model.cpu_account import ProcessCpu, Stopwatch
 from rayio.model.ledger import Tally
 from rayio.storage.stores.opening import Settings
-from rayio.trace.arrow import from_ipc, plain
+from rayio.trace.arrow import empty_table, from_ipc, plain, to_ipc
 from rayio.trace.clocks import Anchor, Clocks, Offset
 from rayio.trace.recorder import Recorder
 
 if TYPE_CHECKING:
     from rayio.engines.ray.actors.showing import Showing
-    from rayio.model.attempts import Beginning, Mark
+    from rayio.model.attempts import Beginning
+    from rayio.model.marks import Mark
     from rayio.model.queue_levels import Levels
+    from rayio.model.workflow import Progress, StageTally
     from rayio.records.failures import Restart
 
 
@@ -36,7 +39,7 @@ class Collector:
         world_size: int = 1,
     ) -> None:
         # Every actor imports the module of this class for its handle: the modules for the files of a run come here.
-        from rayio.model.attempts import Saved
+        from rayio.model.marks import Saved
         from rayio.model.resuming import Keeper
         from rayio.trace.parts import Parts
         from rayio.trace.progress import Progress
@@ -65,7 +68,16 @@ class Collector:
         #: True while a push is processed; true once this process was asked to end.
         self._is_busy = self._is_ending = False
         self._cpu = Stopwatch("collector")
+        self._rehearse()
         signal.signal(signal.SIGTERM, self._end)
+
+    def _rehearse(self) -> None:
+        """Receive and write no spans: what that imports would take a processor from the roles while they work."""
+        from rayio.trace import span_files
+
+        table = from_ipc(to_ipc(empty_table()))
+        self._sums.add(table)
+        span_files.write(BytesIO(), table)
 
     def _end(self, number: int, frame: object) -> None:
         """Write the buffered spans when a job's processes are asked to end, and write at once from then on.
@@ -128,6 +140,16 @@ class Collector:
         """Record that a rank has passed a checkpoint and its part is durable; see ``rayio.model.attempts.Saved``."""
         self._saved.add(number, tally, in_burst)
 
+    def stages(self, progress: Progress) -> None:
+        """Record what the processes of stages did before this part of the run."""
+        self._keeper.stages = progress
+
+    def staged(self, stage: int, process: int, tally: StageTally, began: list[int | None]) -> None:
+        """Record the end of a stage's process, and when each stage began."""
+        if (progress := self._keeper.stages) is not None:
+            progress.end(stage, process, tally)
+            progress.began = began
+
     def booked(self, number: int, is_needed: bool) -> Collection[int] | None:
         """Have the resume file name a checkpoint; see ``rayio.model.attempts.Book``."""
         if self._keeper.must_write(number, is_needed=is_needed):
@@ -138,6 +160,10 @@ class Collector:
         """Record the begin of an attempt that a failure ended."""
         beginning.record(self._recorder)
         self._parts.keep(self._recorder.drain())
+
+    def resumed(self, mark: Mark | None, durable: Mark | None) -> None:
+        """Record where a run that broke off goes on; see ``rayio.model.marks.Saved``."""
+        self._saved.resume(mark, durable)
 
     def newest_checkpoint(self, is_tier_lost: bool) -> Mark | None:
         """Return the newest complete checkpoint; the attempt that left others incomplete is over."""

@@ -138,7 +138,7 @@ class ActorGroup:
         if self.plan.has_barrier:
             self._serve(BarrierActor, "barrier", -1)
         if self.plan.workflow:
-            self._serve(StagesActor, CONDUCTOR, 0, self.group)
+            self._serve(StagesActor, CONDUCTOR, 0, self.group, self.survival.attempts.stages)
         scaling = self.plan.loader.scaling
         for spec in self.specs:
             if scaling is None or spec.kind != "reader" or is_first(spec, scaling.min):
@@ -290,10 +290,12 @@ class ActorGroup:
                     raise plain(error) from None
                 except RayError as end:  # various classes: Ray reports its own kills for memory in another one
                     self.survival.look(is_late=True)
-                    if self.survival.is_possible:
+                    if self.survival.is_possible and lives[reference] != CONDUCTOR:
                         return self.survival.death_of(lives[reference])
                     raise RunError(self.deaths.over(lives[reference], end)) from None
             if waiting:
+                if (death := self.survival.unseen({lives[reference] for reference in waiting})) is not None:
+                    return death
                 self.survival.look()
                 progress = self._progress()
                 if self.team is not None:

@@ -352,6 +352,7 @@ class TrainerRank(Host):
         """Run every rank's life to its end; return each rank's consumption."""
         self.begin()
         try:
+            await self.kernel.gather(*(line.reach() for line in {writer.line for writer in self._writers.values()}))
             await self.kernel.gather(*(self._train(rank) for rank in self.tallies))
         finally:
             await self.wiring.close()

@@ -40,29 +40,47 @@ class StageProcess(Host):
 class StagesActor(Server):
     """The conductor of all stages: it starts an actor for each process in its time, and ends it afterwards."""
 
-    def __init__(self, birth: Birth, group: PlacementGroup) -> None:
+    def __init__(self, birth: Birth, group: PlacementGroup, progress: Progress) -> None:
         super().__init__(birth)
         self.group = group
         #: Spans of ended processes, and their CPU time.
         self._sent = 0
         self._cpu_of: list[ProcessCpu] = []
         self._cpu = Stopwatch(CONDUCTOR, children=lambda: self._cpu_of)
-        self.progress = Progress(birth.plan.workflow)
+        self.progress = progress
+        self._collector.stages.remote(progress)
         self._offset = birth.anchor.here().ns
+        #: The attempt of the run, as far as this actor knows, and what carries out its stages.
+        self._attempt = 0
+        self._kernel: WallKernel | None = None
+        self._is_over = asyncio.Event()
 
     async def ready(self) -> dict[str, Any]:
         """Return the actor's entry of run.json, once it has started."""
         return self.description()
 
     async def run(self) -> list[StageTally]:
-        """Run all stages to their end; return the tally of each."""
+        """Run all stages to their end, or until they are halted; return the tally of each."""
         self._cpu.begin()
-        kernel = WallKernel(self._offset)
+        attempt, kernel = self._attempt, WallKernel(self._offset)
+        self._kernel = kernel
+        self._is_over.clear()
         try:
             await Conductor(self.birth.plan.workflow, kernel, self._process, self.progress).run()
+        except asyncio.CancelledError:
+            if attempt == self._attempt:
+                raise
         finally:
             await kernel.cancel()
+            self._is_over.set()
         return self.progress.tallies
+
+    async def halt(self) -> None:
+        """End the running processes: a failure ended the attempt, and they begin again with the next one."""
+        self._attempt += 1
+        if self._kernel is not None:
+            await self._kernel.cancel()
+            await self._is_over.wait()
 
     def spent(self) -> tuple[int, ProcessCpu | None]:
         """Return the number of spans of ended processes, and the CPU time of all."""
@@ -88,6 +106,7 @@ class StagesActor(Server):
             ray.kill(handle)
         self._sent += sent
         self._cpu_of += [] if cpu is None else [cpu]
+        self._collector.staged.remote(stage, number, tally, self.progress.began)
         return tally
 
     def _actor(self, name: str, stage: int, number: int) -> Any:
@@ -100,8 +119,8 @@ class StagesActor(Server):
         where = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=node)
         remote: Any = ray.remote(concurrency_groups={WATCH: 1})(StageProcess)
         return remote.options(
-            name=name, namespace=birth.namespace, num_cpus=0, scheduling_strategy=where, max_restarts=-1,
-            max_task_retries=-1, max_concurrency=MAX_CONCURRENCY,
+            name=f"{name}.{self._attempt}" if self._attempt else name, namespace=birth.namespace, num_cpus=0,
+            scheduling_strategy=where, max_restarts=-1, max_task_retries=-1, max_concurrency=MAX_CONCURRENCY,
         ).remote(own)  # fmt: skip
 
     async def _end_of(self, name: str, handle: Any) -> tuple[StageTally, int, ProcessCpu | None]:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Protocol
 
 import ray
@@ -18,9 +18,11 @@ from rayio.engines.ray.cluster.lost import await_loss, lost_nodes
 from rayio.engines.ray.placement import SERVERS, ActorSpec
 from rayio.engines.ray.transport.remote import plain
 from rayio.errors import RunError
-from rayio.model.attempts import Attempts, BrokenOffError, Death, Resumed, Saved
+from rayio.model.attempts import Attempts, BrokenOffError, Death, Resumed
 from rayio.model.ledger import Tally
+from rayio.model.marks import Mark, Saved
 from rayio.model.plan import Plan
+from rayio.model.workflow import CONDUCTOR, StageTally
 from rayio.scenario.failures import BREAKING, REPLACED
 from rayio.trace.clocks import Anchor
 
@@ -40,6 +42,7 @@ class Group(Protocol):
     actors: list[dict[str, Any]]
     restarts: list[dict[str, Any]]
     tallies: list[Tally]
+    stage_tallies: list[StageTally]
     control: Control
     connection: Connection
     #: The Ray node of each emulated one, by its number as text.
@@ -55,12 +58,30 @@ class Group(Protocol):
         """Wait until actors have started."""
 
 
+class Asked(Saved):
+    """The checkpoints of a run as the collector knows them, which ranks report to."""
+
+    def __init__(self, world_size: int, ask: Callable[..., Any]) -> None:
+        super().__init__(world_size)
+        self._ask = ask
+
+    def survivor(self, *, is_tier_lost: bool) -> Mark | None:
+        """See ``rayio.model.marks.Saved``.
+
+        Raises:
+            RunError: the collector does not answer.
+        """
+        survivor: Mark | None = self._ask("newest_checkpoint", is_tier_lost)
+        return survivor
+
+
 class Survival:
     """The failures of a run on Ray; ``tallies`` are the run's, which a restart sets back to the checkpoint."""
 
     def __init__(self, group: Group, tallies: list[Tally], resumed: Resumed | None = None) -> None:
         self.group = group
-        self.attempts = Attempts(group.plan, tallies, Saved(group.plan.world_size))
+        self.attempts = Attempts(group.plan, tallies, Asked(group.plan.world_size, self._ask))
+        self._resumed = resumed
         self.attempts.start(self.now(), resumed)
         group.plan = self.attempts.plan
         section = group.plan.failures
@@ -90,8 +111,9 @@ class Survival:
 
     def start(self) -> None:
         """Begin the time of the first attempt, once its actors are there."""
-        if self.attempts.restarts:
+        if self._resumed is not None:
             self.attempts.begun(self.now())
+            self.group.handles["collector"].resumed.remote(self._resumed.mark, self._resumed.durable)
             self.group.handles["collector"].remember.remote(self.attempts.restarts)
         else:
             self.attempts.start(self.now())
@@ -113,6 +135,11 @@ class Survival:
             death, self._next = self._next._replace(at=now), None
             self._struck = death
             self._kill(death.kind, death.number)
+
+    def unseen(self, living: Collection[str]) -> Death | None:
+        """Return a death that this process caused, if none of the ``living`` roles died of it: those had ended."""
+        death = self._struck
+        return None if death is None or not {*living}.isdisjoint(self._names(death.kind, death.number)) else death
 
     def look(self, *, is_late: bool = False) -> None:
         """Look whether Ray and its nodes live; ``is_late`` if a rank has died, and its node perhaps too.
@@ -171,7 +198,9 @@ class Survival:
         say(f"{death.name} died; all ranks start again")
         if (beginning := attempts.beginning) is not None:
             group.handles["collector"].began.remote(beginning)
-        attempts.saved.know(self._ask("newest_checkpoint", attempts.loses_tier(death)))
+        if (stages := group.handles.get(CONDUCTOR)) is not None:
+            group.control.answers([stages.halt.remote()], ANSWER_SECONDS)
+            group.stage_tallies.clear()
         ranks = [spec for spec in group.specs if spec.kind == "rank"]
         delivered = {tally.rank: tally.steps for tally in self._leave(ranks)}
         group.tallies.clear()

@@ -25,8 +25,6 @@ class CheckpointWriter(Host):
         self._envs = {number: self.wiring.writer(number) for (number,) in birth.members}
         self._busy = {number: asyncio.Lock() for number in self._envs}
         self._draining = {number: asyncio.Lock() for number in self._envs}
-        called = (self.write, self.read, self.drain, self.clear, self.report)
-        self.exchange = Exchange({call.__name__: call for call in called})
         #: The newest attempt that called: drains of older ones are not begun.
         self._attempt = 0
         calls = (self.write, self.read, self.drain, self.clear, self.report)

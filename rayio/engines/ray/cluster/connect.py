@@ -35,7 +35,7 @@ from rayio.engines.ray.placement import ACTOR_BYTES, READERS, TIER, Grounds, Pla
 from rayio.errors import ClusterError
 from rayio.model.plan import IN_FLIGHT_SHARE, Plan
 from rayio.signals import uninterrupted
-from rayio.units import format_bytes
+from rayio.units import format_bytes, format_excess
 
 #: Memory of a node that stays free when a run's fit is checked.
 SPARE_BYTES = 256 << 20
@@ -252,7 +252,7 @@ def preflight(plan: Plan, connection: Connection) -> list[str]:
     if processes * ACTOR_BYTES > free:
         raise ClusterError(
             f"{processes} actors of about {format_bytes(ACTOR_BYTES)} each need "
-            f"{format_bytes(processes * ACTOR_BYTES)}, {format_bytes(free)} are free; "
+            f"{format_excess(processes * ACTOR_BYTES, free)}, {format_bytes(free)} are free; "
             "raise cluster.roles_per_actor, or lower loader.num_workers or cluster.ranks_per_node"
         )
     return [*_shared(plan, connection), *_tight(plan)]

@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from typing import TypeVar
 
 from rayio import signals
-from rayio.storage.ahead import Crew
+from rayio.storage.crew import Crew
 
 T = TypeVar("T")
 
