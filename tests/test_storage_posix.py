@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ import pytest
 from rayio.errors import DataError, StorageError
 from rayio.storage.base import Opener, Requests, Served
 from rayio.storage.real import RealStorage
-from rayio.storage.stores.counted import WINDOW_BYTES
+from rayio.storage.stores.counted import WINDOW_BYTES, Traffic
 from rayio.storage.stores.posix import PosixStore
 from rayio.storage.stores.refusals import refusal
 
@@ -67,6 +67,31 @@ def test_what_was_written_is_there_in_the_requests_asked_for(tmp_path: Path) -> 
     assert files_in(tmp_path) == ["a/b/shard"]
     with pytest.raises(ValueError, match="requests of 0"):
         write(tmp_path, "x", 10, 0)
+
+
+@pytest.mark.parametrize("is_counted", [False, True])
+def test_a_folder_removed_before_its_file_is_opened_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_counted: bool
+) -> None:
+    """Removing an old checkpoint removes its folder if that is empty: another rank may have just made it."""
+    made, mkdir = list[Path](), Path.mkdir
+
+    def unlucky(self: Path, *args: Any, **named: Any) -> None:
+        mkdir(self, *args, **named)
+        if self.name == "b" and self.is_dir() and len(made) < 3:
+            made.append(self)
+            self.rmdir()
+
+    monkeypatch.setattr(Path, "mkdir", unlucky)
+    PosixStore(tmp_path).write("a/b/shard", lambda file: file.write(b"12"), traffic=Traffic() if is_counted else None)
+    assert len(made) == 3
+    assert (tmp_path / "a/b/shard").read_bytes() == b"12"
+
+
+def test_a_store_that_vanished_is_not_made_by_a_write(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="gone"):
+        PosixStore(tmp_path / "gone").write("a/shard", lambda file: file.write(b"12"))
+    assert not (tmp_path / "gone").exists()
 
 
 @pytest.mark.parametrize(("num_bytes", "requests"), [(0, 0), (1, 1), (1000, 1), (1001, 2)])

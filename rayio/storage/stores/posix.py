@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +31,8 @@ from rayio.storage.stores.refusals import refusal, write_refusal
 PARTIAL = ".partial"
 #: Distinguishes this process's unfinished files from those of an earlier process with the same number.
 TOKEN = uuid4().hex[:12]
+#: How often a new file's folder may be removed before the file is opened, until that is an error.
+REMOVALS = 100
 
 
 class PosixFile(CountedFile):
@@ -222,15 +225,13 @@ class PosixStore:
         timed = Timed(traffic or Traffic(), name)
         is_dropped = traffic is not None and self.page_cache == "drop"
         try:
-            if not path.parent.is_dir() and (self.root.is_dir() or Path(name).is_absolute()):
-                path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path, unfinished), ExitStack() as stack:
                 if traffic is None:
-                    file: BinaryIO = stack.enter_context(unfinished.open("xb", buffering=1 << 20))
+                    file: BinaryIO = stack.enter_context(self._new(name, lambda: unfinished.open("xb", 1 << 20)))
                     fill(file)
                     file.flush()
                 else:
-                    file = stack.enter_context(self._stream(unfinished, fill, timed))
+                    file = stack.enter_context(self._stream(name, unfinished, fill, timed))
                 if fsync or is_dropped:
                     timed.call(FSYNC, lambda: os.fsync(file.fileno()))
                 if is_dropped or (fsync and self.page_cache != "use"):
@@ -240,11 +241,28 @@ class PosixStore:
         except OSError as error:
             raise write_refusal(error, path, doing) from error
 
-    def _stream(self, path: Path, fill: Fill, timed: Timed) -> BinaryIO:
+    def _new(self, name: str, opened: Callable[[], BinaryIO]) -> BinaryIO:
+        """Open a new file in its folder, which is created, again if another writer found it empty and removed it."""
+        folder = (self.root / name).parent
+        for attempt in range(REMOVALS + 1):
+            try:
+                if not folder.is_dir() and (self.root.is_dir() or Path(name).is_absolute()):
+                    folder.mkdir(parents=True, exist_ok=True)
+                return opened()
+            except FileNotFoundError:
+                if attempt == REMOVALS or not self.root.is_dir():
+                    raise
+        raise AssertionError
+
+    def _stream(self, name: str, path: Path, fill: Fill, timed: Timed) -> BinaryIO:
         """Return a new file, still open, to which ``fill`` has appended; each call is one request."""
         is_direct = self.is_direct
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        file = timed.call(OPEN, lambda: os.fdopen(open_file(path, flags, direct=is_direct), "wb", buffering=0))
+
+        def opened() -> BinaryIO:
+            return cast(BinaryIO, os.fdopen(open_file(path, flags, direct=is_direct), "wb", buffering=0))
+
+        file = self._new(name, lambda: timed.call(OPEN, opened))
         timed.traffic.opens += 1
         try:
             raw = DirectWriter(file.fileno()) if is_direct else file
@@ -254,7 +272,7 @@ class PosixStore:
         except BaseException:
             file.close()
             raise
-        return cast(BinaryIO, file)
+        return file
 
     def sizes(self, folder: str = "") -> dict[str, int]:
         """Return names and sizes of the finished files in a folder."""
