@@ -5,13 +5,15 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from planted import busy, made, recorded, seconds_per_step
 
 from rayio.predict.calibrate import learn
 from rayio.predict.replay import UNLIMITED
 from rayio.report.text.calibration import worded
-from rayio.scenario.model import Scenario
+from rayio.scenario.model import Costs, Scenario
 
 LATENCY = 0.02
 
@@ -89,3 +91,21 @@ def test_a_limit_that_a_service_showed_is_kept() -> None:
     model: Any = learn(run.spans, run.scenario, run.info).scenario.storage.model
     assert model.reached is None
     assert model.bandwidth == pytest.approx(5e6, rel=0.1)
+
+
+def test_workers_that_start_late_are_no_cost_of_every_message() -> None:
+    """A worker that is never idle shows one way of an assignment alone, that of its first batch."""
+    late = 60_000_000
+    keys = bucket(1, {}, workers=2).model_copy(update={"costs": Costs(lease=1e-3, put=5e-4, take=1e-3)})
+    run = recorded(keys)
+    begin, length = (run.spans[name].to_numpy() for name in ("start_ns", "duration_ns"))
+    is_first = begin == 0  # the first wait of the rank, and the leases that it sends
+    moved = {
+        "start_ns": 1_000_000_000 + np.where(is_first, begin, begin + late),
+        "duration_ns": np.where(is_first, length + late, length),
+    }
+    spans = run.spans
+    for name, values in moved.items():
+        place = spans.schema.get_field_index(name)
+        spans = spans.set_column(place, spans.schema.field(place), pa.array(values, spans.schema.field(place).type))
+    assert learn(spans, run.scenario, run.info).scenario.charges.lease <= 2e-3
