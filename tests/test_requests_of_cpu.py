@@ -98,13 +98,13 @@ def test_workers_that_start_late_are_no_cost_of_every_message() -> None:
     late = 60_000_000
     keys = bucket(1, {}, workers=2).model_copy(update={"costs": Costs(lease=1e-3, put=5e-4, take=1e-3)})
     run = recorded(keys)
-    begin, length = (run.spans[name].to_numpy() for name in ("start_ns", "duration_ns"))
+    spans: Any = run.spans
+    begin, length = (spans[name].to_numpy() for name in ("start_ns", "duration_ns"))
     is_first = begin == 0  # the first wait of the rank, and the leases that it sends
     moved = {
         "start_ns": 1_000_000_000 + np.where(is_first, begin, begin + late),
         "duration_ns": np.where(is_first, length + late, length),
     }
-    spans = run.spans
     for name, values in moved.items():
         place = spans.schema.get_field_index(name)
         spans = spans.set_column(place, spans.schema.field(place), pa.array(values, spans.schema.field(place).type))

@@ -251,7 +251,12 @@ def learn(
         receive = round(max(0.0, receive), 9)
         of_bytes = {"put": held, "put_bandwidth": rate, "receive": receive, "receive_bandwidth": received}
         learned = learned.model_copy(update=of_bytes)
-        known = {"receive", *(shown_alone.costs if shown_alone else ()), *(("step",) if learned.neighbour else ())}
+        known = {
+            "lease",
+            "receive",
+            *(shown_alone.costs if shown_alone else ()),
+            *(("step",) if learned.neighbour else ()),
+        }
         most = Most({name: getattr(learned, name) for name in known}, longest_way(run, full, rate), neighbours)
         queue, of_put = cpu.queue + max(0.0, put - held), min(put, held)
         cpu = cpu.model_copy(update={"queue": round(queue, 9), "put": round(of_put, 9) if of_full else None})
