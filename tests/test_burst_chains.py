@@ -213,12 +213,12 @@ def test_on_files_a_killed_rank_reads_a_chain_from_both_tiers(tmp_path: Path) ->
     assert {place is tier for _, place in links} == {True, False}
 
 
-def broken_off(root: Path, **changed: Any) -> Path:
+def broken_off(root: Path, engine: str = "local", **changed: Any) -> Path:
     """A run on files that a rank's death ended in its step 7: checkpoints follow 2, 4 and 6, and drain for 1 s each."""
     ends = {"events": [{"kind": "rank", "number": 1, "at_step": 7}], "policy": "fail", "detect": 0, "restart": 0}
     burst = {"drain_bandwidth": "20 kB/s", "capacity": "400 kB"} | changed.pop("burst", {})
-    with pytest.raises(RunError, match="rank 1 died"):
-        run(real(burst=burst, failures=ends, **changed), engine="local", root=root, out=root / "run")
+    with pytest.raises(RunError, match=r"rank.1 died"):
+        run(real(burst=burst, failures=ends, **changed), engine=engine, root=root, out=root / "run")
     return root / "run"
 
 
@@ -243,8 +243,35 @@ def test_a_run_that_broke_off_goes_on_from_the_tier(incremental: dict[str, Any] 
     restart, kept, said = resumed(tmp_path)
     assert (restart.step, restart.is_from_checkpoint, restart.is_from_burst) == (6, True, True)
     assert not [line for line in said if "passed over" in line]
+    (tier,) = [line for line in said if line.startswith("burst tier ")]
+    assert tier.endswith("free" if incremental else "free; 2 checkpoints of this run's earlier part removed")
     steps = "1357" if incremental else "57"
     assert "".join(sorted({Path(name).parent.name[-1] for name in kept})) == steps
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.filterwarnings("default")  # Ray's own
+def test_on_ray_too_a_run_that_broke_off_goes_on_from_the_tier(tmp_path: Path) -> None:
+    """Which of three is the newest complete one depends on how far rank 0 was."""
+    broken_off(tmp_path, engine="ray", checkpoint={"incremental": CHANGED})
+    restart, kept, _ = resumed(tmp_path)
+    assert (restart.is_from_checkpoint, restart.is_from_burst) == (True, True)
+    assert "".join(sorted({Path(name).parent.name[-1] for name in kept})) == "1357"
+
+
+def test_checkpoints_without_training_that_broke_off_begin_again(tmp_path: Path) -> None:
+    """Phases have no place to go on from: a measurement is made whole."""
+    section = {"every": None, "phases": {"writes": 4, "reads": 4, "pause": "100 ms"}}
+    ends = {"events": [{"kind": "rank", "number": 1, "at": 0.3}], "policy": "fail", "detect": 0, "restart": 0}
+    with pytest.raises(RunError, match=r"rank.1 died"):
+        run(real(checkpoint=section, failures=ends), engine="local", root=tmp_path, out=tmp_path / "run")
+    heard = Heard()
+    done = resume(str(tmp_path / "run"), reporter=heard)
+    assert [line for line in heard.said if "the run had no complete checkpoint, so it begins again" in line]
+    assert done.result.saved is not None
+    assert done.result.restored is not None
+    assert done.result.saved.checkpoints > done.result.restored.checkpoints == 4, "and those of the first part"
 
 
 def test_without_the_newest_file_of_the_tier_it_goes_on_from_the_one_before(tmp_path: Path) -> None:

@@ -303,9 +303,14 @@ def remove(store: Store, manifest: Manifest) -> None:
     store.remove(f"{manifest.folder}/{NAME}")
     for name in manifest.files:
         store.remove(f"{manifest.folder}/{name}")
+    remove_folder(store, manifest.folder)
+
+
+def remove_folder(store: Store, folder: str) -> None:
+    """Remove a checkpoint's folder if nothing is in it; object stores have none."""
     if store.is_local:
-        with suppress(OSError):  # it has other files
-            store.local(manifest.folder).rmdir()
+        with suppress(OSError):  # it has files of others
+            store.local(folder).rmdir()
 
 
 def remove_unfinished(store: Store, names: Collection[str], before: tuple[float, float] = (math.inf, 0)) -> None:
@@ -325,9 +330,7 @@ def remove_unfinished(store: Store, names: Collection[str], before: tuple[float,
         if NAME not in there and {*there} <= {*names}:
             for name in there:
                 store.remove(f"{folder}/{name}")
-            if store.is_local:
-                with suppress(OSError):  # it has other files
-                    store.local(folder).rmdir()
+            remove_folder(store, folder)
 
 
 def check(manifest: Manifest, identity: Identity, files: Mapping[str, int]) -> None:
