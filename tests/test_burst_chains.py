@@ -12,18 +12,24 @@ from hypothesis import strategies as st
 from test_burst import Heard, about, attempts_of, bursting, durations, files, real
 
 from rayio.errors import RunError
+from rayio.kinds import STORAGE_MODELS
 from rayio.model.ledger import Tally
 from rayio.model.manifest import search, spread
 from rayio.model.marks import Mark, Saved
+from rayio.model.planning import plan_of
 from rayio.model.resuming import Keeper, read
 from rayio.predict.replay import _writes
+from rayio.predict.saving import learned
+from rayio.predict.shown import Shown
+from rayio.records.calibrated import Note
+from rayio.report.text.calibration import worded
 from rayio.scenario.model import Scenario
 from rayio.session.execute import run
 from rayio.session.resume import resume
 from rayio.storage import open as open_store
 from rayio.trace.run_directory import RunDirectory
 from rayio.trace.slices import Slices
-from scenarios import Outcome, simulated
+from scenarios import Outcome, scenario, simulated
 
 MS = 1_000_000
 EVERY = 3
@@ -306,6 +312,16 @@ def test_the_books_name_what_is_in_the_tier_alone_until_it_is_drained(tmp_path: 
     assert named() == [(4, True), (3, False)]
     keeper.keep(Mark(2, (Tally(0),), frozenset({2}), frozenset({2})))
     assert named()[0] == (2, True), "after a restart from an older one, later ones are gone"
+
+
+@pytest.mark.parametrize("has_tier", [True, False])
+def test_a_calibration_says_that_the_tier_is_as_given(has_tier: bool) -> None:
+    checkpoint = {"every": {"steps": 2}, "path": "kept", "model": {"bytes": "1 kB"}}
+    wanted = bursting() if has_tier else scenario(checkpoint=checkpoint)
+    shown, notes = Shown(Slices.of(simulated(wanted).spans), plan_of(wanted, modelled=True)), list[Note]()
+    learned(wanted.charges, [shown], STORAGE_MODELS["nvme"], notes, is_varied=False)
+    told = [note for note in map(worded, notes) if note.startswith("checkpoint.burst.model: not fitted")]
+    assert len(told) == has_tier
 
 
 def test_a_replay_has_the_drains_of_increments_apart() -> None:
