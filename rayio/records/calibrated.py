@@ -154,6 +154,11 @@ class NoCheckpoint(Note):
 
 
 @dataclass(frozen=True, slots=True)
+class TierGiven(Note):
+    """The model of the burst tier is that of the scenario."""
+
+
+@dataclass(frozen=True, slots=True)
 class OneCheckpoint(Note):
     """One checkpoint was saved: its size and time (s)."""
 

@@ -18,6 +18,8 @@ PLAIN = {
     "it",
     records.NotFull: "costs.cpu.contention: the busy runs left processors free or others used them, so it is not "
     "fitted; the interval of predictions with full processors is wider",
+    records.TierGiven: "checkpoint.burst.model: not fitted, so it is as the scenario gives it; what a checkpoint took "
+    "beyond it is in costs.checkpoint, and a faster tier than the model is predicted too slow",
     records.NoCheckpoint: "costs.checkpoint: no checkpoint was saved, so what one takes is not known",
 }
 
