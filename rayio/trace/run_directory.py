@@ -55,6 +55,8 @@ class RunDirectory:
         self._lost: tuple[str, ...] | None = None
         #: True if the run existed before: then missing spans are an error.
         self._is_reopened = False
+        #: The result last read, with the bytes it was parsed from: an explanation asks for it a dozen times.
+        self._known: tuple[bytes, RunResult] | None = None
         #: True if this object created the directory.
         self._is_ours = False
 
@@ -181,8 +183,12 @@ class RunDirectory:
         Raises:
             StorageError: the file is damaged, or of another version.
         """
-        content = self._read_json(RESULT)
-        return None if content is None else read_result(content, f"{self.address}/{RESULT}")
+        content = self.store.read(RESULT)
+        if content is None:
+            return None
+        if self._known is None or self._known[0] != content:
+            self._known = content, read_result(self._parsed(RESULT, content), f"{self.address}/{RESULT}")
+        return self._known[1]
 
     @property
     def scenario(self) -> str | None:
@@ -367,9 +373,11 @@ class RunDirectory:
         return self._lost or ()
 
     def _read_json(self, name: str) -> dict[str, Any] | None:
-        content, path = self.store.read(name), self.store.full(name)
-        if content is None:
-            return None
+        content = self.store.read(name)
+        return None if content is None else self._parsed(name, content)
+
+    def _parsed(self, name: str, content: bytes) -> dict[str, Any]:
+        path = self.store.full(name)
         try:
             value = parse_json(content)
         except ValueError as error:
