@@ -305,14 +305,17 @@ class RunDirectory:
                 tables.append(part.read())
                 read.append(part.path)
         if tables:
-            self.write_compacted(span_files.emptied(tables), [path.name for path in read])
+            self._compacted(tables, [path.name for path in read])
         for path in read:
             self._remove_part(path.name)
 
     def write_compacted(self, table: pa.Table, replaces: Iterable[str] = ()) -> None:
         """Write spans in the order that takes half the bytes; ``replaces`` names the files that it replaces."""
+        self._compacted([table], replaces)
+
+    def _compacted(self, tables: list[pa.Table], replaces: Iterable[str]) -> None:
         number = sum(name.startswith("spans-") and name.endswith(".parquet") for name in self.store.sizes(SPANS))
-        self._write_spans(span_files.ordered(table, span_files.ORDER), f"spans-{number:05d}", replaces)
+        self._write_spans(span_files.ordered(tables, span_files.ORDER), f"spans-{number:05d}", replaces)
 
     @property
     def stored(self) -> int:
@@ -339,8 +342,6 @@ class RunDirectory:
             StorageError: a newer version of rayio wrote them.
         """
         if self._spans is None:
-            import pyarrow as pa
-
             tables = []
             whole, lost = span_files.among(self.span_paths())
             for file in whole:
@@ -349,7 +350,7 @@ class RunDirectory:
                 except span_files.DamagedError as error:
                     lost.append(str(error))
             self._lost = tuple(sorted(lost))
-            self._spans = span_files.ordered(pa.concat_tables(tables), ["start_ns"]) if tables else empty_table()
+            self._spans = span_files.ordered(tables, ["start_ns"]) if tables else empty_table()
         return self._spans
 
     def slices(self, rows: int = SLICE_ROWS) -> Slices:
