@@ -10,8 +10,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rayio.analyze.run_scenario import scenario_of
 from rayio.errors import ScenarioError
-from rayio.predict.explain import scenario_of
 from rayio.scenario.load import build, load
 from rayio.trace.run_directory import RunDirectory
 
