@@ -266,8 +266,8 @@ def of_runs(results: Iterable[RunResult]) -> tuple[Doubt, ...]:
         for doubt in of_result(result):
             if doubt.code not in worst or badness(doubt) > badness(worst[doubt.code]):
                 worst[doubt.code] = doubt
-    if len(results) > 1 and (doubt := worst.get(OVERHEAD)) is not None:  # its AU is not the mean of the runs
-        worst[OVERHEAD] = replace(doubt, numbers={**doubt.numbers, "runs": len(results)})
+    if len(results) > 1 and (of_overhead := worst.get(OVERHEAD)) is not None:  # its AU is not the mean of the runs
+        worst[OVERHEAD] = replace(of_overhead, numbers={**of_overhead.numbers, "runs": len(results)})
     return tuple(worst.values())
 
 
