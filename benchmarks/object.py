@@ -5,9 +5,10 @@ checksums), with ``loader.io_depth`` requests in flight. In turn, as many thread
 batches with ``obstore.get_range`` and drop them. The server (``object_server.py``) is a separate process on loopback,
 and answers at once or after 20 ms. Median of rounds of MB/s; goal: >= 0.85 of obstore.
 
-Then runs of two workers (batches of 8 objects of 20 KB, answers after 20 ms), next to what ``rayio simulate`` says and
-to obstore in as many threads. The model has one number, what a get takes bare obstore with one request in flight.
-Goal: within 10 % of the simulation.
+Then runs of two workers (batches of 8 objects of 20 KB, answers after 20 ms), next to obstore in as many threads and to
+two predictions. One is calibrated from the first run, with one request in flight (``rayio calibrate``). The other has
+two numbers of bare obstore with one get in flight: what it takes, and the CPU time of this process in it
+(``costs.cpu.sample``). Goal: both within 10 %.
 
 ``python benchmarks/object.py``; ``--quick`` in a few seconds; ``--rounds N``; ``--only reading`` or ``simulated``.
 """
@@ -125,8 +126,10 @@ class Simulated:
         layout = layout_of(wanted)
         self.keys = [f"runs/{layout.path(number)}" for number in range(steps * self.BATCH)]
         self.client = client_of(os.environ["AWS_ENDPOINT_URL"])
-        #: Seconds of a get, with the threads' gets one after the other, by round.
+        #: Seconds of a get, with the threads' gets one after the other, and its CPU seconds, by round.
         self.each: list[float] = []
+        self.cpu: list[float] = []
+        self.first: rayio.Run | None = None
         self.pools = [ThreadPoolExecutor(depth) for _ in range(self.WORKERS)]
 
     def _wanted(self, **storage: Any) -> Scenario:
@@ -148,14 +151,17 @@ class Simulated:
         """Run on the local engine; give samples/s."""
         self.runs += 1
         out = f"{self.root}/{self.depth}-{self.runs}"
-        return self._rate(rayio.run(self._wanted(), engine="local", out=out))
+        run = rayio.run(self._wanted(), engine="local", out=out)
+        self.first = self.first or run
+        return self._rate(run)
 
     def obstore(self) -> float:
         """Get the same objects, each worker's batches in turn; give samples/s between the first batch and the last."""
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.process_time()
         with ThreadPoolExecutor(self.WORKERS) as workers:
             ends = sorted(end for ends in workers.map(self._get, range(self.WORKERS)) for end in ends)
-        self.each.append((ends[-1] - began) * self.WORKERS / len(self.keys))
+        self.cpu.append((time.process_time() - cpu) / (self.steps * self.BATCH))
+        self.each.append((ends[-1] - began) * self.WORKERS / (self.steps * self.BATCH))
         return (len(ends) - 1) * self.BATCH / (ends[-1] - ends[0])
 
     def _get(self, worker: int) -> list[float]:
@@ -166,32 +172,47 @@ class Simulated:
             ends.append(time.perf_counter())
         return ends
 
-    def simulated(self, first_byte: float) -> float:
-        """Return samples/s of the simulation."""
-        model = {"first_byte": first_byte, "connection_bandwidth": "10 GB/s", "bandwidth": "10 GB/s"}
-        out = f"{self.root}/{self.depth}-simulated"
-        return self._rate(rayio.simulate(self._wanted(storage={"model": model}), out=out))
+    def simulated(self, get: float, cpu: float) -> float:
+        """Return samples/s of a simulation of gets that take this long, with so much CPU time (s)."""
+        model = {"first_byte": get - cpu, "connection_bandwidth": "10 GB/s", "bandwidth": "10 GB/s"}
+        known = self._wanted(storage={"model": model}, costs={"cpu": {"sample": cpu}})
+        two = known.cluster.model_copy(update={"cores": 2})
+        return self._predicted(known.model_copy(update={"cluster": two}), "simulated")
+
+    def predicted(self, learned: Scenario) -> float:
+        """Return samples/s of the calibrated scenario with this depth and number of steps."""
+        wanted = self._wanted()
+        return self._predicted(learned.model_copy(update={"loader": wanted.loader, "train": wanted.train}), "predicted")
+
+    def _predicted(self, scenario: Scenario, kind: str) -> float:
+        return self._rate(rayio.simulate(scenario, out=f"{self.root}/{self.depth}-{kind}"))
 
 
 def print_simulated(rounds: int) -> None:
-    """Print what runs reach of their simulations."""
+    """Print what runs reach of their predictions."""
     print_head(
-        "in flight", "a get of obstore", "simulated", "rayio samples/s", "obstore", "rayio of simulated", "obstore"
-    )
+        "in flight", "rayio samples/s", "predicted from depth 1", "rayio of it", "obstore samples/s",
+        "simulated, of a get", "obstore of it",
+    )  # fmt: skip
     with served(DELAYS[1]) as address, tempfile.TemporaryDirectory(dir="/dev/shm") as root:
         os.environ["AWS_ENDPOINT_URL"] = address
-        first_byte = 0.0
+        learned: Scenario | None = None
+        get = cpu = 0.0
         for depth, steps in ((1, 20), (4, 60), (16, 120)):
             case = Simulated(depth, steps, root)
             rates = in_turn({"rayio": case.rayio, "obstore": case.obstore}, rounds)
-            first_byte = first_byte or statistics.median(case.each)
-            expected = case.simulated(first_byte)
-            of = {name: statistics.median(values) / expected for name, values in rates.items()}
-            missed = "" if abs(of["rayio"] - 1) <= 0.1 else " **missed**"
+            if learned is None:
+                assert case.first is not None
+                learned = rayio.calibrate(case.first).scenario
+                get, cpu = statistics.median(case.each), statistics.median(case.cpu)
+            expected = {"rayio": case.predicted(learned), "obstore": case.simulated(get, cpu)}
+            of = {name: statistics.median(values) / expected[name] for name, values in rates.items()}
+            missed = {name: "" if abs(share - 1) <= 0.1 else " **missed**" for name, share in of.items()}
             print_row(
-                depth, f"{1000 * first_byte:.2f} ms", f"{expected:.0f}", spread(rates["rayio"]),
-                spread(rates["obstore"]), f"{of['rayio']:.2f}{missed}", f"{of['obstore']:.2f}",
+                depth, spread(rates["rayio"]), f"{expected['rayio']:.0f}", f"{of['rayio']:.2f}{missed['rayio']}",
+                spread(rates["obstore"]), f"{expected['obstore']:.0f}", f"{of['obstore']:.2f}{missed['obstore']}",
             )  # fmt: skip
+        print(f"\nA get of obstore takes {1000 * get:.2f} ms, of it {1e6 * cpu:.0f} µs of CPU.")
 
 
 def client_of(address: str) -> Any:

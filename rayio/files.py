@@ -95,8 +95,9 @@ def replacing(path: Path, partial: Path) -> Iterator[Path]:
     Raises:
         OSError: ``path`` is a device, a pipe or a link, such as ``/dev/stdout``, which a file would destroy.
     """
-    if os.path.lexists(path) and (path.is_symlink() or not (path.is_file() or path.is_dir())):
-        raise OSError(0, "it is a device, a pipe or a link, and would be replaced; give the name of a file")
+    with suppress(FileNotFoundError):  # one look: another process may remove the file at any time
+        if stat.S_IFMT(path.lstat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
+            raise OSError(0, "it is a device, a pipe or a link, and would be replaced; give the name of a file")
     try:
         yield partial
         partial.replace(path)

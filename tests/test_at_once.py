@@ -91,9 +91,9 @@ def test_a_sample_of_each_file_needs_no_object_for_the_file(
     assert made == []
 
 
-#: Calls to the kernel for one sample of a file; npz and parquet need its size.
+#: Calls to the kernel for one sample of a file; npz and parquet ask where it ends.
 CALLS = {"open": 1, "preadv": 1, "close": 1}
-MORE = {"npy": {"preadv": 2}, "npz": {"preadv": 3, "fstat": 1}, "parquet": {"preadv": 2, "fstat": 1}} | dict.fromkeys(
+MORE = {"npy": {"preadv": 2}, "npz": {"preadv": 3, "lseek": 1}, "parquet": {"preadv": 2, "lseek": 1}} | dict.fromkeys(
     ("indexed_binary", "mmap_indexed_binary"), dict.fromkeys(CALLS, 2)
 )
 

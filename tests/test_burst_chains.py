@@ -12,18 +12,24 @@ from hypothesis import strategies as st
 from test_burst import Heard, about, attempts_of, bursting, durations, files, real
 
 from rayio.errors import RunError
+from rayio.kinds import STORAGE_MODELS
 from rayio.model.ledger import Tally
 from rayio.model.manifest import search, spread
 from rayio.model.marks import Mark, Saved
+from rayio.model.planning import plan_of
 from rayio.model.resuming import Keeper, read
 from rayio.predict.replay import _writes
+from rayio.predict.saving import learned
+from rayio.predict.shown import Shown
+from rayio.records.calibrated import Note
+from rayio.report.text.calibration import worded
 from rayio.scenario.model import Scenario
 from rayio.session.execute import run
 from rayio.session.resume import resume
 from rayio.storage import open as open_store
 from rayio.trace.run_directory import RunDirectory
 from rayio.trace.slices import Slices
-from scenarios import Outcome, simulated
+from scenarios import Outcome, scenario, simulated
 
 MS = 1_000_000
 EVERY = 3
@@ -213,12 +219,12 @@ def test_on_files_a_killed_rank_reads_a_chain_from_both_tiers(tmp_path: Path) ->
     assert {place is tier for _, place in links} == {True, False}
 
 
-def broken_off(root: Path, **changed: Any) -> Path:
+def broken_off(root: Path, engine: str = "local", **changed: Any) -> Path:
     """A run on files that a rank's death ended in its step 7: checkpoints follow 2, 4 and 6, and drain for 1 s each."""
     ends = {"events": [{"kind": "rank", "number": 1, "at_step": 7}], "policy": "fail", "detect": 0, "restart": 0}
     burst = {"drain_bandwidth": "20 kB/s", "capacity": "400 kB"} | changed.pop("burst", {})
-    with pytest.raises(RunError, match="rank 1 died"):
-        run(real(burst=burst, failures=ends, **changed), engine="local", root=root, out=root / "run")
+    with pytest.raises(RunError, match=r"rank.1 died"):
+        run(real(burst=burst, failures=ends, **changed), engine=engine, root=root, out=root / "run")
     return root / "run"
 
 
@@ -243,8 +249,35 @@ def test_a_run_that_broke_off_goes_on_from_the_tier(incremental: dict[str, Any] 
     restart, kept, said = resumed(tmp_path)
     assert (restart.step, restart.is_from_checkpoint, restart.is_from_burst) == (6, True, True)
     assert not [line for line in said if "passed over" in line]
+    (tier,) = [line for line in said if line.startswith("burst tier ")]
+    assert tier.endswith("free" if incremental else "free; 2 checkpoints of this run's earlier part removed")
     steps = "1357" if incremental else "57"
     assert "".join(sorted({Path(name).parent.name[-1] for name in kept})) == steps
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.filterwarnings("default")  # Ray's own
+def test_on_ray_too_a_run_that_broke_off_goes_on_from_the_tier(tmp_path: Path) -> None:
+    """Which of three is the newest complete one depends on how far rank 0 was."""
+    broken_off(tmp_path, engine="ray", checkpoint={"incremental": CHANGED})
+    restart, kept, _ = resumed(tmp_path)
+    assert (restart.is_from_checkpoint, restart.is_from_burst) == (True, True)
+    assert "".join(sorted({Path(name).parent.name[-1] for name in kept})) == "1357"
+
+
+def test_checkpoints_without_training_that_broke_off_begin_again(tmp_path: Path) -> None:
+    """Phases have no place to go on from: a measurement is made whole."""
+    section = {"every": None, "phases": {"writes": 4, "reads": 4, "pause": "100 ms"}}
+    ends = {"events": [{"kind": "rank", "number": 1, "at": 0.3}], "policy": "fail", "detect": 0, "restart": 0}
+    with pytest.raises(RunError, match=r"rank.1 died"):
+        run(real(checkpoint=section, failures=ends), engine="local", root=tmp_path, out=tmp_path / "run")
+    heard = Heard()
+    done = resume(str(tmp_path / "run"), reporter=heard)
+    assert [line for line in heard.said if "the run had no complete checkpoint, so it begins again" in line]
+    assert done.result.saved is not None
+    assert done.result.restored is not None
+    assert done.result.saved.checkpoints > done.result.restored.checkpoints == 4, "and those of the first part"
 
 
 def test_without_the_newest_file_of_the_tier_it_goes_on_from_the_one_before(tmp_path: Path) -> None:
@@ -279,6 +312,16 @@ def test_the_books_name_what_is_in_the_tier_alone_until_it_is_drained(tmp_path: 
     assert named() == [(4, True), (3, False)]
     keeper.keep(Mark(2, (Tally(0),), frozenset({2}), frozenset({2})))
     assert named()[0] == (2, True), "after a restart from an older one, later ones are gone"
+
+
+@pytest.mark.parametrize("has_tier", [True, False])
+def test_a_calibration_says_that_the_tier_is_as_given(has_tier: bool) -> None:
+    checkpoint = {"every": {"steps": 2}, "path": "kept", "model": {"bytes": "1 kB"}}
+    wanted = bursting() if has_tier else scenario(checkpoint=checkpoint)
+    shown, notes = Shown(Slices.of(simulated(wanted).spans), plan_of(wanted, modelled=True)), list[Note]()
+    learned(wanted.charges, [shown], STORAGE_MODELS["nvme"], notes, is_varied=False)
+    told = [note for note in map(worded, notes) if note.startswith("checkpoint.burst.model: not fitted")]
+    assert len(told) == has_tier
 
 
 def test_a_replay_has_the_drains_of_increments_apart() -> None:

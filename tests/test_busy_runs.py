@@ -21,7 +21,7 @@ from rayio.scenario.derive import compute_times
 from rayio.scenario.model import NO_TIME, Scenario
 from rayio.scenario.write import to_yaml
 from rayio.session import busy_runs
-from rayio.session.busy_runs import busy_scenario, calibrated, check_scenario, lone_scenario
+from rayio.session.busy_runs import busy_scenario, calibrated, check_scenarios, lone_scenario
 from rayio.study.sizing import knee
 from rayio.trace.arrow import empty_table
 from scenarios import scenario
@@ -70,14 +70,18 @@ def test_a_lone_run_has_one_rank_and_one_worker_whose_batches_are_ready() -> Non
     to_yaml(lone)
 
 
-def test_a_check_run_has_one_rank_and_the_workers_of_a_busy_run() -> None:
+def test_check_runs_differ_from_a_busy_run_in_ranks_workers_and_compute() -> None:
     wanted = scenario(**REAL | {"cluster__ranks_per_node": 4, "loader__num_workers": 3, "train__compute": "80 ms"})
-    check = check_scenario(wanted, told(0.004))
-    assert check is not None
-    assert check.cluster.world_size == 1
-    assert check.loader.max_workers == 8, "two for each of four cores"
-    assert compute_times(check).expected == 0
-    assert check_scenario(check, told(0.004)) is None
+    more, single = check_scenarios(wanted, told(0.004))
+    assert (more.cluster.world_size, more.loader.max_workers) == (4, 6), "twice those of a busy run"
+    assert compute_times(more).expected == pytest.approx(0.002), "4 batches of 4 ms take 4 ms of 4 cores"
+    assert (single.cluster.world_size, single.loader.max_workers) == (1, 8), "two for each of four cores"
+    assert compute_times(single).expected == 0
+    for each in (more, single):
+        plan_of(each, modelled=False)
+        to_yaml(each)
+    (alone,) = check_scenarios(single, told(0.004))
+    assert (alone.cluster.world_size, alone.loader.max_workers) == (1, 16)
 
 
 @pytest.mark.parametrize("changes", [{"loader__num_workers": 0}, {"cluster__nodes": 2}])

@@ -11,6 +11,9 @@ from datasets import on_disk
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rayio.analyze.arrays import RunArrays
+from rayio.analyze.metrics import measure
+from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import CAUSES, attribute
 from rayio.errors import StorageError
 from rayio.model.completing import Completion
@@ -53,6 +56,9 @@ def test_training_waits_for_the_copy_alone_and_at_the_end_for_the_file() -> None
     assert waiting == 12 * 10 * MS + 4 * 20 * MS
     assert length(behind) == 12 * 10 * MS + 4 * 2 * MS + 20 * MS
     assert [row["duration_ns"] for row in behind.rows("checkpoint")] == [2 * MS] * 4 + [20 * MS]
+    statistics = measure(RunArrays.of_spans(behind.spans), RunShape.of(behind.scenario)).percentiles.checkpoint
+    assert statistics is not None
+    assert (statistics.count, statistics.max) == (4, 0.002), "the wait at the end is no checkpoint"
     assert [row["duration_ns"] for row in behind.rows("snapshot")] == [2 * MS] * 4
     assert [row["duration_ns"] for row in behind.rows("checkpoint_wait")] == [20 * MS], "only at the end"
     assert [row["bytes"] for row in behind.rows("snapshot")] == [20_000_000] * 4

@@ -27,7 +27,7 @@ from rayio.errors import DataError, ScenarioError, StorageError
 from rayio.scenario.load import build
 from rayio.schema.choice import NO_OPTIONS, options_of
 from rayio.schema.distribution import Constant, Normal
-from rayio.storage.stores.posix import TOKEN
+from rayio.storage.stores.entries import TOKEN
 
 LAYOUT = Layout(30, 2, Normal(mean=300, stdev=100), 5)
 as_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")

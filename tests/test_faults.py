@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import zlib
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rayio
+from rayio import seeds
 from rayio.analyze.stalls import attribute
 from rayio.cli import main
 from rayio.engines.virtual.clock import VirtualKernel
@@ -24,7 +26,8 @@ from rayio.report.explain import explain
 from rayio.scenario.load import build, load
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
-from rayio.storage.layers.faults import Faults
+from rayio.storage.base import Requests, Served
+from rayio.storage.layers.faults import Faults, FaultyStorage
 from rayio.trace.recorder import Recorder
 from rayio.trace.slices import Slices
 from scenarios import scenario, simulated
@@ -84,6 +87,55 @@ def test_the_same_batches_stall_on_ray_and_its_actors_agree_when_a_run_began(tmp
     assert run.result.ledger is not None
     assert run.result.ledger.even
     assert "layer-faults" in [actor["name"] for actor in run.directory.info["actors"]]
+
+
+class Instant:
+    """Storage that serves everything at once."""
+
+    async def read(self, requests: Requests, load: Any) -> Served[Any]:
+        """Serve a read."""
+        return Served(None, 0, 1, requests.total_bytes)
+
+
+def test_a_sample_that_a_cache_misses_has_the_faults_that_it_has_without_a_cache() -> None:
+    stalls = {"stalls": [{"rate": 0.3, "seconds": "40 ms"}]}
+    plan = plan_of(faulty(stalls, storage={"cache": [{"tier": "ram", "bytes": "300 kB"}]}), modelled=True)
+    (faults,) = [layer for layer in plan.layers if isinstance(layer, Faults)]
+    kernel = VirtualKernel()
+    storage: Any = FaultyStorage(
+        cast(Any, Instant()), faults, cast(Any, SimpleNamespace(clock=kernel, path="x", io_depth=1))
+    )
+    missed, counts = np.array([1, 3]), []
+    for step in range(30):
+        whole = plan.loading().of(Where(0, 0, step)).requests
+        assert whole.samples is not None
+        served = kernel.run(storage.read(whole.samples.requests(missed), None))
+        hit = faults.hit("stall-0", 0.3, whole.address, 4)
+        counts.append(int(np.isin(missed, hit).sum()))
+        assert sum(delay.end - delay.start for delay in served.delays) == counts[-1] * 40_000_000
+    assert {*counts} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("held_by", ["worker", "node"])
+@pytest.mark.parametrize("share", [0.3, 1.0])
+def test_files_that_are_read_at_the_start_are_slow_by_all_of_their_bytes(
+    share: float, held_by: str, tmp_path: Path
+) -> None:
+    changes: dict[str, Any] = {
+        "loader": {"batch_size": 4, "num_workers": 2, "file_access": "in_memory", "held_by": held_by},
+    }  # fmt: skip
+    wanted = faulty({"slow_files": {"share": share, "factor": 101}}, **changes)
+    run = rayio.simulate(wanted, out=tmp_path / "run")
+    spans: Any = run.spans()
+    layout = plan_of(wanted, modelled=True).layout
+    names = np.array([zlib.crc32(layout.path(file).encode()) for file in range(48)], np.int64)
+    slow = float((seeds.uniform(seeds.key(wanted.seed, "faults/slow"), names) < share).mean())
+    delays = spans[spans.name == "delay"]
+    assert (len(delays) == 1) == (held_by == "node"), "of a node one worker reads all files, and no later batch reads"
+    for delay in delays.itertuples():
+        reads = spans[(spans.name == "read") & (spans["rank"] == delay.rank) & (spans.step == delay.step)]
+        took = int(reads.duration_ns.iloc[0]) - delay.duration_ns
+        assert delay.duration_ns == pytest.approx(100 * slow * took, rel=0.01)
 
 
 EVALUATED = {

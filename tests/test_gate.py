@@ -24,13 +24,15 @@ from rayio.report.text.advice import text as advice_text
 from rayio.report.text.comparison import text as comparison_text
 from rayio.report.text.doubts import TITLES, worded
 from rayio.report.text.explanation import text
+from rayio.reporter import SILENT
 from rayio.scenario.model import Costs
 from rayio.scenario.write import to_yaml
 from rayio.session import run, simulate
 from rayio.session.conclude import in_memory
 from rayio.study.sizing.advise import advise
 from rayio.study.sizing.doubts import of_capacity
-from rayio.study.sizing.trials import Trial
+from rayio.study.sizing.trials import Trial, Trials
+from rayio.study.sweeps.sweep_directory import SweepDirectory
 from rayio.study.sweeps.sweep_rows import Row
 from scenarios import scenario
 
@@ -402,3 +404,19 @@ def test_a_sweep_has_a_knee_where_short_runs_cannot_move_it(tmp_path: Path, caps
     assert "warning: " in texts[60]
     assert "knee: num_workers=32" in texts[LONG]
     assert "warning" not in texts[LONG]
+
+
+def test_the_bottleneck_of_a_capacity_is_that_of_the_run_whose_overhead_its_doubt_names(
+    measured: RunResult, tmp_path: Path
+) -> None:
+    trials = Trials(SweepDirectory(tmp_path), engine="local", target=0.9, reporter=SILENT)
+    rows = [
+        Row((3,), repeat, "done", result=replace(measured, au=0.88, other_share=share, doubts=None))
+        for repeat, share in enumerate((0.03, 0.08, 0.05))
+    ]
+    trials.tried[3] = trial = Trial(3, one_by_one(12), rows)
+    (doubt,) = of_capacity(None, trial, 0.9, "au")
+    assert doubt.numbers["overhead"] == 0.08
+    for repeat, name in enumerate(("00003-0", "00003-1", "00003-1")):
+        (tmp_path / "runs" / f"00003-{repeat}").mkdir(parents=True)
+        assert Path(trials.run_in_doubt(3) or "").name == name, "the last one where it was removed"

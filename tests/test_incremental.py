@@ -190,6 +190,22 @@ def test_the_newest_complete_chain_is_read_back(
     assert len(named) == min(3, len(passed)), "a note names the first three that were passed over"
 
 
+@pytest.mark.parametrize("wanted", ["newest", folder(4), folder(6)])
+@pytest.mark.parametrize("writers", ["sharded", "rank_zero"])
+def test_modelled_storage_reads_the_chain_that_files_have(wanted: str, writers: str, tmp_path: Path) -> None:
+    ran(tmp_path, "run", writers=writers)
+    real = loaded(ran(tmp_path, "again", restore=wanted, writers=writers).spans())
+    virtual = simulated(saving("model://x", restore=wanted, writers=writers))
+    assert {(row["rank"], row["step"]): row["bytes"] for row in virtual.rows("load")} == real
+    assert len({step for _, step in real}) == {"newest": 2, folder(4): 2, folder(6): 1}[wanted]
+
+
+def test_modelled_storage_reads_a_full_checkpoint_where_none_is_due() -> None:
+    """Such a run has no checkpoint with that name."""
+    other = simulated(saving("model://x", restore=folder(77), every={"steps": 3}))
+    assert sum(row["bytes"] for row in other.rows("load")) == FULL
+
+
 def test_an_increment_whose_base_was_replaced_is_not_used(root: Path) -> None:
     path = root / "kept" / folder(6) / NAME
     path.write_text(json.dumps(json.loads(path.read_text()) | {"attempt": 1}))

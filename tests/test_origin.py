@@ -22,6 +22,7 @@ from rayio.report.text.explanation import text
 from rayio.scenario.costs import Costs
 from rayio.scenario.load import build, load
 from rayio.scenario.model import Scenario
+from rayio.scenario.origin import origin_of
 from rayio.scenario.write import to_yaml
 from scenarios import scenario, simulated
 
@@ -40,6 +41,23 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
 
 def predicted(root: Path, **overrides: Any) -> rayio.Run:
     return rayio.simulate(scenario(**overrides), out=root / "predicted", root=root)
+
+
+@pytest.mark.parametrize(
+    ("path", "model", "cpu", "is_left_out"),
+    [
+        ("model://x", "nvme", {}, False),
+        ("model://x", "s3", {}, True),
+        ("s3://bucket/x", "nvme", {}, True),
+        ("model://x", "s3", {"costs": {"cpu": {"sample": "300 us"}}, "cluster__cores": 2}, False),
+    ],
+)
+def test_processor_time_of_a_buckets_requests_is_left_out_until_it_is_known(
+    path: str, model: str, cpu: dict[str, Any], is_left_out: bool
+) -> None:
+    wanted = scenario(**{"dataset__path": path, "storage__model": model} | cpu)
+    left_out = origin_of(wanted, is_virtual=True, modelled=True).leaves_out
+    assert ("processor time of requests" in left_out) == is_left_out
 
 
 # --- kinds of results -----------------------------------------------------------------------------------------------

@@ -25,7 +25,8 @@ from test_architecture import FILES, named, nodes
 from rayio import cli
 from rayio.errors import RayioError
 from rayio.scenario.load import load
-from rayio.storage.stores.posix import PARTIAL, PosixStore
+from rayio.storage.stores.entries import PARTIAL
+from rayio.storage.stores.posix import PosixStore
 
 SMALL = """\
 name: small

@@ -165,3 +165,22 @@ def test_an_interrupted_first_setting_is_neither_simulated_nor_undecided(tmp_pat
     assert (advised.tried, advised.simulations, advised.is_finished) == ((), 0, False)
     assert not any("undecided" in note for note in advised.notes)
     assert advised.as_text() == "interrupted before the first setting was over: nothing is known yet"
+
+
+def test_epochs_that_are_too_short_refuse_no_target(tmp_path: Path) -> None:
+    """With 3 steps an epoch no setting reaches AU 90 %; of epochs without that bound 16 workers do."""
+    keys: dict[str, Any] = {"loader__num_workers": 16, "train__compute": "50 ms", "storage__model": LATE}
+    for steps, headline in ((3, "no advice which setting reaches AU ≥ 90 % (short epochs)"), (None, "16 workers: the")):
+        wanted = scenario(**keys, dataset__num_files=12, train__epochs=4, train__steps=steps)
+        (tmp_path / "s.yaml").write_text(to_yaml(wanted))
+        advised = rayio.advise(
+            tmp_path / "s.yaml", vary="loader.num_workers=16", reach="au=0.9", out=tmp_path / f"a{steps}"
+        )
+        assert str(advised.as_text()).startswith(headline)
+        assert [doubt.code for doubt in advised.doubts] == [SHORT_EPOCHS] * (steps == 3)
+        found = capacity(tmp_path / "s.yaml", {}, target_au=0.9, most=2, out=tmp_path / f"c{steps}")
+        assert ("no answer whether it feeds one accelerator at AU ≥ 90 %" in str(found.as_text())) == (steps == 3)
+    full = scenario(**keys | {"loader__num_workers": 1}, dataset__num_files=12, train__epochs=4, train__steps=3)
+    (tmp_path / "s.yaml").write_text(to_yaml(full))
+    few = rayio.advise(tmp_path / "s.yaml", vary="loader.num_workers=1", reach="au=0.9", out=tmp_path / "few")
+    assert few.as_text().startswith("no setting reaches AU ≥ 90 %"), "that one worker misses in long epochs, too"

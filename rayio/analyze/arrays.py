@@ -150,6 +150,9 @@ def _of_slices(slices: Slices) -> Iterator[tuple[tuple[Lives, Steps], dict[str, 
 
 def _of_slice(spans: pa.Table, kinds: Sequence[str]) -> tuple[tuple[Lives, Steps], dict[str, Timed], Reads]:
     chosen = {kind: np.flatnonzero(is_text(spans, "name", kind)) for kind in kinds}
+    if (saves := chosen.get("checkpoint")) is not None:
+        nbytes = integers(spans, "bytes", saves)  # the wait for the last asynchronous one has none
+        chosen["checkpoint"] = saves[nbytes > 0] if nbytes.any() else saves
     reads = chosen.get("read", np.zeros(0, np.int64))
     of_reads = Reads(*(integers(spans, column, reads) for column in ("batch", "bytes")))
     return timeline(spans), {kind: Timed.of(spans, mine) for kind, mine in chosen.items() if len(mine)}, of_reads

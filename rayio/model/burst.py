@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from threading import Event
@@ -13,7 +12,7 @@ from typing import BinaryIO, Literal, NamedTuple
 import numpy as np
 
 from rayio.errors import DataError
-from rayio.model.manifest import NAME
+from rayio.model.manifest import NAME, remove_folder
 from rayio.place import checkpoint_place
 from rayio.scenario.storage import StorageParameters
 from rayio.seeds import Draws
@@ -90,9 +89,7 @@ class Tier(NamedTuple):
                 continue
             for name in (NAME, *names):
                 self.store.remove(f"{folder}/{name}")
-            if self.store.is_local:
-                with suppress(OSError):  # it has files of other writers
-                    self.store.local(folder).rmdir()
+            remove_folder(self.store, folder)
 
 
 def _nothing(opener: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Protocol
 
@@ -65,7 +65,10 @@ class Completion:
         #: Complete checkpoints, the oldest first (None: not looked for), and those that follow them.
         self._kept: list[Manifest] | None = None
         self._new: list[Manifest] = []
-        self._is_retiring = False
+        #: The attempt that is removing old ones; -1: none.
+        self._retiring = -1
+        #: Running removals of checkpoints.
+        self._removing: set[Future] = set()
         self._attempt = 0
 
     @cached_property
@@ -73,7 +76,11 @@ class Completion:
         return len(self.checkpointing.parts)
 
     async def report(self, durable: Mapping[Link, Sequence[str]], at: Where, in_burst: bool = False) -> list[Link]:
-        """Add durable files, by checkpoint, and complete those that now have all; return complete ones."""
+        """Add durable files, by checkpoint, and complete those that now have all; return complete ones.
+
+        A report without files is the first of a rank's attempt. It is answered once nothing of earlier attempts is
+        written or removed any more.
+        """
         if in_burst and self.tier is not None:
             return await self.tier.report(durable, at)
         if at.attempt != self._attempt:  # all ranks began again: they save what followed their checkpoint anew
@@ -84,6 +91,8 @@ class Completion:
                 known.clear()
             self._kept = None  # some are withdrawn
             self._new.clear()
+        if not durable:
+            await self.begun()
         for link, names in durable.items():
             if link in self._begun:
                 continue
@@ -96,9 +105,11 @@ class Completion:
         return [link for link in durable if link in self._complete]
 
     async def begun(self) -> None:
-        """Wait until every manifest that is being written is there."""
+        """Wait until every manifest that is being written is there, and what is being removed is gone."""
         while (last := self._last) is not None and not last.done():
             await last
+        while self._removing:
+            await next(iter(self._removing))
         if self.tier is not None:
             await self.tier.begun()
 
@@ -115,11 +126,12 @@ class Completion:
             await self._booked(saved.number_of(newest.epoch, newest.step), False)
             return
         self._new.append(newest)
-        if self._is_retiring:
+        attempt = self._attempt
+        if self._retiring == attempt:
             return
-        self._is_retiring = True
+        self._retiring = attempt
         try:
-            while older := await self._surplus(store, saved.keep):
+            while older := await self._surplus(store, saved.keep, attempt):
                 stays = [manifest for manifest in self._kept or () if manifest not in older]
                 is_much = sum(sum(manifest.files.values()) for manifest in older) >= MUCH_BYTES
                 named = await self._booked(saved.number_of(stays[-1].epoch, stays[-1].step), is_much)
@@ -131,16 +143,25 @@ class Completion:
                     await self.env.kernel.sleep_until(self.env.kernel.now() + PAUSE_NS)
                     continue
                 for manifest in older[::-1]:  # an increment before what it is an increment since
+                    if attempt != self._attempt:
+                        return
                     self._kept = None if self._kept is None else [m for m in self._kept if m is not manifest]
-                    await self.env.kernel.threaded(partial(remove, store, manifest))
+                    await self._remove(partial(remove, store, manifest))
         finally:
-            self._is_retiring = False
+            if self._retiring == attempt:
+                self._retiring = -1
 
-    async def _surplus(self, store: Store, keep: int) -> list[Manifest]:
-        """Return the complete checkpoints beyond those to be kept, the oldest first."""
-        if self._kept is None:
-            there = (await self.env.kernel.threaded(partial(search, store))).complete
-            self._kept = [*reversed(there)]
+    async def _surplus(self, store: Store, keep: int, attempt: int) -> list[Manifest]:
+        """Return the complete checkpoints beyond those to be kept, the oldest first.
+
+        There are none if the ``attempt`` is over: ranks may be writing them again.
+        """
+        there = None if self._kept is not None else await self.env.kernel.threaded(partial(search, store))
+        if attempt != self._attempt:
+            return []
+        if there is not None:
+            self._kept = [*reversed(there.complete)]
+        assert self._kept is not None
         folders = {manifest.folder for manifest in self._new}
         self._kept = [*(manifest for manifest in self._kept if manifest.folder not in folders), *self._new]
         self._new.clear()
@@ -164,15 +185,13 @@ class Completion:
         if before is not None:
             await before
         try:
-            if at.attempt and await self._is_complete(link):
-                self._complete.add(link)
-                return
             now = 0 if env.store is None else env.kernel.now()  # a model's manifest has the same size at any time
             run = self.run if env.store is None else self.checkpointing.run
             manifest = self.checkpointing.manifest(link, run, at.attempt, now)
-            index, place = self.checkpointing.index(link.fraction), Where(0, link.epoch, link.step, at.attempt)
-            fsync = self.checkpointing.fsync
-            await self._write(env, manifest, index, place, fsync=fsync, in_burst=self.in_burst)
+            if not (at.attempt and await self._is_complete(link)):
+                index, place = self.checkpointing.index(link.fraction), Where(0, link.epoch, link.step, at.attempt)
+                fsync = self.checkpointing.fsync
+                await self._write(env, manifest, index, place, fsync=fsync, in_burst=self.in_burst)
             self._complete.add(link)
         finally:
             mine.set_result(None)
@@ -181,7 +200,18 @@ class Completion:
             store, saved = env.store, self.checkpointing
             if at.attempt and store is not None and (saved.seconds is not None or saved.burst is not None):
                 below = link.epoch, link.step  # ranks write checkpoints in order
-                await env.kernel.threaded(partial(remove_unfinished, store, saved.files(), below))
+                if at.attempt == self._attempt:
+                    await self._remove(partial(remove_unfinished, store, saved.files(), below))
+
+    async def _remove(self, removing: Callable[[], None]) -> None:
+        """Remove checkpoints in a thread; ranks that begin again wait for it."""
+        mine = self.env.kernel.future("a checkpoint to be removed")
+        self._removing.add(mine)
+        try:
+            await self.env.kernel.threaded(removing)
+        finally:
+            self._removing.discard(mine)
+            mine.set_result(None)
 
     async def _is_complete(self, link: Link) -> bool:
         """Return True if a checkpoint has its manifest, which a writer removes before it replaces a file."""

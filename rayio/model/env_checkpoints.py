@@ -278,6 +278,11 @@ class CheckpointEnv:
         finally:
             self._reports.pop(number, None)
 
+    async def begin_again(self, at: Where) -> None:
+        """Wait, at the begin of an attempt, until nothing of earlier ones is written or removed any more."""
+        if self.writers:
+            await self.writers[COMPLETER].report({}, at)
+
     async def reported(self, at: Where) -> None:
         """Wait until this rank's reports are answered, and repeat those of incomplete checkpoints once."""
         for report in [*self._reports.values()]:

@@ -258,7 +258,10 @@ class Load:
         named = self.loading.named
         if named is None:
             return planned
-        return planned._replace(files=partial(self._samples, part or self.batch, named.of(self.at.epoch)))
+        folder = named.of(self.at.epoch)
+        if self.loading.access.reads_all and self.before is None:
+            return planned._replace(files=partial(self.files.whole, folder))
+        return planned._replace(files=partial(self._samples, part or self.batch, folder))
 
     @property
     def _table(self) -> RequestTable | None:
@@ -311,7 +314,7 @@ class Load:
         chosen = {name: getattr(batch, name)[places] for name in ("samples", "files", "index", "nbytes")}
         part = replace(batch, **chosen)
         planned, _ = self.loading.planned(self.files, part, self.before)
-        return self._named(planned._replace(num_samples=len(places)), part)
+        return self._named(planned._replace(num_samples=len(places), sample_places=places), part)
 
     def keep(self, kept: Kept) -> None:
         """Update the reader's state after this batch."""

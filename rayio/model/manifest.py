@@ -117,6 +117,8 @@ class Search:
 
     complete: Sequence[Manifest]
     passed: Mapping[str, str]
+    #: What a restore of the newest reads, the full one first, each with its store.
+    links: Sequence[tuple[Manifest, Store]] = ()
 
     def notes(self) -> list[str]:
         """Return a note that names incomplete checkpoints after the newest complete one, if there are any."""
@@ -215,7 +217,7 @@ def search(store: Store, *others: Store) -> Search:
     Raises:
         StorageError: the folder cannot be read.
     """
-    complete, passed = list[Manifest](), dict[str, str]()
+    complete, passed, links = list[Manifest](), dict[str, str](), list[tuple[Manifest, Store]]()
     for folder in sorted(store.entries()):
         if checkpoint_place(folder) is None:
             continue
@@ -226,11 +228,11 @@ def search(store: Store, *others: Store) -> Search:
     complete.sort(key=lambda manifest: (manifest.saved_ns, manifest.folder), reverse=True)
     while complete:
         try:
-            spread((store, *others), complete[0])
+            links = spread((store, *others), complete[0])
             break
         except DataError as error:
             passed[complete.pop(0).folder] = str(error)
-    return Search(complete, passed)
+    return Search(complete, passed, links)
 
 
 def chain(store: Store, newest: Manifest) -> list[Manifest]:
@@ -301,9 +303,14 @@ def remove(store: Store, manifest: Manifest) -> None:
     store.remove(f"{manifest.folder}/{NAME}")
     for name in manifest.files:
         store.remove(f"{manifest.folder}/{name}")
+    remove_folder(store, manifest.folder)
+
+
+def remove_folder(store: Store, folder: str) -> None:
+    """Remove a checkpoint's folder if nothing is in it; object stores have none."""
     if store.is_local:
-        with suppress(OSError):  # it has other files
-            store.local(manifest.folder).rmdir()
+        with suppress(OSError):  # it has files of others
+            store.local(folder).rmdir()
 
 
 def remove_unfinished(store: Store, names: Collection[str], before: tuple[float, float] = (math.inf, 0)) -> None:
@@ -323,9 +330,7 @@ def remove_unfinished(store: Store, names: Collection[str], before: tuple[float,
         if NAME not in there and {*there} <= {*names}:
             for name in there:
                 store.remove(f"{folder}/{name}")
-            if store.is_local:
-                with suppress(OSError):  # it has other files
-                    store.local(folder).rmdir()
+            remove_folder(store, folder)
 
 
 def check(manifest: Manifest, identity: Identity, files: Mapping[str, int]) -> None:
@@ -370,15 +375,14 @@ def chosen(
                 f"{key}: {store.address} has no complete checkpoint{why}; use checkpoint.restore=none, or run once "
                 "to save some"
             )
-        manifest, notes = there.complete[0], there.notes()
+        manifest, notes, links = there.complete[0], there.notes(), there.links
     else:
         notes = []
         try:
             manifest = read(store, wanted)
-            spread((store, *below), manifest)
+            links = spread((store, *below), manifest)
         except DataError as error:
             raise DataError(f"{key}: {store.full(wanted)}: {error}; choose a complete checkpoint, or newest") from None
-    links = spread((store, *below), manifest)
     try:
         for link, _ in links:
             check(link, identity, files(link.fraction))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rayio.data.sampler import Sampler
 from rayio.kinds import SAVERS
@@ -14,6 +14,7 @@ from rayio.model.plan_parts import EvaluationPhase, LoaderSpec, Phase
 from rayio.model.saving import Checkpointing
 from rayio.model.training import Preparing
 from rayio.model.workflow import Workflow
+from rayio.place import checkpoint_place
 from rayio.scenario import derive, evaluation
 from rayio.scenario.burst import Burst
 from rayio.scenario.checkpoint import NOTHING
@@ -143,7 +144,7 @@ def _checkpointing(scenario: Scenario, burst: Draws | None, *, modelled: bool) -
         return None
     every = None if saved.phases is not None else saved.every
     seconds = None if every is None else every.seconds
-    return Checkpointing(
+    planned = Checkpointing(
         path=saved.path,
         state=saved.model,
         writers=saved.writers,
@@ -165,6 +166,22 @@ def _checkpointing(scenario: Scenario, burst: Draws | None, *, modelled: bool) -
         restored=None if saved.restore == NOTHING else Restored(0, 0, saved.request_bytes),
         burst=None if saved.burst is None else _tier(scenario, saved.burst, burst),
     )
+    if saved.incremental is None or saved.restore == NOTHING:
+        return planned
+    return replace(
+        planned, restored=_restored(planned, saved.restore, derive.num_checkpoints(scenario)) or planned.restored
+    )
+
+
+def _restored(saved: Checkpointing, wanted: str, number: int) -> Restored | None:
+    """Return the last of a whole run's ``number`` checkpoints, or the one in a ``wanted`` folder; None if none is due.
+
+    Modelled storage has no other: a run on files restores what is there.
+    """
+    place = checkpoint_place(wanted) or (saved.schedule.step(number - 1) if number else None)
+    if place is None or saved.number_of(*place) < 0:
+        return None
+    return saved.restored_at(*place)
 
 
 def _tier(scenario: Scenario, wanted: Burst, first_byte: Draws | None) -> BurstTier:

@@ -45,19 +45,19 @@ class Cores:
     async def work(self, seconds: float) -> None:
         """Wait for a job of ``seconds`` of CPU."""
         if seconds > 0:
-            future = self.kernel.future("a processor")
-            self._begin(seconds, future)
-            await future
+            await self.start(seconds)
 
     async def work_together(self, each: Sequence[float]) -> None:
         """Wait for jobs of so many seconds of CPU, which begin together."""
-        futures = []
-        for seconds in each:
-            if seconds > 0:
-                futures.append(self.kernel.future("a processor"))
-                self._begin(seconds, futures[-1])
+        futures = [self.start(seconds) for seconds in each if seconds > 0]
         for future in futures:
             await future
+
+    def start(self, seconds: float) -> Future:
+        """Start a job of more than 0 ``seconds``; return what to wait for."""
+        future = self.kernel.future("a processor")
+        self._begin(seconds, future)
+        return future
 
     def spend(self, seconds: float) -> None:
         """Start a job without waiting for it."""
@@ -189,18 +189,47 @@ def cores_of(kernel: Kernel, cluster: Cluster, costs: CpuCosts) -> CoresOf | Non
     return cache(of)
 
 
-class ParsedStorage:
-    """Modelled storage whose answers its reader parses, on the cores of its node."""
+def hidden_share(number: int, depth: int) -> float:
+    """Return the share of a batch's parsing for which there is time before its last ``depth`` answers come.
 
-    def __init__(self, storage: Storage, cores: Cores, costs: CpuCosts) -> None:
+    A batch of ``number`` requests takes number / depth turns. With equal latencies the answers of a turn come one
+    parsing apart, so that of the first one of each turn is waited for, and all of the last turn.
+
+    >>> hidden_share(8, 1), hidden_share(8, 8), hidden_share(32, 4)
+    (0.0, 0.0, 0.65625)
+    """
+    turns = number / depth
+    return (turns - 1) * (depth - 1) / number if turns > 1 else 0.0
+
+
+class ParsedStorage:
+    """Modelled storage whose answers its reader parses, on the cores of its node.
+
+    With ``depth`` requests of a batch in flight, a worker parses one answer while it waits for others.
+    """
+
+    def __init__(self, storage: Storage, cores: Cores, costs: CpuCosts, depth: int = 1) -> None:
         self.storage = storage
         self.cores = cores
         self.costs = costs
+        self.depth = depth
 
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
-        """Read the batch, then parse it."""
+        """Read the batch, and parse it: meanwhile what other requests in flight hide, the rest at the end."""
+        turns = max(1.0, len(requests.nbytes) / self.depth)
+        work = self.costs.parsing(requests.num_samples, requests.total_bytes)
+        hidden = work * hidden_share(len(requests.nbytes), self.depth)
+        if not hidden:
+            served = await self.storage.read(requests, load)
+            await self.cores.work(self.costs.parsing(requests.num_samples, served.nbytes))
+            return served
+        kernel = self.cores.kernel
+        began, meanwhile = kernel.now(), self.cores.start(hidden)
         served = await self.storage.read(requests, load)
-        await self.cores.work(self.costs.parsing(requests.num_samples, served.nbytes))
+        first = (kernel.now() - began) / turns  # until the first answers there is nothing to parse
+        await meanwhile
+        await kernel.sleep_until(began + round(first + hidden * 1e9))
+        await self.cores.work(self.costs.parsing(requests.num_samples, served.nbytes) - hidden)
         return served
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:

@@ -63,6 +63,8 @@ async def train(env: Env, training: Training, tally: Tally, start: Start = BEGIN
     attempt = start.attempt
     at = Where(training.rank, attempt=attempt)
     env.span("startup", env.born, env.kernel.now(), at)
+    if attempt:
+        await env.begin_again(at)
     if training.restored is not None:
         shards = await restore(env, training, tally, training.restored, at._replace(epoch=start.epoch))
         if shards and attempt and training.is_own_restored:  # manifests may have been lost

@@ -335,7 +335,8 @@ class Wiring:
     def datasets(self, node: int) -> Storage:
         """Return a node's storage of the dataset, and of the evaluation's."""
         storage = self.plan.data_storage(partial(self._through_layers, node, is_dataset=True))
-        return storage if self.cores is None else ParsedStorage(storage, self.cores(node), self.plan.costs.cpu)
+        cpu, depth = self.plan.costs.cpu, self.plan.loader.io_depth
+        return storage if self.cores is None else ParsedStorage(storage, self.cores(node), cpu, depth)
 
     def _through_layers(
         self, node: int, path: str, *, is_dataset: bool, note: Callable[[], None] | None = None

@@ -15,6 +15,7 @@ from rayio.analyze.arrays import concatenated
 from rayio.analyze.shape import RunShape
 from rayio.errors import RunError
 from rayio.model.planning import plan_of
+from rayio.model.processors import hidden_share
 from rayio.place import batch_parts
 from rayio.predict import decoding, observe, saving, sizes, storage
 from rayio.predict.bounds import evened, freer, lone, longest_way
@@ -56,8 +57,8 @@ from rayio.scenario.costs import CpuCosts, taken
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario, StorageParameters
 from rayio.schema.distribution import Distribution
-from rayio.storage.address import join
-from rayio.storage.stores.opening import upload_parts_at
+from rayio.storage.address import join, scheme_of
+from rayio.storage.stores.opening import STORES, has_page_cache, upload_parts_at
 from rayio.trace.slices import Slices
 
 if TYPE_CHECKING:
@@ -191,19 +192,20 @@ def learn(
         fit = storage.fit(read_of_all, warm, scenario.loader.io_depth, _whole(info, "cpus") or 1)
         has_bytes = bool(read.nbytes.any())
         is_watched = kind_of(info.get("engine")) == WATCHED
-        is_saturated = has_bytes and (fit.shows_limit if is_watched else fit.is_saturated)
+        has_own_limit = is_watched or _is_service(scenario, info)
+        is_saturated = has_bytes and (fit.shows_limit if has_own_limit else fit.is_saturated)
         fitted = fit.parameters if is_saturated else _carries(fit.parameters, run)
         guessed = "" if is_saturated else "; its bandwidth is a guess"
         if is_cached and cpu.is_work:  # no device was asked, so none had a limit; processors have
             fitted, guessed = fitted.model_copy(update={"bandwidth": UNLIMITED}), "; its bytes came from memory"
-        if is_watched and not is_saturated:
+        if is_unbounded := has_own_limit and not is_saturated:
             fitted, guessed = fitted.model_copy(update={"bandwidth": UNLIMITED}), "; it showed no limit"
         if not has_bytes:  # a rate of bytes that nobody knows is none
             without = {"bandwidth": UNLIMITED, "connection_bandwidth": UNLIMITED}
             fitted, guessed = fitted.model_copy(update=without), "; its bytes are not known, so no bandwidth is"
         # The fitted model contains the effects of layers, such as refusals and caches.
         storing |= {key: value for name, _ in scenario.storage.layers for key, value in scenario.storage.defaults(name)}
-        is_guess = not is_saturated and fitted.bandwidth < UNLIMITED
+        is_guess = not is_saturated and (fitted.bandwidth < UNLIMITED or (is_unbounded and not is_watched))
         storing["model"] = fitted.model_copy(
             update={
                 "reached": storage.reached(read_of_all, warm) if is_guess else None,
@@ -223,7 +225,7 @@ def learn(
         if (decode := decoding.learned(decoded)) is not None:
             loading["decode"] = decode.slowed(1 / slower) if slower and isinstance(decode, Work) else decode
             notes.append(_decoding_note(scenario))
-        notes.append(StorageFitted(is_saturated, fit.is_free, is_cached, is_cached and cpu.is_work, is_watched))
+        notes.append(StorageFitted(is_saturated, fit.is_free, is_cached, is_cached and cpu.is_work, is_unbounded))
     cores, neighbours = cores_of_run(scenario, info), scenario.cluster.most_ranks - 1
     is_busy = cpu.is_work and seen[0].utilisation(step_seconds(run, warm), cores, scenario) >= BUSY
     learned = costs_of_run(run, warm, storing.get("model") or plan.storage, notes, is_busy=is_busy)
@@ -249,7 +251,12 @@ def learn(
         receive = round(max(0.0, receive), 9)
         of_bytes = {"put": held, "put_bandwidth": rate, "receive": receive, "receive_bandwidth": received}
         learned = learned.model_copy(update=of_bytes)
-        known = {"receive", *(shown_alone.costs if shown_alone else ()), *(("step",) if learned.neighbour else ())}
+        known = {
+            "lease",
+            "receive",
+            *(shown_alone.costs if shown_alone else ()),
+            *(("step",) if learned.neighbour else ()),
+        }
         most = Most({name: getattr(learned, name) for name in known}, longest_way(run, full, rate), neighbours)
         queue, of_put = cpu.queue + max(0.0, put - held), min(put, held)
         cpu = cpu.model_copy(update={"queue": round(queue, 9), "put": round(of_put, 9) if of_full else None})
@@ -292,9 +299,10 @@ def _cpu_of(runs: Sequence[Learnable]) -> list[SeenCpu]:
 def _waiting(read: observe.Reads, scenario: Scenario, cpu: CpuCosts) -> observe.Reads:
     """Return the reads of a run without the CPU time of parsing: the rest is storage's."""
     rank, _, step = batch_parts(read.batch)
-    samples = RunShape.of(scenario).samples(rank, step)
+    samples, depth = RunShape.of(scenario).samples(rank, step), scenario.loader.io_depth
     rate = 1e9 / cpu.bandwidth if cpu.bandwidth else 0.0
-    parsed = (samples * cpu.sample * 1e9 + read.nbytes * rate).astype(np.int64)
+    shown = 1.0 if depth == 1 else np.array([1 - hidden_share(number, depth) for number in read.requests.tolist()])
+    parsed = ((samples * cpu.sample * 1e9 + read.nbytes * rate) * shown).astype(np.int64)
     return replace(read, end=np.maximum(read.start + LEAST_NS, read.end - parsed))
 
 
@@ -310,6 +318,12 @@ def _one_after_another(runs: Sequence[observe.Reads]) -> observe.Reads:
 def _whence(info: Mapping[str, Any], name: str) -> str:
     day = str(info.get("started") or "").partition("T")[0]
     return f"{' '.join(name.split())} ({info.get('engine')} engine{f', {day}' if day else ''})"
+
+
+def _is_service(scenario: Scenario, info: Mapping[str, Any]) -> bool:
+    """Return True if another machine's service was read, whose limits this machine's processors do not tell."""
+    address = join(str(info.get("root") or "."), scenario.dataset.path)
+    return scheme_of(address) in STORES and not has_page_cache(address)
 
 
 def _upload_parts(scenario: Scenario, info: Mapping[str, Any]) -> int:

@@ -77,7 +77,8 @@ def costs(
 
     idle = batches.freed + round(arrival) <= batches.granted
     (lease,) = _after(warm, batches, idle, batches.began - batches.granted)
-    message = typical(lease)
+    # The first leases wait for their workers to start: where no later one was seen, only the way back is known.
+    message = typical(lease) if (idle & (batches.granted >= warm)).any() else min(typical(lease), arrival)
 
     waiting = backlog & (batches.freed >= 0) & (batches.granted + round(2 * message) <= batches.freed)
     (put,) = _after(warm, batches, waiting, batches.began - batches.freed)

@@ -8,7 +8,7 @@ import numpy as np
 
 from rayio.predict.costs import typical
 from rayio.predict.shown import Shown
-from rayio.records.calibrated import Checkpoints, NoCheckpoint, Note, OneCheckpoint
+from rayio.records.calibrated import Checkpoints, NoCheckpoint, Note, OneCheckpoint, TierGiven
 from rayio.scenario.model import Costs, StorageParameters
 from rayio.storage.uploads import upload_of
 
@@ -28,6 +28,8 @@ def learned(
     if run is None or run.plan.checkpointing is None:
         notes.append(NoCheckpoint())
         return costs.model_copy(update={"checkpoint_bytes": 0.0})
+    if run.plan.checkpointing.burst is not None:
+        notes.append(TierGiven())
     taken, size = run.checkpoints / 1e9, sum(run.plan.checkpointing.sizes)
     changed = {"checkpoint_bytes": float(size)}
     if run is not runs[0]:

@@ -51,14 +51,15 @@ class DecodeFitted(Note):
 class StorageFitted(Note):
     """Storage was fitted; whether reads saturated it, whether some were alone, and whether memory served them.
 
-    With ``is_unlimited`` its bandwidth is left without a limit; with ``is_watched`` a loop of another program read it.
+    With ``is_unlimited`` its bandwidth is left without a limit because memory served it; with ``is_unbounded`` because
+    reads of a service, or of another program's loop, showed none.
     """
 
     is_saturated: bool
     is_free: bool
     is_cached: bool
     is_unlimited: bool
-    is_watched: bool = False
+    is_unbounded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +151,11 @@ class CheckBack(Note):
 @dataclass(frozen=True, slots=True)
 class NoCheckpoint(Note):
     """No checkpoint was saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierGiven(Note):
+    """The model of the burst tier is that of the scenario."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ from rayio.kinds import COSTS, STORAGE_MODELS
 from rayio.records.origin import MEASURED, PREDICTED, ChargedCosts, Origin, StorageModel
 from rayio.scenario.layers import layers_of
 from rayio.scenario.model import Costs, Scenario
+from rayio.scenario.storage import modelled_gap
+from rayio.storage.stores.opening import gap_at
 
 
 def origin_of(scenario: Scenario, *, is_virtual: bool, modelled: bool) -> Origin:
@@ -22,11 +24,18 @@ def origin_of(scenario: Scenario, *, is_virtual: bool, modelled: bool) -> Origin
     costs = scenario.charges
     bounded = scenario.cluster.cores is not None and costs.cpu.is_work
     left_out: tuple[str, ...] = (f"contention for {'' if bounded else 'processors, '}memory and links", *unknown)
+    if not (bounded and (costs.cpu.sample or costs.cpu.bandwidth)) and _is_service(scenario):
+        left_out = (*left_out, "processor time of requests")
     if not costs.of_loader:
         left_out = ("messages and copies of the loader", *left_out)
     if not any((costs.barrier, costs.step)):
         left_out += ("overhead of steps",)
     return Origin(kind=PREDICTED, storage="modelled", model=model, costs=_costs(scenario), leaves_out=left_out)
+
+
+def _is_service(scenario: Scenario) -> bool:
+    """Return True if samples come from an object store, whose every request takes its client processor time."""
+    return bool(modelled_gap(scenario) or gap_at(scenario.dataset.path))
 
 
 def _unknown(scenario: Scenario) -> Iterator[str]:

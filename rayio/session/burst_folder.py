@@ -64,14 +64,19 @@ class BurstFolder(Checkpoints):
         return f"room for {format_bytes(capacity)}; {format_bytes(free + held)} are free"
 
     def prepare(self, reporter: Reporter, kept: Collection[str] | None = None) -> None:
-        """Empty the tier, but for what is restored from it, or for ``kept`` folders, and report its space."""
-        kept = self._kept if kept is None else kept
-        gone = [folder for folder in self._folders() if folder not in kept]
-        for folder in gone:
-            self.store.remove(f"{folder}/{manifest.NAME}")
-            for name in self.store.sizes(folder):
+        """Empty the tier, but for what is restored from it, and report its space.
+
+        ``kept`` are the folders from which a run goes on that broke off; None at the begin of a run.
+        """
+        whose = "earlier runs" if kept is None else "this run's earlier part"
+        kept, number = self._kept if kept is None else kept, 0
+        for folder in (folder for folder in self._folders() if folder not in kept):
+            there = self.store.sizes(folder)
+            number += bool(there)
+            for name in sorted(there, key=manifest.NAME.__ne__):  # the manifest first
                 self.store.remove(f"{folder}/{name}")
-        many = f"; {len(gone)} checkpoint{'s' * (len(gone) != 1)} of earlier runs removed" if gone else ""
+            manifest.remove_folder(self.store, folder)
+        many = f"; {number} checkpoint{'s' * (number != 1)} of {whose} removed" if number else ""
         reporter.say(f"burst tier {self.store.address}: {self.check_space()}{many}")
 
     def _folders(self) -> list[str]:

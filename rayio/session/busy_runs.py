@@ -29,6 +29,7 @@ from rayio.scenario.train import Train
 from rayio.session.calibration import Calibration
 from rayio.session.resume import run
 from rayio.storage.address import join
+from rayio.trace.run_directory import RunDirectory
 
 #: Seconds that a busy run trains for, and the fewest and most steps of its ranks.
 SECONDS, FEWEST_STEPS, MOST_STEPS = 3.0, 60, 5_000
@@ -39,6 +40,8 @@ LONE_SECONDS, MOST_LONE_STEPS, SPARE = 2.0, 1_500, 1.25
 IDLE_SECONDS = 0.5
 #: Workers for each core: some wait for storage or messages while others work.
 WORKERS_PER_CORE = 2
+#: Workers of a check run, relative to those of a busy run, and its compute, to a step's share of full cores.
+MORE_WORKERS, OF_CORES = 2, 0.5
 #: CPU seconds of a batch where a run does not tell.
 UNKNOWN_BATCH = 0.005
 
@@ -84,8 +87,9 @@ def _learned(path: str | Path, *others: str | Path, busy: bool, address: str | N
                     if (lone := lone_scenario(each.scenario, each.info)) is not None:
                         alone.append(f"{folder}/{number}-alone")
                         _run(lone, each, alone[-1], address)
-                    if lone is not None and (of_check := check_scenario(each.scenario, each.info)) is not None:
-                        check.append(f"{folder}/{number}-check")
+                    info = RunDirectory.open(full[-1]).info  # CPU times of full cores
+                    for other, of_check in enumerate(check_scenarios(each.scenario, info) if lone else ()):
+                        check.append(f"{folder}/{number}-check-{other}")
                         _run(of_check, each, check[-1], address)
         except RayioError as error:
             full, alone, check, missing = [], [], [], f"the busy run failed: {error}"
@@ -123,14 +127,18 @@ def _run(scenario: Scenario, of: Learnable, out: str, address: str | None) -> No
 
 def busy_scenario(scenario: Scenario, info: Mapping[str, Any]) -> Scenario:
     """Return a short scenario on the same files that keeps every core busy: no compute, and enough workers."""
-    cores, ranks = cores_of_run(scenario, info), scenario.cluster.most_ranks
-    cpu = SeenCpu.of(info, "run")
-    each = (sum(cpu.roles.values()) + cpu.nodes) / cpu.batches if cpu is not None else UNKNOWN_BATCH
-    steps = round(min(MOST_STEPS, max(FEWEST_STEPS, SECONDS * cores / max(each, 1e-6) / ranks)))
     workers = scenario.loader.max_workers
     if workers:
-        workers = max(workers, -(-WORKERS_PER_CORE * cores // ranks))
-    return _short(scenario, steps, workers, 0.0)
+        workers = max(workers, -(-WORKERS_PER_CORE * cores_of_run(scenario, info) // scenario.cluster.most_ranks))
+    step = _full_step(scenario, info)
+    return _short(scenario, round(min(MOST_STEPS, max(FEWEST_STEPS, SECONDS / step))), workers, 0.0)
+
+
+def _full_step(scenario: Scenario, info: Mapping[str, Any]) -> float:
+    """Return the seconds of a step in which full cores only work for batches of all ranks."""
+    cpu = SeenCpu.of(info, "run")
+    each = (sum(cpu.roles.values()) + cpu.nodes) / cpu.batches if cpu is not None else UNKNOWN_BATCH
+    return max(each, 1e-6) * scenario.cluster.most_ranks / cores_of_run(scenario, info)
 
 
 def lone_scenario(scenario: Scenario, info: Mapping[str, Any]) -> Scenario | None:
@@ -147,12 +155,19 @@ def lone_scenario(scenario: Scenario, info: Mapping[str, Any]) -> Scenario | Non
     return _short(scenario.model_copy(update={"cluster": cluster}), steps, 1, compute)
 
 
-def check_scenario(scenario: Scenario, info: Mapping[str, Any]) -> Scenario | None:
-    """Return a busy scenario of one rank on the same files; None where the ranks of a node are one anyway."""
-    if scenario.cluster.most_ranks == 1:
-        return None
-    cluster = scenario.cluster.model_copy(update={"ranks_per_node": 1})
-    return busy_scenario(scenario.model_copy(update={"cluster": cluster}), info)
+def check_scenarios(scenario: Scenario, info: Mapping[str, Any]) -> list[Scenario]:
+    """Return busy scenarios on the same files with other ranks, workers and compute: those that predictions vary.
+
+    One has twice the workers, and compute for half of the time that its cores need. Where a node has several ranks,
+    another has one rank. ``info`` is the run.json of the busy run.
+    """
+    busy = busy_scenario(scenario, info)
+    steps, workers = derive.total_steps(busy), MORE_WORKERS * busy.loader.max_workers
+    checks = [_short(scenario, steps, workers, OF_CORES * _full_step(scenario, info))]
+    if scenario.cluster.most_ranks > 1:
+        cluster = scenario.cluster.model_copy(update={"ranks_per_node": 1})
+        checks.append(busy_scenario(scenario.model_copy(update={"cluster": cluster}), info))
+    return checks
 
 
 def _short(scenario: Scenario, steps: int, workers: int, compute: float) -> Scenario:

@@ -113,7 +113,7 @@ class Checkpoints:
         self.is_replacing = not due.isdisjoint(there)
         for folder in there if self.store.is_local else sorted(due & {*there}):
             there_are = self.store.sizes(folder)
-            if manifest.NAME not in there_are and self.store.size(f"{folder}/{manifest.NAME}") is not None:
+            if self.store.is_local and self.store.local(f"{folder}/{manifest.NAME}").is_dir():
                 raise StorageError(
                     f"{self.key}={self.path}: {folder}/{manifest.NAME} is a folder, and a checkpoint's manifest "
                     "is a file; remove it"
@@ -215,8 +215,13 @@ class Checkpoints:
 
         The manifest names a damaged file too, of which the restore then says which byte is wrong.
         """
-        with self.store.open(f"{folder}/{name}", Traffic()) as file:
-            head = bytes(file.read(min(size, HEADER_BYTES)))
+        try:
+            with self.store.open(f"{folder}/{name}", Traffic()) as file:
+                head = bytes(file.read(min(size, HEADER_BYTES)))
+        except DataError:
+            if self.store.size(f"{folder}/{name}") is None:  # a writer that is not over yet removed it
+                return True
+            raise
         beginning = min(size, self.parts.get(name, size), BEGINNING_BYTES)
         if any(saver.is_ours(head, bytes(random_bytes(beginning))) for saver in SAVERS.usable().values()):
             return True

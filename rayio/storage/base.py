@@ -99,6 +99,8 @@ class Requests(NamedTuple):
     reader: str = ""
     #: True if they may be made before the format's reader asks for them; False for one that has its own memory.
     is_ahead: bool = True
+    #: Places of these samples in their batch; None for all of it. What is drawn for a sample has its place.
+    sample_places: NDArray[np.intp] | None = None
 
     @property
     def total_bytes(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,12 @@ class Files(NamedTuple):
     #: Samples of a worker's shuffle buffer; 0 without one.
     shuffled: int = 0
 
+    def whole(self, folder: str = "") -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+        """Return the names of all files after ``folder``, their numbers, and their bytes."""
+        files = np.arange(self.layout.num_files)
+        names = [folder + self.layout.path(file) for file in files.tolist()]
+        return names, files, self.form.file_bytes(self.layout, files)
+
 
 class Access(Kind):
     """A way to walk files. It is stateless: a reader's state between batches is passed as a value.
@@ -42,6 +48,9 @@ class Access(Kind):
     more requests and delivers the same samples. The model keeps what real reading would keep, without bytes and
     handles, so the requests of both are equal.
     """
+
+    #: True if a reader's first batch reads all files.
+    reads_all: ClassVar[bool] = False
 
     def cannot(self, form: Format, layout: Layout) -> str:
         """Return why this access cannot walk a format's files; empty if it can."""

@@ -7,7 +7,7 @@ before it forks its workers shares them (``held_by: rank``), and so do the ranks
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,7 @@ class InMemory(Access):
     """
 
     options = InMemoryOptions
+    reads_all: ClassVar[bool] = True
 
     def cannot(self, form: Format, layout: Layout) -> str:
         """Return why files of a format are not read one by one; empty if they are."""

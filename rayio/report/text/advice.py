@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import wrap
 
-from rayio.records.doubts import SETTING, blocking
+from rayio.records.doubts import LIMIT, SETTING, blocking
 from rayio.records.sizing import HOLDS, Advised, Setting
 from rayio.report.text.doubts import reasons
 from rayio.report.text.sizing import note_lines, warning_lines, with_interval
@@ -26,6 +26,8 @@ def headline(advised: Advised) -> str:
         return f"{in_words(advised, advised.advice)}: the cheapest setting that reaches {target}"
     if not advised.is_finished:
         return "the search was interrupted before it knew the cheapest setting"
+    if doubts := blocking(advised.doubts, LIMIT):
+        return f"no advice which setting reaches {target} ({reasons(doubts)})"
     best = best_of(advised)
     near = ""
     if best is not None:

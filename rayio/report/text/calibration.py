@@ -18,6 +18,8 @@ PLAIN = {
     "it",
     records.NotFull: "costs.cpu.contention: the busy runs left processors free or others used them, so it is not "
     "fitted; the interval of predictions with full processors is wider",
+    records.TierGiven: "checkpoint.burst.model: not fitted, so it is as the scenario gives it; what a checkpoint took "
+    "beyond it is in costs.checkpoint, and a faster tier than the model is predicted too slow",
     records.NoCheckpoint: "costs.checkpoint: no checkpoint was saved, so what one takes is not known",
 }
 
@@ -58,10 +60,10 @@ def _(note: records.DecodeFitted) -> str:
 def _(note: records.StorageFitted) -> str:
     if note.is_unlimited:
         fit = "its bytes came from memory, so no limit of a device is in it: processors are the limit"
-    elif not note.is_saturated and note.is_watched:
+    elif not note.is_saturated and note.is_unbounded:
         fit = (
-            "they showed no limit that workers share, so more workers are served as quickly as these; calibrate with a "
-            "run with other workers to find one"
+            "they showed no limit that workers share, so more workers or requests in flight are served as quickly as "
+            "these; calibrate a run with more of them to find one"
         )
     elif not note.is_saturated:
         fit = "the storage was never saturated, so storage.model.bandwidth is a guess"

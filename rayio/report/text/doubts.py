@@ -153,7 +153,7 @@ def _short_epochs(doubt: Doubt) -> str:
     return (
         f"Epochs of {counted(round(numbers['steps']), 'step')} are short: waits for their first batches lower AU to "
         f"{format_share(numbers['au'])}, from at most {format_share(numbers['without'])}. If your epochs are "
-        f"longer, use {numbers['enough']:.0f} steps or more (dataset.num_files), as rayio capacity does"
+        f"longer, use {numbers['enough']:.0f} steps or more (dataset.num_files, train.steps)"
     )
 
 

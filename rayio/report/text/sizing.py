@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
 from rayio.analyze.stages import shown
-from rayio.records.doubts import CAPACITY, Doubt, blocking
+from rayio.records.doubts import CAPACITY, LIMIT, Doubt, blocking
 from rayio.records.hosts import Host
 from rayio.records.origin import Origin
 from rayio.records.sizing import (
@@ -43,9 +43,8 @@ def headline(capacity: CapacityFound) -> str:
     """Return the answer in one sentence."""
     how = "simulated" if capacity.engine == "virtual" else f"engine {capacity.engine}"
     what = f"{capacity.storage_in_words or capacity.storage} ({how})"
-    if blocking(capacity.doubts, CAPACITY):
-        return f"{what}: {fed(capacity)}"
-    return f"{what} {fed(capacity)}"
+    answer = fed(capacity)
+    return f"{what}{':' * answer.startswith('no answer')} {answer}"
 
 
 def fed(capacity: CapacityFound) -> str:
@@ -62,6 +61,8 @@ def fed(capacity: CapacityFound) -> str:
             return f"feeds one accelerator or none at {target}, which is undecided: {au} is {interval} with it"
         so_far = "" if capacity.is_finished else " in the points tried so far"
         setting = "one accelerator" if capacity.over == RANKS else f"{capacity.over}=1"
+        if doubts := blocking(capacity.doubts, LIMIT):
+            return f"no answer whether it feeds {setting} at {target} ({reasons(doubts)})"
         return f"does not feed {setting} at {target}{so_far}{reached}{not_storage(capacity.bottleneck)}"
     many = counted(capacity.accelerators, "accelerator")
     least = "at least " * (capacity.is_at_least or not capacity.is_finished)

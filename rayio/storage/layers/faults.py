@@ -114,10 +114,16 @@ class Faults(Layer):
         ]
         return f"the scenario stalls storage on purpose (storage.faults): {', '.join(stalls)}" if stalls else ""
 
-    def hit(self, kind: str, rate: float, address: tuple[int, int, int], number: int, attempt: int = 1) -> NDArray[Any]:
-        """Return the places of the samples with a fault in an attempt, among a batch's ``number`` samples."""
+    def hit(
+        self, kind: str, rate: float, address: tuple[int, int, int], number: int, attempt: int = 1,
+        places: NDArray[np.intp] | None = None,
+    ) -> NDArray[Any]:  # fmt: skip
+        """Return the places of the samples with a fault in an attempt, among ``number`` samples of a batch.
+
+        ``places`` are theirs in the batch, if a cache has the others.
+        """
         rank, epoch, step = address
-        index = (step << SAMPLES_PER_STEP_BITS) + np.arange(number, dtype=np.int64)
+        index = (step << SAMPLES_PER_STEP_BITS) + (np.arange(number, dtype=np.int64) if places is None else places)
         drawn = seeds.uniform(seeds.key(self.seed, f"faults/{kind}/{attempt}", rank, epoch), index)
         return np.flatnonzero(drawn < rate)
 
@@ -161,13 +167,13 @@ class FaultyStorage:
         delays = await self._stalled()
         begun = self.clock.now()
         served = await self.storage.read(requests, load)
-        keys, number = self.faults.keys, requests.num_samples
+        keys = self.faults.keys
         took = (self.clock.now() - begun) / 1e9
         stalls = [
             stall.seconds
             for place, stall in enumerate(keys.stalls)
             if stall.rate is not None
-            for _ in self.faults.hit(f"stall-{place}", stall.rate, requests.address, number)
+            for _ in self._hit(f"stall-{place}", stall.rate, requests)
         ]
         slow = self.faults.slow_share(requests) if served.requests else 0.0  # what a worker keeps is not slow
         factor = 1.0 if keys.slow_files is None else keys.slow_files.factor
@@ -268,11 +274,13 @@ class FaultyStorage:
         failing: dict[int, Failure] = {}
         for place, error in enumerate(self.faults.keys.errors):
             if error.rate is not None:
-                hit = self.faults.hit(f"error-{place}", error.rate, requests.address, requests.num_samples, attempt)
-                failing |= dict.fromkeys(hit.tolist(), error)
+                failing |= dict.fromkeys(self._hit(f"error-{place}", error.rate, requests, attempt).tolist(), error)
         if (now := await self._current()) is not None:
             failing = dict.fromkeys(range(requests.num_samples), now) | failing
         return sorted(failing.items(), key=lambda each: each[0])
+
+    def _hit(self, kind: str, rate: float, requests: Requests, attempt: int = 1) -> NDArray[Any]:
+        return self.faults.hit(kind, rate, requests.address, requests.num_samples, attempt, requests.sample_places)
 
     def _given_up(self, failure: Failure, doing: str, attempts: int, begun: int) -> StorageError:
         tries = in_tries(attempts, (self.clock.now() - begun) / 1e9)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -14,8 +13,6 @@ from rayio.storage.base import AtOnce
 #: Most bytes of a file that are read in one call; the kernel reads less than 2 GiB at a time.
 MOST_AT_ONCE = 1 << 30
 FLAGS = os.O_RDONLY | OPENING
-#: The bits of a mode that say what a file is.
-KIND = 0o170000
 
 
 @lru_cache(maxsize=64)
@@ -23,11 +20,11 @@ def filling(before: str) -> AtOnce:
     """Return a function that reads files below the folder ``before``, which ends with a slash or is empty.
 
     Objects and calls of Python cost as much as a small file, so it makes the calls to the kernel and nothing else: what
-    is not a file cannot be read at a place, or has other bytes. The rest is left to files that are opened, with their
-    errors.
+    is not a file cannot be read at a place, or has other bytes. The end of a file tells its size in a quarter of the
+    time of ``fstat``. The rest is left to files that are opened, with their errors.
     """
-    open_, fstat, preadv, close = os.open, os.fstat, os.preadv, os.close
-    flags, kind, regular = FLAGS, KIND, stat.S_IFREG
+    open_, seek, preadv, close = os.open, os.lseek, os.preadv, os.close
+    flags, end = FLAGS, os.SEEK_END
 
     def fill(
         name: str, size: int, total: int, offset: int, buffers: Sequence[Any], *more: tuple[int, Sequence[Any]]
@@ -39,10 +36,8 @@ def filling(before: str) -> AtOnce:
         except OSError:
             return False
         try:
-            if size >= 0:
-                status = fstat(descriptor)
-                if status.st_mode & kind != regular or status.st_size != size:
-                    return False
+            if 0 <= size != seek(descriptor, 0, end):
+                return False
             total -= preadv(descriptor, buffers, offset)
             for place, others in more:
                 total -= preadv(descriptor, others, place)

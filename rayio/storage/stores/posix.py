@@ -5,32 +5,26 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import socket
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, BinaryIO, cast
-from uuid import uuid4
 
 from rayio.errors import StorageError
-from rayio.files import NotAFileError, check_regular, open_regular, read_regular, replacing
+from rayio.files import NotAFileError, open_regular, read_regular, replacing
 from rayio.machine.mounts import Source
 from rayio.machine.pages import evict
 from rayio.storage.address import path_of
 from rayio.storage.base import FSYNC, OPEN, READ, AtOnce
 from rayio.storage.stores.counted import WINDOW_BYTES, CountedFile, Timed, Traffic
+from rayio.storage.stores.entries import PARTIAL, remove_orphan, size_of, unfinished_of
 from rayio.storage.stores.filling import filling
 from rayio.storage.stores.opening import DEFAULTS, Fill, PageCache, Settings
 from rayio.storage.stores.paged import Appended, DirectWriter, mounted_at, open_file, read_direct, watched
 from rayio.storage.stores.refusals import refusal, write_refusal
 
-#: Suffix of files that are being written.
-PARTIAL = ".partial"
-#: Distinguishes this process's unfinished files from those of an earlier process with the same number.
-TOKEN = uuid4().hex[:12]
 #: How often a new file's folder may be removed before the file is opened, until that is an error.
 REMOVALS = 100
 
@@ -219,9 +213,7 @@ class PosixStore:
             raise StorageError(
                 f"{path.parent}: is a link that leads out of {self.root}, where nothing is written; remove the link"
             )
-        unfinished = path.with_name(
-            f"{path.name}+{threading.get_ident()}+{socket.gethostname()}+{os.getpid()}+{TOKEN}{PARTIAL}"
-        )
+        unfinished = unfinished_of(path)
         timed = Timed(traffic or Traffic(), name)
         is_dropped = traffic is not None and self.page_cache == "drop"
         try:
@@ -249,7 +241,7 @@ class PosixStore:
                 if not folder.is_dir() and (self.root.is_dir() or Path(name).is_absolute()):
                     folder.mkdir(parents=True, exist_ok=True)
                 return opened()
-            except FileNotFoundError:
+            except (FileNotFoundError, FileExistsError):  # the latter if it was there, and then was not
                 if attempt == REMOVALS or not self.root.is_dir():
                     raise
         raise AssertionError
@@ -281,14 +273,10 @@ class PosixStore:
         try:
             with os.scandir(place) as entries:
                 for entry in entries:
-                    if not entry.name.endswith(PARTIAL) and not entry.is_dir():
-                        if not entry.is_file():
-                            check_regular(entry.path)
-                        sizes[entry.name] = entry.stat().st_size
-        except FileNotFoundError as error:
-            if str(error.filename) != str(place):
-                why = "is a link to what is missing; remove the link, or bring back what it leads to"
-                raise StorageError(f"{error.filename}: {why}") from error
+                    if not entry.name.endswith(PARTIAL) and (size := size_of(entry)) is not None:
+                        sizes[entry.name] = size
+        except FileNotFoundError:
+            pass
         except NotAFileError as error:
             raise refusal(error, error.filename, "reading") from error
         except OSError as error:
@@ -322,7 +310,7 @@ class PosixStore:
         with suppress(OSError), os.scandir(self.root / folder) as entries:
             for entry in entries:
                 if entry.name.endswith(PARTIAL):
-                    _remove_orphan(Path(entry.path))
+                    remove_orphan(Path(entry.path))
 
     def size(self, name: str) -> int | None:
         """Return the bytes of a file."""
@@ -371,24 +359,6 @@ class PosixStore:
         except OSError:
             return None
         return usage.free if usage.total else None  # file systems without blocks report 0 of 0
-
-
-def _remove_orphan(unfinished: Path) -> None:
-    """Remove an unfinished file unless its writer, on this host or another, may still be running."""
-    _, _, host, pid, token = (unfinished.name.removesuffix(PARTIAL).split("+") + [""] * 4)[:5]
-    if host != socket.gethostname() or not pid.isdigit() or token == TOKEN:
-        return
-    if int(pid) != os.getpid():
-        try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
-            pass
-        except OSError:
-            return
-        else:
-            return
-    with suppress(OSError):
-        unfinished.unlink()
 
 
 def sync_folder(folder: Path) -> None:

@@ -20,7 +20,7 @@ from rayio.scenario.model import Scenario
 from rayio.schema.fields import show
 from rayio.session.dataset import base_folder
 from rayio.session.resume import run as run_one
-from rayio.study.sizing.doubts import of_setting
+from rayio.study.sizing.doubts import of_miss, of_setting
 from rayio.study.sizing.knee import bottleneck_of
 from rayio.study.sizing.prices import DEAR, Choice, Varied, as_overrides, cheapest, choices, front, varied
 from rayio.study.sizing.questions import files_for, without_failures
@@ -225,7 +225,10 @@ class _Advising:
     ) -> Advised:
         made = [item for item in self.tried.items() if self._has_runs(item[0])]
         in_order = sorted(made, key=lambda item: (item[1].cost, item[1].places))
-        doubts = () if best is None else of_setting(self.trials.tried[self.all.index(best)], self.target)
+        if best is None:
+            doubts = of_miss(self.trials.tried.get(self._nearest() or 0), self.target, self.formula)
+        else:
+            doubts = of_setting(self.trials.tried[self.all.index(best)], self.target)
         advised = None if best is None or blocking(doubts, SETTING) else self.all.index(best)
         on_front = front(
             [

@@ -239,7 +239,7 @@ class _Searching:
         if not self.is_virtual and run is None:
             self.notes.append(f"No prediction: the run directory of {self.question.over}={fails} was removed")
             return Help()
-        bottleneck = bottleneck_of(trial.scenario, run, self.reporter)
+        bottleneck = bottleneck_of(trial.scenario, self.trials.run_in_doubt(fails), self.reporter)
         if run is not None:
             au = trial.mean(self.formula)
             taught = learned(trial.scenario, run, au, self.formula, self.trials.address, self.notes)

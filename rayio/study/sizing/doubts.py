@@ -29,15 +29,26 @@ def of_capacity(
     """
     doubts = {doubt.code: doubt for doubt in of_setting(holds, target) if not blocking([doubt], LIMIT)}
     if fails is not None:
-        au = fails.mean(formula) or 0.0
-        for doubt in gate.of_runs(fails.results):
-            would_hold = not blocking([doubt], LIMIT) or au + _lost(doubt) >= target
-            if doubt.code != gate.SHORT_RUN and would_hold:
-                doubts.setdefault(doubt.code, doubt)
+        doubts = {doubt.code: doubt for doubt in _of_miss(fails, target, formula)} | doubts
         busy = max((row.busy_share for row in fails.rows if row.busy_share is not None), default=None)
         if (of_machine := gate.busy_machine(busy)) is not None:
             doubts[of_machine.code] = of_machine
     return worded([*doubts.values(), *more])
+
+
+def of_miss(trial: Trial | None, target: float, formula: str) -> tuple[Doubt, ...]:
+    """Return the doubts about the best point that misses a target, with sentences: it would reach it without them."""
+    return () if trial is None else worded(blocking(_of_miss(trial, target, formula), LIMIT))
+
+
+def _of_miss(trial: Trial, target: float, formula: str) -> list[Doubt]:
+    """Return the doubts about a point that misses a target, without those that it would miss even so."""
+    au = trial.mean(formula) or 0.0
+    return [
+        doubt
+        for doubt in gate.of_runs(trial.results)
+        if doubt.code != gate.SHORT_RUN and (not blocking([doubt], LIMIT) or au + _lost(doubt) >= target)
+    ]
 
 
 def _lost(doubt: Doubt) -> float:

@@ -218,10 +218,17 @@ class Trials:
         epochs = () if self.formula == AU else by_epoch(run, shape)
         return replace(row_of(point, repeat, scenario, result), epochs=epochs, busy_share=busy)
 
-    def run_of(self, value: int) -> str | None:
-        """Return the address of a point's last run directory; None for simulations, or if it was removed."""
-        runs = [] if self.is_virtual else self.directory.runs(f"{value:05d}-", self.tried[value].scenario.stores)
+    def run_of(self, value: int, repeat: str | int = "") -> str | None:
+        """Return the address of a point's last run directory, or that of a ``repeat``; None for simulations or none."""
+        scenario, stem = self.tried[value].scenario, f"{value:05d}-{repeat}"
+        runs = [] if self.is_virtual else self.directory.runs(stem, scenario.stores)
         return runs[-1] if runs else None
+
+    def run_in_doubt(self, value: int) -> str | None:
+        """Return the address of the run with the largest overhead, which a doubt names; the last one if it is gone."""
+        shares = {row.repeat: row.result.other_share or 0.0 for row in self.tried[value].rows if row.result is not None}
+        worst = max(shares, key=lambda repeat: shares[repeat], default="")
+        return self.run_of(value, worst) or self.run_of(value)
 
 
 def by_epoch(run: RunArrays, shape: RunShape) -> tuple[float, ...]:
