@@ -10,7 +10,7 @@ import pytest
 
 from rayio.data.request_changes import MOST_FORMATS
 from rayio.kinds import FORMATS
-from rayio.predict.changes import Retimed, offered
+from rayio.predict.changes import AFTER, Retimed, offered
 from rayio.records.explained import Explained
 from rayio.report.explain import explain
 from rayio.scenario.change import Change
@@ -171,7 +171,7 @@ def test_a_large_cause_whose_removal_saves_little_is_a_contradiction(
 
     monkeypatch.setattr(
         "rayio.predict.counterfactual.offered",
-        lambda base, command: [without_effect(change.name, change) for change in offered(base, command)],
+        lambda *asked: [without_effect(change.name, change) for change in offered(*asked)],
     )
     found = explain(run.path)
     (of_read,) = found.doubts
@@ -193,6 +193,16 @@ def test_formats_tried_are_those_of_the_registry(tmp_path: Path, monkeypatch: py
     found = explained(wanted, tmp_path)
     assert found.simulated is not None
     assert "format parquet" in {row.change for row in found.simulated.changes}
+
+
+def test_offers_that_wait_for_another_change_hold_only_changes_after_it() -> None:
+    run = Planned(planted({"first_byte": "5 ms"}))
+    for offer, after in AFTER.items():
+        changes = [*offer(run)]
+        assert changes
+        assert all(change.after and {*change.after} <= {*after} for change in changes)
+        assert not {change.name for change in changes} & {change.name for change in offered(run, "explain", ())}
+        assert {change.name for change in changes} <= {change.name for change in offered(run, "explain", after[:1])}
 
 
 def test_every_change_has_a_name_of_its_own_and_a_key_where_a_user_can_set_one() -> None:

@@ -175,3 +175,29 @@ def test_a_run_without_training_has_no_dataset(capsys: pytest.CaptureFixture[str
     assert command("unet3d-h100", "--memory", "1GiB", *phases) == 2
     line = "checkpoint.phases: unet3d-h100 only saves and restores, and reads no dataset"
     assert capsys.readouterr().err == f"rayio: {line}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "blamed"),
+    [
+        (["--accelerators", str(10**22), "--memory", "1 GiB"], f"--accelerators {10**22}: a dataset of"),
+        (["--accelerators", "8", "--memory", f"{10**30}"], "--memory "),
+    ],
+)
+def test_a_dataset_beyond_what_is_possible_blames_the_number_that_asks_for_it(
+    arguments: list[str], blamed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("unet3d-h100", *arguments) == 2
+    err = capsys.readouterr().err
+    assert blamed in err
+    assert "more than possible" in err
+
+
+def test_hosts_without_memory_are_refused_by_the_search_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["capacity", "unet3d-h100", "--rules", "mlperf", "--host-memory", "0", "storage.model=s3"])
+    assert ended.value.code == 2
+    assert "--host-memory 0: must be at least 1" in capsys.readouterr().err

@@ -74,6 +74,30 @@ def test_the_search_finds_a_word_from_files(word: str, page: str, site: Path, tm
     assert "Error" not in console
 
 
+def test_the_search_lists_pages_for_users_before_decisions_and_ends_a_summary_at_a_word(
+    site: Path, tmp_path: Path
+) -> None:
+    text, _ = opened(f"{(site / 'search.html').as_uri()}?q=prefetch", tmp_path)
+    results = text.partition('id="mkdocs-search-results"')[2]
+    links = re.findall(r'<h3><a href="([^"]+)"', results)
+    are_decisions = ["/decisions/" in f"/{link}" for link in links]
+    assert any(are_decisions), links
+    assert are_decisions == sorted(are_decisions), links
+    summaries = re.findall(r"<p>(.*?)</p>", results, re.DOTALL)
+    assert any(summary.endswith("…") for summary in summaries)
+    contents = {unescape(re.sub(r"\s+", " ", entry["text"])) for entry in index_of(site)}
+    for summary in summaries:
+        shown = unescape(re.sub(r"\s+", " ", summary)).strip()
+        begin = shown.removesuffix("…").rstrip()
+        assert any(re.match(rf"{re.escape(begin)}(\s|$)", content.strip()) for content in contents), shown
+
+
+def index_of(site: Path) -> list[dict[str, str]]:
+    """Return the sections that the search knows."""
+    docs: list[dict[str, str]] = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    return docs
+
+
 def test_a_word_that_is_nowhere_is_not_found(site: Path, tmp_path: Path) -> None:
     text, _ = opened(f"{(site / 'search.html').as_uri()}?q=xylophone", tmp_path)
     assert "No results found" in text.partition('id="mkdocs-search-results"')[2].partition("</div>")[0].split(">", 1)[1]

@@ -124,6 +124,7 @@ def test_where_a_run_sends_its_spans_is_checked_before_it_starts(
     command = ("run", "unet3d-small", "--engine", "local", "--root", tmp_path)
     for options, why in [
         (("--otlp", "nonsense"), "not the address of a collector"),
+        (("--grpc", "localhost:99999"), "--grpc localhost:99999: not the address of a collector"),
         (("--otlp",), "OTEL_EXPORTER_OTLP_ENDPOINT"),
         (("--otlp", "http://h:1", "--grpc", "h:2"), "exclude each other"),
     ]:

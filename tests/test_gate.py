@@ -115,7 +115,17 @@ def test_overhead_above_two_percent_of_step_time_is_a_doubt(
     assert codes(gate.of_result(result)) == ["overhead"] * is_doubted, "also of results without a list of doubts"
     if doubt is not None:
         assert {LIMIT, COMPARISON} <= {*doubt.invalidates}
-        assert f"without it AU is up to {100 * (0.8 + share):.1f} %" in worded([doubt])[0].sentence
+        assert f"AU 80.0 % would be up to {100 * (0.8 + share):.1f} % without it" in worded([doubt])[0].sentence
+
+
+def test_the_overhead_of_one_of_several_runs_names_itself_and_the_au_of_that_run(measured: RunResult) -> None:
+    """The answer has the mean of the runs, AU 88 %: 84 + 9 must not be taken for 88 + 9."""
+    runs = [replace(measured, au=au, other_share=share, doubts=None) for au, share in ((0.92, 0.03), (0.84, 0.09))]
+    (doubt,) = worded(gate.of_runs(runs))
+    assert doubt.sentence.startswith("In the worst of 2 runs, rayio's own overhead is 9.0 % of step time")
+    assert "AU 84.0 % would be up to 93.0 % without it" in doubt.sentence
+    (alone,) = worded(gate.of_runs(runs[1:]))
+    assert alone.sentence.startswith("rayio's own overhead is 9.0 % of step time")
 
 
 def test_the_steps_that_the_overhead_asks_for_have_less_of_it(measured: RunResult) -> None:

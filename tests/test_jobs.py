@@ -351,6 +351,9 @@ def closed_port() -> int:
         (["status", "--address", "127.0.0.1:PORT"], "nobody answers at http://127.0.0.1:PORT"),
         (["stop", "rayio-1", "--address", "http://127.0.0.1:PORT"], "nobody answers at"),
         (["doctor", "--address", "http://127.0.0.1:PORT"], "nobody answers at"),
+        (["status", "--address", "ftp://head"], "--address ftp://head: give the dashboard's address, such as http://"),
+        (["doctor", "--pip"], "--pip goes with the dashboard's address, such as --address http://HEAD:8265"),
+        (["doctor", "--installed", "--address", "head:6379"], "--installed goes with the dashboard's address"),
     ],
 )
 def test_what_cannot_be_asked_of_a_cluster_is_one_line(

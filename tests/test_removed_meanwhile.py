@@ -16,6 +16,7 @@ from test_books import Books, until
 from test_restore import FIRST, LAST, saved, wanted
 
 from rayio.engines.in_process import InProcess
+from rayio.engines.ray.actors.writers import CheckpointWriter
 from rayio.errors import StorageError
 from rayio.files import replacing
 from rayio.model import completing as completing_module
@@ -192,6 +193,38 @@ def test_an_attempt_begins_once_nothing_of_the_one_before_is_removed(
     finally:
         is_allowed.set()
     assert len(removed) == 1, "the attempt was over"
+
+
+def test_a_tier_is_cleared_once_the_file_of_a_dead_rank_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer outlives its rank: what it was writing would be left in the tier, or lose its folder before fsync."""
+    calls, is_allowed = list[str](), asyncio.Event()
+
+    async def write_shard(env: Env, shard: Shard, at: Where) -> None:
+        calls.append("writes")
+        await is_allowed.wait()
+        calls.append("wrote")
+
+    async def clear_tier(env: Env, names: Any, kept: Any) -> None:
+        calls.append("cleared")
+
+    monkeypatch.setattr(roles, "write_shard", write_shard)
+    monkeypatch.setattr(roles, "clear_tier", clear_tier)
+    writer: Any = object.__new__(CheckpointWriter)
+    writer.begin, writer.plan = lambda: None, plan_of(wanted(), modelled=False)
+    writer._envs, writer._attempt = {0: None}, 0
+
+    async def restarted() -> None:
+        writer._busy, writer._draining = {0: asyncio.Lock()}, {0: asyncio.Lock()}
+        written = asyncio.create_task(writer.write(0, None, Where(0)))
+        await until(lambda: bool(calls))
+        cleared = asyncio.create_task(writer.clear(0, (), Where(0, attempt=1)))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        is_allowed.set()
+        await asyncio.gather(written, cleared)
+
+    asyncio.run(restarted())
+    assert calls == ["writes", "wrote", "cleared"]
 
 
 def test_each_rank_asks_before_it_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rayio.analyze.run_scenario import scenario_of
 from rayio.errors import ScenarioError
-from rayio.predict.explain import scenario_of
 from rayio.scenario.load import build, load
 from rayio.trace.run_directory import RunDirectory
 
@@ -383,3 +383,12 @@ def test_whatever_a_file_holds_it_is_refused_in_one_line(text: str) -> None:
         load("x.yaml")
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith("x.yaml")
+
+
+def test_a_text_that_reads_as_a_mapping_has_quotes() -> None:
+    """From Python, ``"{steps: 2}"`` is a text: shown bare, it would be the very mapping that is asked for."""
+    with pytest.raises(ScenarioError) as caught:
+        load("unet3d-small", {"checkpoint.every": "{steps: 2}", "loader.decode": "{kind: uniform}"})
+    texts = "\n".join(caught.value.problems)
+    assert 'checkpoint.every="{steps: 2}": must be a mapping' in texts
+    assert 'loader.decode="{kind: uniform}": not a number' in texts

@@ -19,6 +19,7 @@ from rayio.analyze.metrics import measure
 from rayio.analyze.passes import Timelines, summed
 from rayio.analyze.retries import retried
 from rayio.analyze.rounds import Rounds
+from rayio.analyze.run_scenario import scenario_of
 from rayio.analyze.scaling import scaling
 from rayio.analyze.service import Capacities
 from rayio.analyze.shape import RunShape
@@ -28,7 +29,7 @@ from rayio.errors import StorageError
 from rayio.place import batch_parts
 from rayio.predict import learnable
 from rayio.predict.calibrate import calibrate
-from rayio.predict.explain import Seen, explained, scenario_of
+from rayio.predict.explain import Seen, explained
 from rayio.predict.observe import Trained, reads
 from rayio.predict.replay import Measured
 from rayio.report import figures, tracks

@@ -17,7 +17,7 @@ from rayio.storage.base import Opener, Requests, Served
 from rayio.storage.real import RealStorage
 from rayio.storage.stores.counted import WINDOW_BYTES, Traffic
 from rayio.storage.stores.posix import PosixStore
-from rayio.storage.stores.refusals import refusal
+from rayio.storage.stores.refusals import refusal, write_refusal
 
 T = TypeVar("T")
 NOTHING = Requests((0, 0, 0), 0, np.zeros(0, np.int64))
@@ -165,3 +165,12 @@ def test_an_absolute_path_is_taken_as_it_is(tmp_path: Path) -> None:
     write(tmp_path / "root", str(tmp_path / "elsewhere" / "shard"), 10)
     assert files_in(tmp_path) == ["elsewhere/shard"]
     shutil.rmtree(tmp_path / "elsewhere")
+
+
+def test_a_file_that_cannot_be_made_names_the_folder_that_is_missing(tmp_path: Path) -> None:
+    """Not "vanished": it may never have been there."""
+    missing = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+    text = str(write_refusal(missing, tmp_path / "no" / "file", "writing"))
+    assert f"the folder {tmp_path / 'no'} does not exist; make it, or choose another path" in text
+    text = str(write_refusal(missing, Path("/proc/x"), "writing"))
+    assert text == "/proc/x: nothing can be made in /proc; choose another path"

@@ -130,6 +130,21 @@ def screen(arguments: list[str], columns: int) -> str:
     return text.decode()
 
 
+def test_no_color_wins_over_variables_that_force_colours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Escapes that end in m set colours and bold; 0 and 1 are reset and bold."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    command = ["simulate", "unet3d-small", "--out", str(tmp_path / "coloured")]
+    assert set(re.findall(r"\x1b\[([0-9;]*)m", screen(command, 100))) - {"", "0", "1"}, "the turning sign is green"
+    for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "TTY_COMPATIBLE", "GITHUB_ACTIONS"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    run = str(tmp_path / "run")
+    select = "SELECT name, count(*) FROM spans GROUP BY name"
+    commands = [["simulate", "unet3d-small", "--out", run], ["explain", run], ["query", run, select], ["--help"]]
+    for command in commands:
+        assert set(re.findall(r"\x1b\[([0-9;]*)m", screen(command, 100))) <= {"", "0", "1"}, command
+
+
 def test_quiet_shows_no_progress_and_no_messages_and_keeps_warnings(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

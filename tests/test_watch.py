@@ -56,7 +56,7 @@ def test_a_planted_loop_has_its_own_times_and_shares(tmp_path: Path) -> None:
 
 
 def test_the_scenario_has_what_the_loader_tells(tmp_path: Path) -> None:
-    from rayio.predict.explain import scenario_of
+    from rayio.analyze.run_scenario import scenario_of
 
     in_turn(tmp_path / "run", read=40, compute=30, workers=2, prefetch=3)
     scenario = scenario_of(rayio.Run.open(tmp_path / "run").directory)

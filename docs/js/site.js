@@ -1,4 +1,5 @@
-// The button for light and dark colours, and the search where pages are files (browsers refuse workers there).
+// The button for light and dark colours, and the search, which also works where pages are files (browsers refuse workers
+// there).
 
 (function () {
   const root = document.documentElement, dark = matchMedia("(prefers-color-scheme: dark)");
@@ -21,7 +22,10 @@
 })();
 
 // A worker of search/main.js in the page itself: it loads the index as a script (search/index.js, by search_index.py).
-if (location.protocol === "file:") {
+// Pages for users come before decisions, which are for contributors.
+{
+  const isDecision = (entry) => entry.location.startsWith("decisions/");
+  const shortened = (text) => text.length > 200 ? `${text.slice(0, 200).replace(/\s*\S*$/, "")} …` : text;
   window.Worker = class {
     postMessage(message) {
       if (message.init) this.load(["lunr.js", "index.js"]);
@@ -55,10 +59,9 @@ if (location.protocol === "file:") {
     }
 
     search(query) {
-      return this.index.search(query).map(({ref}) => {
-        const found = this.documents.get(ref);
-        return {...found, summary: found.text.slice(0, 200)};
-      });
+      const entries = this.index.search(query).map(({ref}) => this.documents.get(ref));
+      return entries.sort((a, b) => isDecision(a) - isDecision(b))
+        .map((entry) => ({...entry, summary: shortened(entry.text)}));
     }
   };
 }

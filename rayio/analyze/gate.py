@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rayio.records.doubts import (
@@ -260,10 +261,13 @@ def completed(result: RunResult, *more: Doubt | None) -> tuple[Doubt, ...]:
 def of_runs(results: Iterable[RunResult]) -> tuple[Doubt, ...]:
     """Return the doubts about some of these runs: the worst one of each kind."""
     worst: dict[str, Doubt] = {}
+    results = [*results]
     for result in results:
         for doubt in of_result(result):
             if doubt.code not in worst or badness(doubt) > badness(worst[doubt.code]):
                 worst[doubt.code] = doubt
+    if len(results) > 1 and (of_overhead := worst.get(OVERHEAD)) is not None:  # its AU is not the mean of the runs
+        worst[OVERHEAD] = replace(of_overhead, numbers={**of_overhead.numbers, "runs": len(results)})
     return tuple(worst.values())
 
 

@@ -17,7 +17,7 @@ from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import Lives, StepsInSlices, integers, is_text, texts
 from rayio.analyze.window import Noted, Window, find_window
 from rayio.records.explained import Capacity, Stage, StorageLimit
-from rayio.trace.arrow import numbers, plain
+from rayio.trace.arrow import plain, taken
 from rayio.trace.order import groups_by
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class _Writers:
         chosen = chosen[window.holds(integers(spans, "start_ns", chosen))]
         self.files += int((texts(spans, "name", ("write",), chosen) == 0).sum())
         self.busy += int(integers(spans, "duration_ns", chosen).sum())
-        self.who.update(spans["index"].take(numbers(chosen)).to_pylist())
+        self.who.update(taken(spans.select(["index"]), chosen)["index"].to_pylist())
 
     def add(self, others: _Writers) -> None:
         self.files += others.files

@@ -192,11 +192,16 @@ def doctor(
     from rayio.records.clusters import Doctored
     from rayio.remote.jobs import doctor as checks
 
+    by_job = address is not None and address.startswith(("http://", "https://"))
+    for option, is_given in (("--pip", pip), ("--installed", installed)):
+        if is_given and not by_job:
+            remedy = "the dashboard's address, such as --address http://HEAD:8265"
+            raise typer.BadParameter(f"{option} goes with {remedy}")
     terminal = Terminal()
     with only_json(as_json):
         if address is None:
             doctored = Doctored(findings=tuple(checks.here(root)))
-        elif address.startswith(("http://", "https://")):
+        elif by_job:
             from rayio.engines.ray.cluster.jobs import Jobs
 
             doctored = checks.by_job(Jobs(address), root, pip=pip, is_installed=installed, reporter=terminal)
@@ -230,7 +235,7 @@ def dashboard(address: str | None) -> str:
         raise typer.BadParameter(
             "no cluster given; use --address http://HEAD:8265 or the variable RAY_API_SERVER_ADDRESS"
         )
-    if url.startswith("ray://"):
+    if "://" in url and not url.startswith(("http://", "https://")):
         raise typer.BadParameter(f"--address {url}: give the dashboard's address, such as http://HEAD:8265")
     return (url if "://" in url else f"http://{url}").rstrip("/")
 

@@ -77,6 +77,8 @@ def capacity(
             memory = parse_bytes(host_memory)
         except ValueError as error:
             raise typer.BadParameter(f"--host-memory {host_memory}: {error}") from None
+        if memory < 1:
+            raise typer.BadParameter(f"--host-memory {host_memory}: must be at least 1")
     with only_json(as_json):
         answer = search(
             source, overrides or (), target_au=target_au, over=over, most=most, engine=engine, rules=rules,

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 FEWER, MOST_FORMATS = 0.9, 8
 #: Changes that remove the fixed cost of a request: fewer requests help only if one of these does.
 OF_REQUESTS = ("latency = 0", "requests/s = ∞", "no throttling")
+#: The changes after one of which those of ``dataset`` are tried.
+AFTER = (*OF_REQUESTS, "opens/s = ∞")
 
 
 def of_dataset(run: Run) -> Iterator[Change]:
@@ -39,9 +41,7 @@ def of_dataset(run: Run) -> Iterator[Change]:
     for change in others:
         yield replace(change, helps=("input",), after=OF_REQUESTS, effort=2, is_of_use=_has_fewer(change, now))
     for change in ACCESSES[scenario.loader.file_access].changes(run):
-        yield replace(
-            change, helps=("input",), after=(*OF_REQUESTS, "opens/s = ∞"), effort=1, is_of_use=_is_allowed(change)
-        )
+        yield replace(change, helps=("input",), after=AFTER, effort=1, is_of_use=_is_allowed(change))
     depth = 2 * scenario.loader.io_depth
     yield Change(
         "io_depth × 2", kind="setting", to=with_keys("loader", io_depth=depth), key=f"loader.io_depth={depth}",

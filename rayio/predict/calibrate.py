@@ -17,13 +17,14 @@ from rayio.errors import RunError
 from rayio.model.planning import plan_of
 from rayio.model.processors import hidden_share
 from rayio.place import batch_parts
-from rayio.predict import decoding, observe, saving, sizes, storage
+from rayio.predict import decoding, observe, saving, storage
 from rayio.predict.bounds import evened, freer, lone, longest_way
 from rayio.predict.costs import typical
 from rayio.predict.decoding import Decoded
 from rayio.predict.freed import BUSY, freed
 from rayio.predict.learnable import Learnable, differ, fixed_work, learnable, speeds
 from rayio.predict.processors import (
+    ALIKE,
     UNKNOWN,
     Processors,
     SeenCpu,
@@ -53,6 +54,7 @@ from rayio.records.calibrated import (
 from rayio.records.doubts import Doubt
 from rayio.records.origin import WATCHED, kind_of
 from rayio.reporter import SILENT, Reporter
+from rayio.scenario import derive
 from rayio.scenario.costs import CpuCosts, taken
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario, StorageParameters
@@ -68,6 +70,8 @@ if TYPE_CHECKING:
 MARK = re.compile(rb"\A# \S+, calibrated from ")
 #: The least time of a read without its parsing, and the pause between two runs (ns).
 LEAST_NS, PAUSE_NS = 1000, 1_000_000_000
+#: Batches of a run whose bytes per sample vary by this share (standard deviation) tell samples and bytes apart.
+VARIES = 0.1
 
 
 @dataclass(frozen=True)
@@ -238,7 +242,7 @@ def learn(
             "source": f"calibrated from {whence}",
             "cpu": cpu,
             "fixed_work": fixed_work(info),
-            "sample_bytes": None if plan.modelled else sizes.one_size([(scenario, read), *read_of_more]),
+            "sample_bytes": None if plan.modelled else _one_size([(scenario, read), *read_of_more]),
         }
     )
     if cpu.is_work:
@@ -313,6 +317,20 @@ def _one_after_another(runs: Sequence[observe.Reads]) -> observe.Reads:
         placed.append(replace(read, start=read.start + later, end=read.end + later, done=read.done + later))
         free += PAUSE_NS + int(read.end.max(initial=0)) - int(read.start.min(initial=0))
     return concatenated(placed)
+
+
+def _one_size(runs: Sequence[tuple[Scenario, observe.Reads]]) -> float | None:
+    """Return the mean bytes of samples that have the same size in all these runs; None where sizes tell bytes apart."""
+    means = [derive.sample_bytes(scenario) for scenario, _ in runs]
+    if max(means) >= ALIKE * min(means) or any(_varies(*run) for run in runs):
+        return None
+    return means[0] or None
+
+
+def _varies(scenario: Scenario, read: observe.Reads) -> bool:
+    rank, _, step = batch_parts(read.batch)
+    each = read.nbytes / np.maximum(1, RunShape.of(scenario).samples(rank, step))
+    return bool(len(each)) and float(each.std()) > VARIES * float(each.mean())
 
 
 def _whence(info: Mapping[str, Any], name: str) -> str:

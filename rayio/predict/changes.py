@@ -207,6 +207,11 @@ OFFERS: tuple[Callable[[Run], Iterator[Change]], ...] = (
 )
 
 
-def offered(run: Run, command: Command) -> list[Change]:
-    """Return the changes that a command tries on a run."""
-    return [change for offer in OFFERS for change in offer(run) if command in change.tried_by]
+#: Offers of which each change is tried only after one of these: to make them loads every format.
+AFTER = {request_changes.of_dataset: request_changes.AFTER}
+
+
+def offered(run: Run, command: Command, helped: Collection[str] | None = None) -> list[Change]:
+    """Return the changes that a command tries on a run; with ``helped``, those that helped, only what may be of use."""
+    offers = [offer for offer in OFFERS if helped is None or offer not in AFTER or {*helped}.intersection(AFTER[offer])]
+    return [change for offer in offers for change in offer(run) if command in change.tried_by]

@@ -96,13 +96,12 @@ def counterfactuals(base: Base, reporter: Reporter = SILENT) -> Counterfactuals:
         except StorageError as error:
             broken.append(remark("change_breaks_off", change=change.name, error=str(error)))
 
-    changes = offered(base, "explain")
-    first = [change for change in changes if not change.after]
+    first = [change for change in offered(base, "explain", ()) if not change.after]
     for number, change in enumerate(first):
         reporter.live(f"what would help: {number} of {len(first)} simulated", number / len(first))
         simulate(change)
     helps = {trial.change.name for trial in tried if trial.saved >= WORTH}
-    for change in changes:
+    for change in offered(base, "explain", helps):
         if helps.intersection(change.after) and change.is_of_use(base.scenario):
             reporter.live(f"what would help: {change.name}", 1.0)
             simulate(change)

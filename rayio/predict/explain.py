@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import yaml
-
 from rayio.analyze import gate
 from rayio.analyze.access import Accesses
 from rayio.analyze.passes import Summed, Timelines
@@ -19,7 +17,7 @@ from rayio.analyze.stalls import Losses
 from rayio.analyze.stragglers import worst_ranks
 from rayio.analyze.verdict import BINDS, OF_STORAGE, Judged, begins_slowly, judge, waits_for_storage
 from rayio.analyze.window import find_window
-from rayio.errors import RayioError, ScenarioError
+from rayio.errors import RayioError
 from rayio.kinds import STORAGE_MODELS
 from rayio.predict.advice import prediction, sooner
 from rayio.predict.counterfactual import (
@@ -38,11 +36,8 @@ from rayio.records.explained import Capacity, Explained, Prediction, Verdict
 from rayio.records.origin import CHARGED, IMPORTED, OWN_WORK, PREDICTED, WATCHED, kind_of
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
-from rayio.scenario.costs import with_removed_counted
 from rayio.scenario.layers import layers_of
-from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
-from rayio.scenario.source import UNREADABLE, plain
 from rayio.scenario.storage import UNKNOWN
 from rayio.trace.run_directory import RunDirectory
 
@@ -285,26 +280,3 @@ def _spanless(directory: RunDirectory) -> Remark:
     if result.trace and (recorded := result.trace.recorded):
         return remark("spans_lost", recorded=recorded, run=directory.address)
     return remark("no_spans")
-
-
-def scenario_of(directory: RunDirectory) -> Scenario:
-    """Return the scenario of a run.
-
-    Raises:
-        ScenarioError: the run has none, or one that this version cannot read.
-    """
-    text = directory.scenario
-    if text is None:
-        broke_off = directory.result is None and directory.info.get("engine") != "opentelemetry"
-        why = "the run broke off before it began" if broke_off else "there is no run to explain by it"
-        raise ScenarioError(f"{directory.address} has no scenario.yaml: {why}")
-    try:
-        content = plain(text)
-    except (yaml.YAMLError, *UNREADABLE):
-        raise ScenarioError(f"{directory.address}/scenario.yaml is not YAML: the file is damaged") from None
-    if not isinstance(content, dict):
-        raise ScenarioError(f"{directory.address}/scenario.yaml is not a scenario: the file is damaged")
-    try:
-        return build(with_removed_counted(content), f"{directory.address}/scenario.yaml")
-    except RayioError as error:
-        raise ScenarioError(f"{error}; another version of rayio wrote it, or it is damaged") from None

@@ -17,10 +17,10 @@ from rayio.predict.replay import UNLIMITED, UNLIMITED_STORAGE, cut
 from rayio.predict.run_costs import apparent, beside_others, costs_of_run, step_seconds, warm_since
 from rayio.predict.settle import NEAR, Apparent, Free, Most, beside_batches, settle
 from rayio.predict.shown import Shown
+from rayio.predict.sizes import of_mean
 from rayio.records.calibrated import FullBack, LoneBack, Note, NotFull, SimulatedBack
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario, StorageParameters
-from rayio.schema.distribution import Constant, Distribution, LogNormal
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -170,11 +170,3 @@ def _simulated(scenario: Scenario, bytes_in_flight: int | None) -> pa.Table:
     if shorter := cut(scenario):
         scenario = scenario.model_copy(update={"train": scenario.train.model_copy(update=shorter)})
     return simulation.spans_of(plan_of(scenario, True, bytes_in_flight))
-
-
-def of_mean(times: Distribution, mean: float) -> Distribution:
-    """Return times of the same relative spread around another mean."""
-    if isinstance(times, LogNormal) and times.expected > 0 and mean > 0:
-        centred = {"median": times.centre * mean / times.expected, "sigma": times.spread, "mean": None, "stdev": None}
-        return times.model_copy(update=centred)
-    return Constant(value=round(mean, 9))

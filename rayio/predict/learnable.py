@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rayio.analyze import gate
+from rayio.analyze.run_scenario import scenario_of
 from rayio.errors import RunError, StorageError
 from rayio.machine.speed import fixed_work_once
-from rayio.predict.explain import scenario_of
 from rayio.predict.run_costs import refuse_few
 from rayio.records.doubts import Doubt
 from rayio.reporter import Reporter

@@ -6,26 +6,16 @@ known. So at most all of a time grows with the size, and at least nothing of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from rayio.analyze.shape import RunShape
-from rayio.place import batch_parts
-from rayio.predict.freed import of_mean
-from rayio.predict.observe import Reads
-from rayio.predict.processors import ALIKE
 from rayio.scenario import derive
 from rayio.scenario.costs import Costs
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario, StorageParameters
-from rayio.schema.distribution import Distribution
+from rayio.schema.distribution import Constant, Distribution, LogNormal
 
 #: Sizes that differ by a smaller share are the same.
 SAME = 0.01
-#: Batches of a run whose bytes per sample vary by this share (standard deviation) tell samples and bytes apart.
-VARIES = 0.1
 #: Costs of a batch that copies may be part of.
 OF_BATCH = ("put", "take", "receive")
 CPU_OF_BATCH = ("sample", "queue", "rank", "step", "put")
@@ -34,29 +24,10 @@ RATES = ("put_bandwidth", "receive_bandwidth", "transfer_bandwidth")
 CPU_RATES, STORAGE_RATES = ("bandwidth",), ("bandwidth", "connection_bandwidth")
 
 
-def sample_bytes(scenario: Scenario) -> float:
-    """Return the mean bytes of a sample of the dataset."""
-    return derive.batch_bytes(scenario) / scenario.loader.batch_size
-
-
-def one_size(runs: Sequence[tuple[Scenario, Reads]]) -> float | None:
-    """Return the mean bytes of samples that have the same size in all these runs; None where sizes tell bytes apart."""
-    means = [sample_bytes(scenario) for scenario, _ in runs]
-    if max(means) >= ALIKE * min(means) or any(_varies(*run) for run in runs):
-        return None
-    return means[0] or None
-
-
-def _varies(scenario: Scenario, read: Reads) -> bool:
-    rank, _, step = batch_parts(read.batch)
-    each = read.nbytes / np.maximum(1, RunShape.of(scenario).samples(rank, step))
-    return bool(len(each)) and float(each.std()) > VARIES * float(each.mean())
-
-
 def ratio(scenario: Scenario) -> float:
     """Return the size of samples as a multiple of the calibrated; 1 where it is the same, or no size is stated."""
     calibrated = scenario.charges.sample_bytes
-    times = sample_bytes(scenario) / calibrated if calibrated else 1.0
+    times = derive.sample_bytes(scenario) / calibrated if calibrated else 1.0
     return 1.0 if abs(times - 1) <= SAME or times <= 0 else times
 
 
@@ -107,3 +78,11 @@ def _with(scenario: Scenario, costs: Costs, model: Any, decode: Distribution | W
         "loader": scenario.loader.model_copy(update={"decode": decode}),
     }
     return scenario.model_copy(update=parts)
+
+
+def of_mean(times: Distribution, mean: float) -> Distribution:
+    """Return times of the same relative spread around another mean."""
+    if isinstance(times, LogNormal) and times.expected > 0 and mean > 0:
+        centred = {"median": times.centre * mean / times.expected, "sigma": times.spread, "mean": None, "stdev": None}
+        return times.model_copy(update=centred)
+    return Constant(value=round(mean, 9))

@@ -10,10 +10,11 @@ from rayio.analyze.arrays import arrays_of
 from rayio.analyze.gate import of_result
 from rayio.analyze.metrics import measure
 from rayio.analyze.passes import Timelines
+from rayio.analyze.run_scenario import scenario_of
 from rayio.analyze.shape import RunShape
 from rayio.analyze.window import Window, find_window
 from rayio.errors import RayioError, ScenarioError
-from rayio.predict.explain import Seen, explained, readers_of, scenario_of
+from rayio.predict.explain import Seen, explained, readers_of
 from rayio.records.doubts import Doubt
 from rayio.records.explained import Explained
 from rayio.records.run_result import RunResult

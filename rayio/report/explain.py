@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rayio.analyze.passes import Timelines
-from rayio.predict.explain import Seen, explained, readers_of, scenario_of
+from rayio.analyze.run_scenario import scenario_of
+from rayio.predict.explain import Seen, explained, readers_of
 from rayio.records.explained import Access, Capacity, Explained, Verdict
 from rayio.records.origin import MEASURED, PREDICTED, Origin, kind_of
 from rayio.records.run_result import RunResult

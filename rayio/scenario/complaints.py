@@ -19,7 +19,7 @@ from rayio.schema.distribution import Of
 from rayio.schema.fields import Section, listed, show, unless_secret
 
 #: What YAML reads as a number, unless it stands in quotes.
-_NUMBER = re.compile(r"[-+]?[0-9]{1,30}(\.[0-9]{1,30})?", re.ASCII)
+_NOT_TEXT = re.compile(r"[-+]?[0-9]{1,30}(\.[0-9]{1,30})?|\{.*\}|\[.*\]", re.ASCII | re.DOTALL)
 #: Pydantic's name of the error that a key is none.
 UNKNOWN = "extra_forbidden"
 
@@ -107,8 +107,8 @@ def line_of(detail: ErrorDetails, data: Mapping[str, Any], layers: Sequence[Laye
 
 
 def _written(value: Any) -> str:
-    """Return a value for a message; text that would be a number without its quotes has them."""
-    return f'"{value}"' if isinstance(value, str) and _NUMBER.fullmatch(value) else show(value)
+    """Return a value for a message; text that would be a number, mapping or list without its quotes has them."""
+    return f'"{show(value)}"' if isinstance(value, str) and _NOT_TEXT.fullmatch(value) else show(value)
 
 
 def _at(data: Mapping[str, Any], path: KeyPath, otherwise: Any) -> Any:

@@ -213,8 +213,12 @@ def read_bytes(options: Any, sample_bytes: Any) -> Any:
 def batch_bytes(scenario: Scenario) -> float:
     """Return the expected bytes of one delivered batch."""
     dataset = scenario.dataset
-    sample_bytes: float = read_bytes(dataset.options, dataset.sample_bytes.expected)
-    return scenario.loader.batch_size * sample_bytes
+    return scenario.loader.batch_size * float(read_bytes(dataset.options, dataset.sample_bytes.expected))
+
+
+def sample_bytes(scenario: Scenario) -> float:
+    """Return the mean bytes of a sample of the dataset."""
+    return batch_bytes(scenario) / scenario.loader.batch_size
 
 
 def dataset_bytes(scenario: Scenario) -> float:

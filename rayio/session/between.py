@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 from rayio.predict import sizes
-from rayio.predict.replay import UNLIMITED, cut
 from rayio.records.run_result import Between, RunResult
 from rayio.scenario import derive
 from rayio.scenario.decode import Work
@@ -34,10 +33,12 @@ def between(scenario: Scenario, result: RunResult) -> Between | None:
     least, most = (usual_save, usual_save) if scenario.checkpoint is None else costs.checkpoint_ends(size)
     is_sized = sizes.ratio(scenario) != 1.0
     bounds = ((low, least), (high, most))
-    is_guess = any(model is not scenario.storage.model for model in _storage_ends(scenario))
+    is_guess = _reached(scenario) is not None
     varied = [end for end, bound in enumerate(bounds) if is_sized or is_guess or bound != (1.0, usual_save)]
     if not result.wall_seconds or result.exit_code not in (0, 3) or not (varied or costs.error):
         return None
+    from rayio.predict.replay import cut  # it loads most of its room, which few simulations need
+
     usual = result
     if changed := cut(scenario):
         scenario = scenario.model_copy(update={"train": scenario.train.model_copy(update=changed)})
@@ -70,10 +71,18 @@ def _widened(shares: list[float], error: float) -> tuple[float, float]:
     return low, 1 + math.hypot(most - 1, error)
 
 
+def _reached(scenario: Scenario) -> float | None:
+    """Return the bandwidth that a calibrated run reached of modelled storage, whose limit is a guess; else None."""
+    model = scenario.storage.model
+    return model.reached if isinstance(model, StorageParameters) else None
+
+
 def _storage_ends(scenario: Scenario) -> tuple[Any, Any]:
     """Return the modelled storage at its quickest and at its slowest, where its bandwidth is a guess."""
-    model = scenario.storage.model
-    if not isinstance(model, StorageParameters) or model.reached is None:
+    from rayio.predict.replay import UNLIMITED
+
+    model, reached = scenario.storage.model, _reached(scenario)
+    if not isinstance(model, StorageParameters) or reached is None:
         return model, model
-    slow = model.model_copy(update={"bandwidth": min(model.bandwidth, model.reached)})
+    slow = model.model_copy(update={"bandwidth": min(model.bandwidth, reached)})
     return model.model_copy(update={"bandwidth": UNLIMITED}), slow

@@ -26,7 +26,6 @@ from rayio.model.ledger import Tally
 from rayio.model.plan import Plan
 from rayio.model.planning import plan_of
 from rayio.model.workflow import StageTally
-from rayio.predict.sizes import sample_bytes
 from rayio.records.doubts import Doubt
 from rayio.records.failures import Restart
 from rayio.records.run_result import Books, RunResult, TraceCounts
@@ -153,7 +152,8 @@ def conclude(
     )
     sized = None
     if engine_named(engine).is_virtual:
-        speed, sized = speed_of_costs(scenario), gate.other_size(scenario.charges.sample_bytes, sample_bytes(scenario))
+        speed = speed_of_costs(scenario)
+        sized = gate.other_size(scenario.charges.sample_bytes, derive.sample_bytes(scenario))
     deaths, nodes = scenario.failures, scenario.cluster.nodes
     mtbf = None if deaths is None or deaths.mtbf is None else deaths.mtbf / nodes
     few = gate.few_failures(result, 0 if deaths is None else len(deaths.events), mtbf, scenario.train.epochs)

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.arrays import arrays_of
+from rayio.analyze.run_scenario import scenario_of
 from rayio.analyze.shape import RunShape
 from rayio.errors import DataError
 from rayio.imports.dlio_files import SUMMARY
 from rayio.imports.dlio_formulas import dlio
 from rayio.imports.mlperf_rules import floor_of, record_bytes
-from rayio.predict.explain import scenario_of
 from rayio.records.run_result import Imported, RunResult
 from rayio.scenario import derive
 from rayio.scenario.model import Scenario

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, cast
 import numpy as np
 import psutil
 
+from rayio.analyze.run_scenario import scenario_of
 from rayio.analyze.timeline import integers, is_text
 from rayio.errors import DataError, ScenarioError, StorageError
 from rayio.kinds import LOADERS
@@ -26,7 +27,6 @@ from rayio.model.plan import Plan
 from rayio.model.planning import plan_of
 from rayio.model.saving import Checkpointing
 from rayio.place import checkpoint_folder
-from rayio.predict.explain import scenario_of
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario.model import Scenario
 from rayio.scenario.schedule import place_of

@@ -55,6 +55,8 @@ class RunDirectory:
         self._lost: tuple[str, ...] | None = None
         #: True if the run existed before: then missing spans are an error.
         self._is_reopened = False
+        #: The result last read, with the bytes it was parsed from: an explanation asks for it a dozen times.
+        self._known: tuple[bytes, RunResult] | None = None
         #: True if this object created the directory.
         self._is_ours = False
 
@@ -181,8 +183,12 @@ class RunDirectory:
         Raises:
             StorageError: the file is damaged, or of another version.
         """
-        content = self._read_json(RESULT)
-        return None if content is None else read_result(content, f"{self.address}/{RESULT}")
+        content = self.store.read(RESULT)
+        if content is None:
+            return None
+        if self._known is None or self._known[0] != content:
+            self._known = content, read_result(self._parsed(RESULT, content), f"{self.address}/{RESULT}")
+        return self._known[1]
 
     @property
     def scenario(self) -> str | None:
@@ -299,14 +305,17 @@ class RunDirectory:
                 tables.append(part.read())
                 read.append(part.path)
         if tables:
-            self.write_compacted(span_files.emptied(tables), [path.name for path in read])
+            self._compacted(tables, [path.name for path in read])
         for path in read:
             self._remove_part(path.name)
 
     def write_compacted(self, table: pa.Table, replaces: Iterable[str] = ()) -> None:
         """Write spans in the order that takes half the bytes; ``replaces`` names the files that it replaces."""
+        self._compacted([table], replaces)
+
+    def _compacted(self, tables: list[pa.Table], replaces: Iterable[str]) -> None:
         number = sum(name.startswith("spans-") and name.endswith(".parquet") for name in self.store.sizes(SPANS))
-        self._write_spans(span_files.ordered(table, span_files.ORDER), f"spans-{number:05d}", replaces)
+        self._write_spans(span_files.ordered(tables, span_files.ORDER), f"spans-{number:05d}", replaces)
 
     @property
     def stored(self) -> int:
@@ -333,8 +342,6 @@ class RunDirectory:
             StorageError: a newer version of rayio wrote them.
         """
         if self._spans is None:
-            import pyarrow as pa
-
             tables = []
             whole, lost = span_files.among(self.span_paths())
             for file in whole:
@@ -343,7 +350,7 @@ class RunDirectory:
                 except span_files.DamagedError as error:
                     lost.append(str(error))
             self._lost = tuple(sorted(lost))
-            self._spans = span_files.ordered(pa.concat_tables(tables), ["start_ns"]) if tables else empty_table()
+            self._spans = span_files.ordered(tables, ["start_ns"]) if tables else empty_table()
         return self._spans
 
     def slices(self, rows: int = SLICE_ROWS) -> Slices:
@@ -367,9 +374,11 @@ class RunDirectory:
         return self._lost or ()
 
     def _read_json(self, name: str) -> dict[str, Any] | None:
-        content, path = self.store.read(name), self.store.full(name)
-        if content is None:
-            return None
+        content = self.store.read(name)
+        return None if content is None else self._parsed(name, content)
+
+    def _parsed(self, name: str, content: bytes) -> dict[str, Any]:
+        path = self.store.full(name)
         try:
             value = parse_json(content)
         except ValueError as error:

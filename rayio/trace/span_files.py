@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rayio.errors import StorageError
 from rayio.files import NotAFileError, check_regular
@@ -181,22 +182,27 @@ def _replaced(files: Iterable[SpanFile]) -> frozenset[str]:
     return frozenset(name for file in files for name in file.replaces)
 
 
-def ordered(table: pa.Table, by: Sequence[str]) -> pa.Table:
-    """Return spans sorted; texts sort by their place in the dictionary, which also groups equal ones."""
-    table = table.unify_dictionaries().combine_chunks()
-    if not len(table):
-        return table
-    keys = [table[name].chunk(0).indices if COLUMNS[name] == "text" else table[name] for name in by]
-    return taken(table, order_by(*(plain(key) for key in keys)))
+def ordered(tables: list[pa.Table], by: Sequence[str]) -> pa.Table:
+    """Return the spans of some tables sorted, and empty the list; each column is freed once it is sorted.
 
-
-def emptied(tables: list[pa.Table]) -> pa.Table:
-    """Return the tables joined, and empty the list to free the originals."""
+    Texts sort by their place in the dictionary, which also groups equal ones.
+    """
     import pyarrow as pa
 
-    joined = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+    table = pa.concat_tables(tables).unify_dictionaries()
     tables.clear()
-    return joined
+    columns, kinds = [], table.schema
+    if not len(table):
+        return table.combine_chunks()
+    order = order_by(*(_key(table[name], COLUMNS[name] == "text") for name in by))
+    while table.num_columns:
+        columns.append(taken(table.select([0]), order).column(0))
+        table = table.remove_column(0)
+    return pa.Table.from_arrays(columns, schema=kinds)
+
+
+def _key(column: pa.ChunkedArray, is_text: bool) -> NDArray[Any]:
+    return np.concatenate([plain(chunk.indices if is_text else chunk) for chunk in column.chunks])
 
 
 def give_back() -> None:
@@ -208,9 +214,7 @@ def give_back() -> None:
 
 def together(*tables: pa.Table) -> pa.Table:
     """Return tables of spans joined and sorted by start."""
-    import pyarrow as pa
-
-    return ordered(pa.concat_tables(tables), ["start_ns"])
+    return ordered([*tables], ["start_ns"])
 
 
 def _filled(name: str, number: int) -> pa.Array:

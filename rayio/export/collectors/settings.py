@@ -106,7 +106,7 @@ def endpoint(given: str | None, *, grpc: bool, variables: Mapping[str, str] = os
         fits = False
     if not fits:
         form = "localhost:4317, http://… or https://…" if grpc else "http://localhost:4318 or https://…"
-        raise ExportError(f"{option} {shown(url)}: not the address of a collector; write {form}")
+        raise ExportError(f"{option} {shown(url.removeprefix('//'))}: not the address of a collector; write {form}")
     if grpc:
         return url.removeprefix("//")
     if not is_whole and not parts.path.rstrip("/").endswith("/v1/traces"):

@@ -77,12 +77,16 @@ def _short_run(doubt: Doubt) -> str:
 
 def _overhead(doubt: Doubt) -> str:
     share, au, step = doubt.numbers["overhead"], doubt.numbers.get("au"), doubt.numbers.get("step")
-    without = "" if au is None else f": without it AU is up to {format_share(min(1.0, au + share))}"
+    without = ""
+    if au is not None:
+        without = f": AU {format_share(au)} would be up to {format_share(min(1.0, au + share))} without it"
+    runs = doubt.numbers.get("runs", 1)
+    of_several = f"In the worst of {runs:.0f} runs, " if runs > 1 else ""
     longer = "longer steps"
     if step:
         longer = f"steps of at least {format_seconds(step * share / gate.MOST_OVERHEAD)} (train.compute)"
     return (
-        f"rayio's own overhead is {format_share(share)} of step time and counts as lost{without}. "
+        f"{of_several}rayio's own overhead is {format_share(share)} of step time and counts as lost{without}. "
         f"Use {longer}, fewer ranks on the machine, or a quiet machine"
     )
 

@@ -38,7 +38,10 @@ def refusal(error: OSError, path: Path | str, doing: str) -> RayioError:
 def write_refusal(error: OSError, path: Path, doing: str) -> RayioError:
     """Return an error for a file that could not be written: a missing file then means its folder."""
     if error.errno == errno.ENOENT:
-        return StorageError(f"{path}: its folder vanished while {doing}; choose another path")
+        folder = Path(path).parent
+        if folder.is_dir():
+            return StorageError(f"{path}: nothing can be made in {folder}; choose another path")
+        return StorageError(f"{path}: the folder {folder} does not exist; make it, or choose another path")
     return refusal(error, path, doing)
 
 

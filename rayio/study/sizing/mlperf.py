@@ -136,7 +136,8 @@ def datasize(
     nbytes = round(samples * scenario.dataset.sample_bytes.expected)
     steps = samples // (scenario.loader.batch_size * sizes.shares)
     if samples > derive.MAX_SAMPLES or nbytes > derive.MAX_BYTES:
-        raise ScenarioError(f"--memory {format_bytes(memory)}: a dataset of {sizes.files} files is more than possible")
+        option = f"--memory {format_bytes(memory)}" if sizes.bound == "memory" else f"--accelerators {accelerators}"
+        raise ScenarioError(f"{option}: a dataset of {sizes.files} files is more than possible")
     return DatasetSize(
         scenario=scenario.name,
         accelerators=accelerators,

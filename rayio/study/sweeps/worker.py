@@ -5,6 +5,7 @@ It is a separate program because ``multiprocessing`` would run the user's script
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import signal
@@ -25,6 +26,8 @@ from rayio.session.conclude import in_memory
 
 #: A point's result, or its error.
 Answer = RunResult | RayioError
+#: A process's program. It looks for unused cycles as rarely as this process, which matters most while it imports.
+_PROGRAM = "import gc; gc.set_threshold(*{}); from rayio.study.sweeps.worker import main; main()"
 
 
 def simulated(scenario: Scenario) -> Answer:
@@ -111,7 +114,7 @@ def _start() -> subprocess.Popen[bytes]:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         return subprocess.Popen(
-            [sys.executable, "-m", "rayio.study.sweeps.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-c", _PROGRAM.format(gc.get_threshold())], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -139,7 +142,8 @@ def _how(code: int) -> str:
     return f"signal {-code}: out of memory?" if code < 0 else f"exit code {code}"
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Answer the questions on standard input, on standard output."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # prints must not mix with answers

@@ -57,7 +57,8 @@ class CheckpointWriter(Host):
         self.begin()
         self._attempt = max(self._attempt, at.attempt)
         saves = self.plan.checkpointing
-        await roles.clear_tier(self._envs[number], () if saves is None else saves.names_of(number), kept)
+        async with self._busy[number]:  # a file of a dead rank is written first
+            await roles.clear_tier(self._envs[number], () if saves is None else saves.names_of(number), kept)
 
     async def report(self, durable: Mapping[Link, Sequence[str]], at: Where, in_burst: bool) -> list[Link]:
         """Count durable files; the last one's report writes the manifest. Return complete checkpoints."""
