@@ -341,6 +341,37 @@ def test_a_key_that_acts_changes_the_scenario(key: str, tmp_path: Path) -> None:
     assert key not in ONLY_LINE or [line for line in lines if line not in differences and f"{key}=" in line]
 
 
+#: Workloads that a key may meet.
+MET: dict[str, dict[str, Any]] = {
+    "records": {}, "volumes": {"framework": "pytorch", "dataset.format": "npz"}, "chunks": TORCH, "evaluated": TRIED,
+    "saved": SAVED, "shaped": SHAPED, "alone": SHAPED | ONCE, "bucket": BUCKET, "generated": {"workflow.train": False},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MET)
+def test_no_key_is_passed_over_in_silence(name: str, tmp_path: Path) -> None:
+    """Every value other than the default changes the scenario, or is a line on its key."""
+    met = {"train.epochs": 4} | MET[name]
+    before, *noted = read(tmp_path, met)
+    known = [line for lines in noted for line in lines]
+    tried = {**ACTING, **{key: other for key, (_, other) in SINGLE.items()}, "reader.file_access": "shared"}
+    values = [*tried.items(), ("storage.storage_type", "parallel_fs"), ("dataset.compression", "bz2")]
+    silent = []
+    for key, value in values:
+        if met.get(key, "framework") == value or key == "framework":
+            continue
+        try:
+            after, *lines = read(tmp_path, {**met, key: value})
+        except ScenarioError as refused:
+            named = {key, "dataset.format", *met}
+            if not any(name in problem for name in named for problem in refused.problems):
+                silent.append(f"{key}={value}")
+            continue
+        if before == after and not any(f"{key}=" in line for part in lines for line in part if line not in known):
+            silent.append(f"{key}={value}")
+    assert not silent
+
+
 @pytest.mark.parametrize("key", [key for key in KEYS if KEYS[key].fate == ONLY])
 def test_a_key_with_one_value_has_that_one(key: str, tmp_path: Path) -> None:
     needs, (same, other) = needed(key), SINGLE[key]

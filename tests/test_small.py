@@ -86,7 +86,7 @@ def test_it_runs_on_this_machine(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ray
-@pytest.mark.parametrize("name", ["imagenet", "l2hmc", "unet3d-h100"])
+@pytest.mark.parametrize("name", FULL)
 def test_it_runs_on_ray(name: str, tmp_path: Path, local_ray: None) -> None:
     run = rayio.run(f"{name}{SMALL}", root=tmp_path)
     assert run.result.ledger is not None

@@ -18,7 +18,10 @@ from scenarios import simulated
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/workloads.md").read_text()
 #: Scenarios whose simulation in full takes more than a second.
-LONG = {"candle_nt3", "climate", "cosmoflow", "ffn", "hepcnn", "resnet50-h100", "llama3-405b", "llama3-1t", "mummi"}
+LONG = {
+    "candle_nt3", "climate", "cosmoflow", "cosmoflow-v100", "dlrm-b200", "ffn", "hepcnn", "llama3-405b", "llama3-1t",
+    "llm-pretrain", "megatron-deepspeed", "mummi", "resnet50-a100", "resnet50-h100", "resnet50-v100", "retinanet-b200",
+}  # fmt: skip
 #: Scenarios with numbers of DLIO or MLPerf Storage.
 CONFIGURED = [
     name for name in packaged()

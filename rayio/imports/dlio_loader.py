@@ -16,6 +16,7 @@ _OTHERS = {
 _OF_DALI = ("tfrecord", "npy", "jpeg", "png")
 
 _LOADER, _FORMAT, _BATCH = "reader.data_loader", "dataset.format", "reader.batch_size"
+_SAVES, _RESTORES = "checkpoint.num_checkpoints_write", "checkpoint.num_checkpoints_read"
 _WORKERS, _AHEAD, _THREADS = "reader.read_threads", "reader.prefetch_size", "reader.computation_threads"
 
 
@@ -62,7 +63,10 @@ def _check(reading: Reading, framework: str, loader: str, form: str) -> None:
     elif loader in ("pytorch", "dali") and form == "tfrecord":
         where = next(key for key in (_FORMAT, _LOADER, "framework") if key in reading.given)
         name = "PyTorch" if loader == "pytorch" else "DALI"
-        reading.refuse(where, f"DLIO's {name} loader reads no tfrecord, its default format; give dataset.format")
+        remedy = "give dataset.format"
+        if reading.given.keys() & {_SAVES, _RESTORES}:
+            remedy += ", or workflow.train=False for checkpoints alone"
+        reading.refuse(where, f"DLIO's {name} loader reads no tfrecord, its default format; {remedy}")
     elif loader == "native_dali" and form not in _OF_DALI:
         reading.refuse(_FORMAT, f"DALI reads no {form}; use {', '.join(_OF_DALI[:-1])} or {_OF_DALI[-1]}, or dali")
 

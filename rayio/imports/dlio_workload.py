@@ -160,6 +160,8 @@ def _storage(reading: Reading) -> None:
         kind = "local_fs"
     else:
         kind = reading.choice(name, "local_fs", places)
+    if kind == "parallel_fs":
+        reading.unused(name, "a mounted file system is read like local_fs; storage.model says which one it is")
     root = reading.text(root_name, "./")
     folders = {}
     for folder_name, default in (
@@ -210,6 +212,8 @@ def _options(reading: Reading, is_bucket: bool) -> None:
     name = f"{section}.s3_force_path_style"
     if reading.flag(name) and is_bucket:
         reading.put("storage.addressing_style", "path", name)
+    elif not is_bucket:
+        reading.unused(name, "only buckets have options")
 
 
 def _train(reading: Reading) -> None:

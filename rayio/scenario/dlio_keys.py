@@ -160,7 +160,8 @@ KEYS = {
     "checkpoint.ksm": _idle(_KSM),
     "checkpoint.checkpoint_mechanism_classname": _refused(_OWN_CODE),
     "storage.storage_type": Key(
-        "the scheme of dataset.path, such as s3://", "direct_fs is storage.page_cache=direct; aistore is refused"
+        "the scheme of dataset.path, such as s3://",
+        "parallel_fs is read like local_fs; direct_fs is storage.page_cache=direct; aistore is refused",
     ),
     "storage.storage_root": Key("dataset.path"),
     "storage.storage_options.access_key_id": _refused(_CREDENTIALS),
