@@ -309,6 +309,8 @@ def test_runs_without_repeats_get_a_verdict_that_names_what_is_missing() -> None
         "B is 3.0 % slower than A. Whether that is more than noise is unknown: there are no repeats."
     )
     assert (verdict.outcome, verdict.noise_percent) == ("unknown", None)
+    (verdict,) = compare(sides([100.0], [100.04])).verdicts
+    assert verdict.sentence == "B and A are equally fast. Whether repeats differ is unknown: there are none."
 
 
 def test_a_large_difference_is_a_factor() -> None:

@@ -29,6 +29,7 @@ from rayio.cli import main
 from rayio.errors import ScenarioError, StorageError
 from rayio.records.metric_names import METRICS, lookup
 from rayio.records.sweeps import DONE, FAILED, IMPOSSIBLE, UNMET
+from rayio.report.text.sweep import conclusions
 from rayio.scenario import derive
 from rayio.scenario.load import load
 from rayio.scenario.write import to_yaml
@@ -36,6 +37,7 @@ from rayio.study.sweeps import worker
 from rayio.study.sweeps.choices import front, knee, memory, readers
 from rayio.study.sweeps.points import grid, listed, number_of, split
 from rayio.study.sweeps.sweep_rows import Point, Row, axis
+from rayio.study.sweeps.sweep_table import table_of
 from scenarios import scenario
 
 SMALL = """
@@ -506,6 +508,21 @@ def test_the_front_is_what_nothing_beats_by_definition(entries: list[tuple[int, 
     for place, entry in enumerate(entries):
         is_beaten = any(beats(other, entry) for other in entries) or entry in entries[:place]
         assert (place in found) != is_beaten
+    if len(entries) > 1:
+        table = table_of(("workers", "held"), points, None, ())
+        most = max(au for au, _, _ in entries)
+        cost, chosen = min((entry[1:], place) for place, entry in enumerate(entries) if entry[0] == most)
+        assert table.sufficient == chosen
+        lines = conclusions(table)
+        if min(entries)[0] == most:
+            assert lines[0].startswith("AU changes by less than a point (")
+            assert ("cheapest" in lines[0]) == (len({entry[1:] for entry in entries}) > 1)
+        else:
+            assert lines[0].startswith(f"most AU: {10 * most:.1f} % with workers=")
+            first = next(entry for entry in entries if entry[0] == most)
+            assert lines[1:] == [
+                f"cheapest within a point of it: workers={cost[0]}, held={float(cost[1])}, {10 * most:.1f} %"
+            ] * (first[1:] != cost)
 
 
 def test_more_workers_help_until_they_suffice_and_the_page_says_so(home: Path) -> None:

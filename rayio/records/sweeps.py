@@ -48,4 +48,7 @@ class SweepTable:
     #: Index of the point with the fewest workers, then the least memory, among those that meet ``expect:``; None if all
     #: do, or none, or in doubt.
     cheapest: int | None
+    #: Index of the point with the fewest workers, then the least memory, within a point of AU of the best; None where
+    #: ``expect:``, failures or a doubt decide, or accelerators differ.
+    sufficient: int | None
     warnings: tuple[Warned, ...]

@@ -42,6 +42,8 @@ BOUNDS = ("au_interval_low", "au_interval_high")
 MUCH = 200
 #: A difference below so many percent, noise included, decides nothing: fewer than a change that is worth proposing.
 MATTERS = 0.5
+#: Two single runs that differ by fewer percent are called equal.
+EQUAL = 0.05
 #: Repeats that a remedy proposes.
 REPEAT = 5
 
@@ -66,6 +68,8 @@ def verdict_in_words(verdict: Verdict, comparison: Comparison) -> str:
     digits = _digits(percent, verdict.noise_percent)
     by = f"{_percent(abs(percent), digits)}"
     how = _faster(verdict, percent)
+    if verdict.noise_percent is None and abs(percent) < EQUAL:
+        return f"{letter} and A are equally fast. Whether repeats differ is unknown: there are none."
     if verdict.noise_percent is None:
         return f"{letter} is {by} {how} than A. Whether that is more than noise is unknown: there are no repeats."
     noise = _percent(verdict.noise_percent, digits)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rayio.analyze.worth import LEAST_AU
 from rayio.records.doubts import SETTING, blocking
 from rayio.records.sweeps import DONE, FAILED, IMPOSSIBLE, UNMET, SweepTable, TablePoint
 from rayio.report.text.doubts import worded
@@ -110,9 +111,10 @@ def _line(row: Sequence[str], wide: Sequence[int], width: int) -> str:
 
 
 def conclusions(table: SweepTable) -> list[str]:
-    """Return the conclusions: the knee, met expectations, warnings, contradictory and failed points."""
+    """Return the conclusions: the best setting, the knee, met expectations, warnings, failed points."""
     names, points = short_names(table.keys), table.points
-    lines = [f"knee: {_place(names, p)}: more of it brings little AU" for p in points if p.is_knee]
+    lines = _sufficient(table, names)
+    lines += [f"knee: {_place(names, p)}: more of it brings little AU" for p in points if p.is_knee]
     if not blocking((warned.doubt for warned in table.warnings), SETTING):
         lines += _most_goodput(names, points)
     met, unmet = (sum(point.status == status for point in points) for status in (DONE, UNMET))
@@ -135,6 +137,24 @@ def conclusions(table: SweepTable) -> list[str]:
             left = len(reasons) - SHOWN_REASONS
             more = f"; and {counted(left, 'other reason')}" if left > 0 else ""
             lines.append(f"{counted(len(of_status), 'point')} {what}: {'; '.join(reasons[:SHOWN_REASONS])}{more}")
+    return lines
+
+
+def _sufficient(table: SweepTable, names: Sequence[str]) -> list[str]:
+    """Return the setting with most AU, and the cheapest one that has hardly less."""
+    if table.sufficient is None:
+        return []
+    enough = table.points[table.sufficient]
+    known = [(point.au, point) for point in table.points if point.au is not None]
+    (most, best), least = max(known, key=lambda pair: pair[0]), min(au for au, _ in known)
+    if most - least < LEAST_AU:
+        costs = {(point.readers, point.window_bytes) for _, point in known}
+        cheapest = f"; cheapest: {_place(names, enough)}" if len(costs) > 1 else ""
+        return [f"AU changes by less than a point ({100 * least:.1f} to {100 * most:.1f} %){cheapest}"]
+    lines = [f"most AU: {100 * most:.1f} % with {_place(names, best)}"]
+    is_cheaper = (enough.readers, enough.window_bytes) != (best.readers, best.window_bytes)
+    if is_cheaper and enough.au is not None:
+        lines.append(f"cheapest within a point of it: {_place(names, enough)}, {100 * enough.au:.1f} %")
     return lines
 
 

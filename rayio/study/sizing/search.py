@@ -28,8 +28,8 @@ def largest(
     """Return the largest whole number from 1 to ``most`` that holds; assumes that all numbers below it hold.
 
     From ``start`` the number is doubled while it holds; then the gap is bisected. ``guess(known, failed)`` may return
-    the answer's expected value between a number that holds and one that does not: it is tried first, then its
-    successor.
+    the answer's expected value between a number that holds and one that does not. It is tried first, then its
+    successor. After a guess that does not hold, the gap is halved once: on a flat curve, guesses stay near its end.
 
     >>> tried = []
     >>> largest(lambda n: tried.append(n) or n <= 11, most=1000), tried
@@ -37,6 +37,9 @@ def largest(
     >>> tried = []
     >>> largest(lambda n: tried.append(n) or n <= 11, most=1000, guess=lambda known, failed: 11), tried
     (Bracket(holds=11, fails=12), [1, 2, 4, 8, 16, 11, 12])
+    >>> tried = []
+    >>> largest(lambda n: tried.append(n) or n <= 33, most=64, guess=lambda known, failed: failed - 1), tried
+    (Bracket(holds=33, fails=34), [1, 2, 4, 8, 16, 32, 64, 63, 47, 46, 39, 38, 35, 34, 33])
     """
     known, failed = 0, most + 1
     number = min(start, most)
@@ -45,16 +48,18 @@ def largest(
             known, number = number, min(2 * number, most)
         else:
             failed = number
-    guesses, is_next = 0, False
+    guesses, is_next, may_guess = 0, False, True
     while failed - known > 1 and failed <= most:
         number = (known + failed) // 2
         if is_next:
             number, is_next = known + 1, False
-        elif guesses < MOST_GUESSES and (expected := guess(known, failed)) is not None:
-            number, guesses = min(max(expected, known + 1), failed - 1), guesses + 1
+        elif may_guess and guesses < MOST_GUESSES and (expected := guess(known, failed)) is not None:
+            number, guesses, may_guess = min(max(expected, known + 1), failed - 1), guesses + 1, False
             is_next = number == expected
+        else:
+            may_guess = True
         if holds(number):
-            known = number
+            known, may_guess = number, True
         else:
             failed, is_next = number, False
     return Bracket(known, failed if failed <= most else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rayio.analyze.gate import badness, of_repeats
+from rayio.analyze.worth import LEAST_AU
 from rayio.records.doubts import SETTING, blocking
 from rayio.records.sweeps import DONE, UNMET, SweepTable, TablePoint, Warned
 from rayio.study.sweeps.choices import accelerators
@@ -23,6 +24,7 @@ def table_of(keys: Sequence[str], points: Sequence[Point], knee: Point | None, f
             for point in points
         ),
         cheapest=_cheapest(points),
+        sufficient=None if has_failures else _sufficient(points),
         warnings=tuple(_warnings(points)),
     )
 
@@ -46,18 +48,30 @@ def _row(point: Point, *, is_knee: bool, is_on_front: bool, has_failures: bool) 
 
 
 def _cheapest(points: Sequence[Point]) -> int | None:
-    """Return the index of the cheapest point that meets ``expect:``, where some do not; None if the gate holds it.
-
-    None also where those that meet it have different numbers of accelerators: fewer of them need fewer workers.
-    """
+    """Return the index of the cheapest point that meets ``expect:``, where some do not."""
     met = [index for index, point in enumerate(points) if point.status == DONE]
-    doubts = (doubt for index in met for doubt in of_repeats(points[index].measured))
-    if all(point.status != UNMET for point in points) or blocking(doubts, SETTING):
+    return None if all(point.status != UNMET for point in points) else _least(points, met, met)
+
+
+def _sufficient(points: Sequence[Point]) -> int | None:
+    """Return the index of the cheapest point whose AU is within a point of the best, where no ``expect:`` decides."""
+    known = {index: au for index, point in enumerate(points) if (au := point.mean("au")) is not None}
+    if len(known) < 2 or any(point.status == UNMET for point in points):
         return None
-    if len({accelerators(points[index]) for index in met}) > 1:
+    best = max(known.values())
+    return _least(points, [*known], [index for index, au in known.items() if best - au < LEAST_AU])
+
+
+def _least(points: Sequence[Point], compared: Sequence[int], chosen: Sequence[int]) -> int | None:
+    """Return the chosen index with the fewest workers, then the least memory; None if the gate holds a compared one.
+
+    None also where those compared have different numbers of accelerators: fewer of them need fewer workers.
+    """
+    doubts = (doubt for index in compared for doubt in of_repeats(points[index].measured))
+    if blocking(doubts, SETTING) or len({accelerators(points[index]) for index in compared}) > 1:
         return None
-    costs = {index: (points[index].first.readers or 0, points[index].first.window_bytes or 0.0) for index in met}
-    return min(met, key=lambda index: costs[index], default=None)
+    costs = {index: (points[index].first.readers or 0, points[index].first.window_bytes or 0.0) for index in chosen}
+    return min(chosen, key=lambda index: costs[index], default=None)
 
 
 def _warnings(points: Sequence[Point]) -> Iterator[Warned]:
