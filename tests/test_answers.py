@@ -140,7 +140,7 @@ def test_no_network_limit_is_missing_from_the_stages(tmp_path: Path) -> None:
     assert found["capacity"]["delivered"] == pytest.approx(125, rel=0.03)
     network = next(row for row in found["capacity"]["stages"] if row["stage"] == "transfer")
     assert network["capacity"] == pytest.approx(125, rel=0.02)
-    assert "The network passes 125 batches/s at most, ranks need 400." in found["sentence"]
+    assert "The network passes 125 batches/s at most; the ranks need 400." in found["sentence"]
 
 
 def test_capacity_names_the_limit_where_it_is_not_the_storage(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_decode_bound(tmp_path: Path) -> None:
     assert (found["verdict"]["bound"], found["verdict"]["cause"]) == ("input", "decode")
     assert share(found, "decode") == pytest.approx(1 - 10 / 30, abs=POINTS)
     assert found["sentence"].startswith(
-        "Input-bound: 67 % of step time is exposed data loading, 100 % of it in `decode`."
+        "Input-bound: exposed data loading takes 67 % of step time, all of it in `decode`."
     )
     # Per worker a batch in 60 ms; 6 workers per rank would do, of the doublings 8 is the first that does.
     decode = next(row for row in found["capacity"]["stages"] if row["stage"] == "decode")

@@ -73,7 +73,7 @@ def test_refusals_of_a_model_are_counted_beside_its_rate(io_depth: int, tmp_path
     assert said.read_share is not None
     assert said.read_share > 0.3
     total = said.refused + said.served
-    assert "Storage serves 100 requests/s and refuses more (503, storage.throttle), these " in found.sentence
+    assert "Storage serves 100 requests/s and refuses more (503, storage.throttle); the " in found.sentence
     assert (
         f"Storage refused {said.refused} of {total} requests (503 SlowDown); retries took "
         f"{100 * said.read_share:.0f} % of read time"

@@ -97,11 +97,12 @@ def test_both_numbers_are_said_in_the_unit_of_the_resource() -> None:
     mib = float(1 << 20)
     shared = System(bandwidth=400 * mib, connection_bandwidth=1e15)
     said = limited(limit(shared, Asked(20 * mib, 1, 1), readers=4, needs=33.35))
-    assert said == "Storage gives 400 MiB/s, these ranks need 667 MiB/s."
+    assert said == "Storage gives 400 MiB/s; the ranks need 667 MiB/s."
     slow = System(bandwidth=1e15, connection_bandwidth=1e15, first_byte=0.03)
     said = limited(limit(slow, Asked(1, 4, 1), readers=2, depth=4, needs=100))
     assert said == (
-        "At 30 ms a request and 4 in flight for each, 2 workers get 66.7 batches/s from storage, these ranks need 100."
+        "2 workers with 4 requests in flight each, at 30 ms a request, get 66.7 batches/s from storage; "
+        "the ranks need 100 batches/s."
     )
 
 
@@ -109,19 +110,19 @@ def test_both_numbers_are_said_in_the_unit_of_the_resource() -> None:
 
 #: Limits that 4 readers meet (100 batches/s are needed), as parameters and the sentence's words.
 LIMITS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "bandwidth": ({"bandwidth": "100 MB/s"}, {}, "Storage gives 95.4 MiB/s, these ranks need 191 MiB/s."),
-    "requests": ({"requests_per_second": 100}, {}, "Storage gives 100 requests/s, these ranks need 200."),
-    "opens": ({"opens_per_second": 100}, {}, "Storage gives 100 opens/s, these ranks need 200."),
-    "latency": ({"first_byte": "40 ms"}, {}, "At 40 ms a request and 1 in flight for each, 4 workers get 50 batches/s"),
+    "bandwidth": ({"bandwidth": "100 MB/s"}, {}, "Storage gives 95.4 MiB/s; the ranks need 191 MiB/s."),
+    "requests": ({"requests_per_second": 100}, {}, "Storage gives 100 requests/s; the ranks need 200."),
+    "opens": ({"opens_per_second": 100}, {}, "Storage gives 100 opens/s; the ranks need 200."),
+    "latency": ({"first_byte": "40 ms"}, {}, "4 workers with 1 request in flight each, at 40 ms a request, get 50 batches/s"),
     "latency × depth": (
         {"first_byte": "80 ms"}, {"loader__io_depth": 2},
-        "At 80 ms a request and 2 in flight for each, 4 workers get 50 batches/s",
+        "4 workers with 2 requests in flight each, at 80 ms a request, get 50 batches/s",
     ),
     "open latency": (
-        {"open": "40 ms"}, {}, "At 40 ms to open a file and 1 in flight for each, 4 workers get 50 batches/s",
+        {"open": "40 ms"}, {}, "4 workers with 1 request in flight each, at 40 ms to open a file, get 50 batches/s",
     ),
     "connections": (
-        {"connection_bandwidth": "25 MB/s"}, {}, "At 23.8 MiB/s a connection and 1 for each, 4 workers get 95.4 MiB/s",
+        {"connection_bandwidth": "25 MB/s"}, {}, "4 workers with 1 connection each, at 23.8 MiB/s a connection, get 95.4 MiB/s",
     ),
 }  # fmt: skip
 
@@ -191,7 +192,7 @@ def test_a_full_device_is_named_in_a_short_run_as_in_a_long_one(files: int, tmp_
     )
     found = explain(run.path, simulate=False)
     assert found.sentence.startswith("Storage-bound: ")
-    assert "Storage gives 5.59 GiB/s, these ranks need 2" in found.sentence
+    assert "Storage gives 5.59 GiB/s; the ranks need 2" in found.sentence
     assert "first step of an epoch" not in found.sentence
     assert storage_of(found).gives == pytest.approx(6e9 / (7 * 146.6e6), rel=0.03)
     assert storage_of(found).needs == pytest.approx(24.8, rel=0.01)
@@ -201,7 +202,7 @@ def test_what_the_beginnings_of_epochs_cost_on_a_full_device_is_told_from_what_t
     # 90 % of what is needed, and 4 steps an epoch: all 4 workers of both ranks begin at once.
     short = {"train__epochs": 12, "dataset__num_files": 16, "loader__num_workers": 4, "train__compute": "36 ms"}
     found = explained(planted({"bandwidth": "100 MB/s"}, **short), tmp_path)
-    assert "That is enough for AU 0.90: 100 % of the wait is at the first step of an epoch" in found.sentence
+    assert "These workers allow AU 0.90: 100 % of the wait is at the first step of an epoch" in found.sentence
     assert found.prediction is not None
     assert found.prediction.change == "With loader.num_workers=2"
 
@@ -230,7 +231,7 @@ def test_of_real_storage_what_was_delivered_is_said_and_no_limit(tmp_path: Path)
     found = explain(path, simulate=False)
     assert found.capacity.storage is None
     assert found.sentence.startswith("Input-bound: ")
-    said = "While busy, the 4 workers delivered 50 batches/s of 1.91 MiB; ranks need 100."
+    said = "While busy, the 4 workers delivered 50 batches/s of 1.91 MiB; the ranks need 100."
     assert said in found.sentence
     assert "To find the storage's limit, run with more workers." in found.sentence
 
@@ -248,7 +249,7 @@ def test_a_target_that_is_reached_leaves_nothing_worth_removing(tmp_path: Path) 
     assert found.sentence.endswith("is `read`, 20 % of step time.")
     assert found.prediction is None
     found = explained(planted(short), tmp_path / "none", target_au=0.85)
-    assert found.sentence.startswith("Storage-bound: 20 % of step time")
+    assert found.sentence.startswith("Storage-bound: exposed data loading takes 20 % of step time")
     assert found.prediction is not None
 
 
@@ -257,7 +258,7 @@ def test_a_target_above_what_is_left_names_what_is_in_its_way(tmp_path: Path) ->
     found = explained(planted(little), tmp_path / "none")
     assert found.sentence.startswith("No bottleneck worth removing: AU 0.98; the largest loss is `read`, 2.4 % of step")
     found = explained(planted(little), tmp_path / "target", target_au=0.99)
-    assert found.sentence.startswith("Storage-bound: 2.4 % of step time is exposed data loading")
+    assert found.sentence.startswith("Storage-bound: exposed data loading takes 2.4 % of step time")
 
 
 def test_causes_that_hide_each_other_are_not_worth_removing_one_by_one(tmp_path: Path) -> None:

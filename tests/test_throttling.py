@@ -475,7 +475,7 @@ def test_explain_names_the_rate_with_both_numbers_and_what_more_prefixes_bring(t
     assert 0.8 * 50 < found.capacity.delivered < 1.02 * 50, "all of it, but for what is left while everybody pauses"
     assert found.verdict.cause == "retry"
     assert found.sentence.startswith("Storage-bound: ")
-    assert "Storage serves 100 requests/s and refuses more (503, storage.throttle), these ranks need 400." in (
+    assert "Storage serves 100 requests/s and refuses more (503, storage.throttle); the ranks need 400." in (
         found.sentence
     )
     assert found.simulated is not None

@@ -49,7 +49,7 @@ def sentence(explained: Explained) -> str:
             parts.append(_refused(throttled, verdict, is_real=capacity.storage is None))
     elif verdict.is_input_bound and not larger:
         share = verdict.bounds.get("input", 0.0)
-        parts.append(f"It is input-bound too: {percent(share)} of step time is exposed data loading{_how(verdict)}.")
+        parts.append(f"It is input-bound too: exposed data loading takes {percent(share)} of step time{_how(verdict)}.")
     parts.append(withheld(doubt for doubt in explained.doubts if doubt.code in explained.withheld))
     if explained.prediction is not None:
         parts.append(_predicted(verdict, explained.prediction))
@@ -129,8 +129,9 @@ def _what(verdict: Verdict) -> str:
         part = sum(row.share or 0.0 for row in verdict.table if row.cause == verdict.cause) / whole
         where = f"`{shown(verdict.cause or '')}`"
         if bound == "loader":
-            return f"{share} of step time is waiting for the loader's messages and copies{how}, most of it for {where}"
-        return f"{share} of step time is exposed data loading{how}, {percent(part)} of it in {where}"
+            return f"the loader's messages and copies take {share} of step time{how}, most of it for {where}"
+        of_it = "all" if percent(part) == percent(1.0) else percent(part)
+        return f"exposed data loading takes {share} of step time{how}, {of_it} of it in {where}"
     why = {
         "device-copy": "is spent on copies of batches to accelerators",
         "pipeline": "is pipeline bubbles: stages without a microbatch",
@@ -148,7 +149,7 @@ def _what(verdict: Verdict) -> str:
 def _how(verdict: Verdict) -> str:
     """Return that ranks waited for batches through other ranks too, where that shows."""
     waits = sum(row.by_sync_seconds for row in verdict.table if row.cause in STAGES)
-    return ", directly or through waiting for other ranks" if waits > SEEN * verdict.seconds else ""
+    return " (waits for other ranks included)" if waits > SEEN * verdict.seconds else ""
 
 
 def _also_waiting(verdict: Verdict) -> str:

@@ -62,7 +62,7 @@ def _losses(verdict: Verdict) -> list[str]:
     if verdict.au is None or verdict.loss is None:
         return []
     title = f"where {format_seconds(verdict.seconds)} of step time went ({verdict.steps} steps)"
-    title += ", directly or through waiting for other ranks"
+    title += " (waits for other ranks included)"
     lines = [f"  {title}", f"  {'':<14}{'seconds':>12}{'share':>9}{'directly':>12}{'waiting':>12}"]
     lines.append(_row("compute", verdict.compute_seconds, verdict.au, None, None, "AU"))
     lines += [

@@ -52,34 +52,38 @@ def limited(limit: StorageLimit) -> str:
     >>> from rayio.storage.limits import Asked, System, limit
     >>> system = System(bandwidth=1e9, connection_bandwidth=1e9, requests_per_second=2000)
     >>> limited(limit(system, Asked(100e3, 100, 1), readers=8, needs=33.3))
-    'Storage gives 2,000 requests/s, these ranks need 3,330.'
+    'Storage gives 2,000 requests/s; the ranks need 3,330.'
     """
     resource, gives, needs = limit.resource, limit.gives or 0.0, limit.needs or 0.0
     if resource in ("requests", "opens"):
         each, others = getattr(limit, f"batch_{resource}"), _others(limit, f"others_{resource}")
-        return f"Storage gives {rate(gives * each)} {resource}/s{others}, these ranks need {rate(needs * each)}."
+        return f"Storage gives {rate(gives * each)} {resource}/s{others}; the ranks need {rate(needs * each)}."
     if resource == "throttling":
         given, needed = rate(gives * limit.batch_requests), rate(needs * limit.batch_requests)
         most = f"{given} requests/s{_others(limit, 'others_requests')}"
-        return f"Storage serves {most} and refuses more (503, storage.throttle), these ranks need {needed}."
+        return f"Storage serves {most} and refuses more (503, storage.throttle); the ranks need {needed}."
     amounts = format_rate(gives * limit.batch_bytes), format_rate(needs * limit.batch_bytes)
     if resource == "bandwidth":
         parts = "" if limit.systems == 1 else f" on {limit.systems} nodes together"
         others = _others(limit, "others_bandwidth")
-        return f"Storage gives {amounts[0]}{parts}{others}, these ranks need {amounts[1]}."
+        return f"Storage gives {amounts[0]}{parts}{others}; the ranks need {amounts[1]}."
     number, flight, shared = limit.readers, limit.depth, limit.shared_gives
-    is_capped, ceiling = shared is not None and shared < needs, shared or 0.0
-    who = counted(number, "worker")
     if resource == "connections":
-        speed = f"At {format_rate(limit.connection_bandwidth)} a connection"
-        got = f"{who} get{'s' * (number == 1)} {amounts[0]} from storage"
-        got += f" (any number at most {format_rate(ceiling * limit.batch_bytes)})" * is_capped
-        return f"{speed} and {flight} for each, {got}, these ranks need {amounts[1]}."
-    what = "a request" if resource == "latency" else "to open a file"
-    seconds = format_seconds(limit.request_seconds if resource == "latency" else limit.open_seconds)
-    got = f"{who} get{'s' * (number == 1)} {rate(gives)} batches/s from storage"
-    got += f" (any number at most {rate(ceiling)})" * is_capped
-    return f"At {seconds} {what} and {flight} in flight for each, {got}, these ranks need {rate(needs)}."
+        flight_of_each, unit = counted(flight, "connection"), limit.batch_bytes
+        each = f"{format_rate(limit.connection_bandwidth)} a connection"
+    else:
+        flight_of_each, unit = f"{counted(flight, 'request')} in flight", None
+        what = "a request" if resource == "latency" else "to open a file"
+        seconds = limit.request_seconds if resource == "latency" else limit.open_seconds
+        each = f"{format_seconds(seconds)} {what}"
+    got, need, most = (
+        f"{rate(batches)} batches/s" if unit is None else format_rate(batches * unit)
+        for batches in (gives, needs, shared or 0.0)
+    )
+    is_capped = shared is not None and shared < needs
+    at_most = f" Storage gives at most {most} to any number of workers." if is_capped else ""
+    who = f"{counted(number, 'worker')} with {flight_of_each}{' each' * (number > 1)}"
+    return f"{who}, at {each}, get{'s' * (number == 1)} {got} from storage; the ranks need {need}.{at_most}"
 
 
 def _others(limit: StorageLimit, key: str) -> str:
@@ -104,7 +108,7 @@ def supply(verdict: Verdict, capacity: Capacity, *, is_refused: bool) -> str:
     if (limit := short_storage(verdict, capacity)) is not None:
         return f"{limited(limit)}{_at_beginnings(verdict, limit)}"
     if (row := _network(verdict, capacity)) is not None:
-        return f"The network passes {rate(row.capacity)} batches/s at most, ranks need {rate(capacity.demand)}."
+        return f"The network passes {rate(row.capacity)} batches/s at most; the ranks need {rate(capacity.demand)}."
     if verdict.cause == "pin" and (copies := _pinned(capacity)):
         return copies
     number, can, need = worker.parallelism, worker.capacity, capacity.demand
@@ -116,19 +120,19 @@ def supply(verdict: Verdict, capacity: Capacity, *, is_refused: bool) -> str:
             # Where storage refuses, it is known that it would refuse more readers more.
             return "" if is_refused else _as_served(capacity, can, need, who.replace("The", "the"))
         return _held_up(capacity, worker) or (
-            f"{who} {are} too slow: {rate(can)} batches/s at most, ranks need {rate(need)}."
+            f"{who} {are} too slow: {rate(can)} batches/s at most; the ranks need {rate(need)}."
         )
     if verdict.bound == "loader":
         return ""
-    numbers = f"{rate(can)} batches/s, ranks need {rate(need)}"
+    numbers = f"{rate(can)} batches/s; the ranks need {rate(need)}"
     if can > PLENTY * need:
-        numbers = f"more than {PLENTY} times the {rate(need)} batches/s that ranks need"
+        numbers = f"more than {PLENTY} times the {rate(need)} batches/s that the ranks need"
     enough = f"{who} {are} fast enough on average ({numbers})"
     if (verdict.first_step_share or 0) > MOST:
         first = percent(verdict.first_step_share)
         return f"{first} of the wait is at the first step of an epoch, where prefetching starts anew. {enough}."
     if worker.utilisation >= BUSY and capacity.delivered < need:
-        got = f"deliver{'s' * (number == 1)} {rate(capacity.delivered)} batches/s, ranks need {rate(need)}"
+        got = f"deliver{'s' * (number == 1)} {rate(capacity.delivered)} batches/s; the ranks need {rate(need)}"
         return f"{who} {are} busy {percent(worker.utilisation)} of the time and {got}: {_queued(capacity)}."
     return f"{enough}, but single batches come late."
 
@@ -158,7 +162,7 @@ def _pinned(capacity: Capacity) -> str:
     who = counted(row.parallelism, "thread")
     return (
         f"A copy into page-locked memory (loader.pin_memory) takes {each}: {who} give{'s' * (row.parallelism == 1)} "
-        f"{gives} batches/s at most, ranks need {rate(capacity.demand)}."
+        f"{gives} batches/s at most; the ranks need {rate(capacity.demand)}."
     )
 
 
@@ -172,7 +176,7 @@ def _held_up(capacity: Capacity, worker: Stage) -> str:
     of_it = f"{format_seconds(held.service_seconds)} of it `{held.stage}`"
     many = f"{counted(worker.parallelism, 'worker')} do {rate(worker.capacity)} batches/s at most"
     need = rate(capacity.demand or 0.0)
-    return f"A batch takes {format_seconds(worker.service_seconds)}, {of_it}: {many}, ranks need {need}."
+    return f"A batch takes {format_seconds(worker.service_seconds)}, {of_it}: {many}; the ranks need {need}."
 
 
 def _cores(capacity: Capacity) -> str:
@@ -185,7 +189,7 @@ def _cores(capacity: Capacity) -> str:
         busy = f"{who} {'are' if number != 1 else 'is'} busy for {percent(min(1.0, row.utilisation))} of the time"
         return f"A batch takes {each} of CPU time, and {busy}: work waits for a free core."
     gives, needs = rate(row.capacity), rate(demand)
-    return f"A batch takes {each} of CPU time: {who} give {gives} batches/s at most, these ranks need {needs}."
+    return f"A batch takes {each} of CPU time: {who} give {gives} batches/s at most; the ranks need {needs}."
 
 
 def _at_beginnings(verdict: Verdict, limit: StorageLimit) -> str:
@@ -195,13 +199,13 @@ def _at_beginnings(verdict: Verdict, limit: StorageLimit) -> str:
         return ""
     first = percent(verdict.first_step_share)
     where = "at the first step of an epoch, where all workers begin at once"
-    return f" That is enough for AU {reachable:.2f}: {first} of the wait is {where}."
+    return f" These workers allow AU {reachable:.2f}: {first} of the wait is {where}."
 
 
 def _as_served(capacity: Capacity, can: float, need: float, who: str) -> str:
     """Return what storage of unknown limits delivered while the workers were busy."""
     size = f" of {format_bytes(capacity.batch_bytes)}" if capacity.batch_bytes else ""
     return (
-        f"While busy, {who} delivered {rate(can)} batches/s{size}; ranks need {rate(need)}. "
+        f"While busy, {who} delivered {rate(can)} batches/s{size}; the ranks need {rate(need)}. "
         "To find the storage's limit, run with more workers."
     )
