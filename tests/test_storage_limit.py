@@ -113,7 +113,9 @@ LIMITS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "bandwidth": ({"bandwidth": "100 MB/s"}, {}, "Storage gives 95.4 MiB/s; the ranks need 191 MiB/s."),
     "requests": ({"requests_per_second": 100}, {}, "Storage gives 100 requests/s; the ranks need 200."),
     "opens": ({"opens_per_second": 100}, {}, "Storage gives 100 opens/s; the ranks need 200."),
-    "latency": ({"first_byte": "40 ms"}, {}, "4 workers with 1 request in flight each, at 40 ms a request, get 50 batches/s"),
+    "latency": (
+        {"first_byte": "40 ms"}, {}, "4 workers with 1 request in flight each, at 40 ms a request, get 50 batches/s",
+    ),
     "latency × depth": (
         {"first_byte": "80 ms"}, {"loader__io_depth": 2},
         "4 workers with 2 requests in flight each, at 80 ms a request, get 50 batches/s",
@@ -122,7 +124,8 @@ LIMITS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"open": "40 ms"}, {}, "4 workers with 1 request in flight each, at 40 ms to open a file, get 50 batches/s",
     ),
     "connections": (
-        {"connection_bandwidth": "25 MB/s"}, {}, "4 workers with 1 connection each, at 23.8 MiB/s a connection, get 95.4 MiB/s",
+        {"connection_bandwidth": "25 MB/s"}, {},
+        "4 workers with 1 connection each, at 23.8 MiB/s a connection, get 95.4 MiB/s",
     ),
 }  # fmt: skip
 
