@@ -60,7 +60,9 @@ def assert_reads_are_the_cause(folder: Path) -> None:
     assert len(reads) == 16
     assert (reads["duration_ns"] >= 20_000_000).all(), "four samples of 5 ms each"
     assert (spans["name"] == "evaluate").sum() == 2
-    lost = {row.cause: row.seconds for row in run.explain(simulate=False).verdict.table if row.cause != "evaluate"}
+    # A worker process starts in every epoch (unleased), in a time that depends on how busy the machine is.
+    others = ("evaluate", "unleased")
+    lost = {row.cause: row.seconds for row in run.explain(simulate=False).verdict.table if row.cause not in others}
     assert max(lost, key=lost.__getitem__) == "read"
 
 
