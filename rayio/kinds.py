@@ -231,6 +231,8 @@ LAYERS: Registry[Any] = Registry(
     },
     needs=("name", "options", "of", "wrap"),
 )
+#: Layers that act only if the section ``storage`` has one of their keys; else they are not imported.
+KEYED_LAYERS = ("throttle", "faults", "cache", "listing")
 
 #: ``costs``: loader overhead models (``rayio.scenario.costs.NamedCosts``).
 COSTS: Registry[Any] = Registry(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from rayio.analyze.filled import enough
 from rayio.errors import ScenarioError
-from rayio.records.doubts import SETTING, blocking
+from rayio.records.doubts import SETTING, Remark, blocking, remark
 from rayio.records.sizing import HOLDS, UNDECIDED, Advised, Bottleneck, Checked, Setting
 from rayio.report.advice_page import PAGE, page
-from rayio.report.text.terms import counted
+from rayio.report.text.remarks import sentences
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import checks, derive
 from rayio.scenario.load import loading
@@ -152,8 +152,9 @@ class _Advising:
         checks.check_simulated(self.base)
         self.names = tuple(key.key for key in keys)
         self.all, refused = choices(keys, self._plain, dear)
-        invalid = f"{counted(len(refused), 'setting')} {'is' if len(refused) == 1 else 'are'} invalid, such as: "
-        self.notes = [*of_failures, *([invalid + refused[0]] if refused else [])]
+        self.remarks = [*of_failures]
+        if refused:
+            self.remarks.append(remark("settings_invalid", settings=len(refused), example=refused[0]))
         self.steps = self._steps()
         self.root = base_folder(self.base, root)
         directory = SweepDirectory.at(out, f"advice/{self.base.name}", self.root, self._identity())
@@ -252,7 +253,7 @@ class _Advising:
             tried=tuple(settings.values()),
             bottleneck=bottleneck,
             check=checked,
-            notes=tuple(self._notes()),
+            notes=sentences(self._remarks()),
             doubts=doubts,
         )
 
@@ -308,28 +309,24 @@ class _Advising:
         au = au_of(run.result, self.formula)
         return Checked(engine=engine, directory=path, au=au, reaches=au is not None and au >= self.target)
 
-    def _notes(self) -> list[str]:
-        notes = [*self.notes]
+    def _remarks(self) -> Iterator[Remark]:
+        yield from self.remarks
         own = derive.steps_per_epoch(self.base)
-        rarer = "" if own >= self.steps else f"; the scenario has {own}, so what comes by epochs takes more time there"
-        notes.append(f"every setting was simulated with {self.steps} steps per rank and epoch{rarer}")
-        ordered = [key.key for key in self.keys if key.is_ordered]
-        if ordered:
-            notes.append(f"assumed: more of {', '.join(ordered)} is not worse; list the values with | to try each")
+        if own >= self.steps:
+            yield remark("settings_simulated", steps=self.steps)
+        else:
+            yield remark("settings_simulated_longer", steps=self.steps, own=own)
+        if ordered := [key.key for key in self.keys if key.is_ordered]:
+            yield remark("more_assumed_better", keys=", ".join(ordered))
         for a, low in self.tried.items():
             for b, high in self.tried.items():
                 if self._is_below(low, high) and self._has_more(a, b):
-                    notes.append(
-                        f"that assumption fails: {as_overrides(self.names, low.values)} has a higher AU than "
-                        f"{as_overrides(self.names, high.values)}"
-                    )
-        undecided = [n for n, trial in self.trials.tried.items() if trial.status == UNDECIDED and trial.rows]
-        if undecided:
-            are, its = ("is", "its") if len(undecided) == 1 else ("are", "their")
-            number = counted(len(undecided), "setting")
-            notes.append(f"{number} {are} undecided and not advised: the 95 % interval of {its} AU contains the goal")
-        broken = {trial.error for trial in self.trials.tried.values() if trial.error}
-        return [*notes, *(f"a simulation failed: {error}" for error in sorted(map(str, broken)))]
+                    less, more = (as_overrides(self.names, choice.values) for choice in (low, high))
+                    yield remark("more_is_worse", less=less, more=more)
+        if undecided := sum(trial.status == UNDECIDED and bool(trial.rows) for trial in self.trials.tried.values()):
+            yield remark("settings_undecided", settings=undecided)
+        for error in sorted({str(trial.error) for trial in self.trials.tried.values() if trial.error}):
+            yield remark("simulation_failed", error=error)
 
     def _is_below(self, a: Choice, b: Choice) -> bool:
         pairs = zip(a.places, b.places, (key.is_ordered for key in self.keys), strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from rayio.errors import RunError, ScenarioError
 from rayio.imports.mlperf_rules import MLPERF, floor_of
 from rayio.machine.host import memory_bytes
 from rayio.model.engine import engine_named
-from rayio.records.doubts import CAPACITY, LIMIT, Doubt, blocking
+from rayio.records.doubts import CAPACITY, LIMIT, Doubt, Remark, blocking, remark
 from rayio.records.hosts import MODEL
 from rayio.records.sizing import (
     BROKEN,
@@ -25,6 +25,7 @@ from rayio.records.sizing import (
     Combination,
 )
 from rayio.report.capacity_page import PAGE, page
+from rayio.report.text.remarks import sentences
 from rayio.report.text.sizing import not_storage, storage_in_words
 from rayio.report.text.terms import counted
 from rayio.reporter import SILENT, Reporter
@@ -36,7 +37,7 @@ from rayio.session.dataset import base_folder
 from rayio.storage.address import is_path, join
 from rayio.study.sizing.doubts import of_capacity
 from rayio.study.sizing.knee import Like, best_change, bottleneck_of, changes_at, learned, widest
-from rayio.study.sizing.mlperf import rules_in_words
+from rayio.study.sizing.mlperf import checked_rules
 from rayio.study.sizing.questions import Question
 from rayio.study.sizing.search import Bracket, falls, largest
 from rayio.study.sizing.trials import AU, AU_DLIO, Trial, Trials
@@ -135,7 +136,7 @@ class _Searching:
         self.wanted = most or MOST[self.is_virtual]
         self.formula = AU_DLIO if question.rules else AU
         self.root = base_folder(question.base, root)
-        self.notes: list[str] = []
+        self.remarks: list[Remark] = []
         self.doubts: list[Doubt] = []
         #: The largest value to try, and the reason why a larger one is invalid.
         self.most, self.why = self._most()
@@ -237,17 +238,17 @@ class _Searching:
         run = self.trials.run_of(fails)
         like: Like = _unchanged
         if not self.is_virtual and run is None:
-            self.notes.append(f"No prediction: the run directory of {self.question.over}={fails} was removed")
+            self.remarks.append(remark("run_removed", key=self.question.over, value=fails))
             return Help()
         bottleneck = bottleneck_of(trial.scenario, self.trials.run_in_doubt(fails), self.reporter)
         if run is not None:
             au = trial.mean(self.formula)
-            taught = learned(trial.scenario, run, au, self.formula, self.trials.address, self.notes)
+            taught = learned(trial.scenario, run, au, self.formula, self.trials.address, self.remarks)
             if isinstance(taught, Doubt):
                 self.doubts.append(taught)
                 return Help(bottleneck)
-            if isinstance(taught, str):
-                self.notes.append(taught)
+            if isinstance(taught, Remark):
+                self.remarks.append(taught)
                 return Help(bottleneck)
             like = taught
         question, target, formula = self.question, self.target, self.formula
@@ -294,7 +295,7 @@ class _Searching:
             changes=help_found.changes,
             combination=help_found.combination,
             is_tried=help_found.is_tried,
-            notes=tuple(self._notes(bracket, points, tried)),
+            notes=sentences(self._remarks(bracket, points, tried)),
             doubts=doubts,
         )
 
@@ -325,36 +326,31 @@ class _Searching:
             error=trial.error,
         )
 
-    def _notes(self, bracket: Bracket, points: Sequence[CapacityPoint], tried: Sequence[Trial]) -> list[str]:
-        """Return notes on the numbers."""
-        question, notes = self.question, [*self.question.notes, *self.notes]
+    def _remarks(self, bracket: Bracket, points: Sequence[CapacityPoint], tried: Sequence[Trial]) -> Iterator[Remark]:
+        """Iterate over remarks on the numbers."""
+        question, key = self.question, self.question.over
+        yield from question.remarks
+        yield from self.remarks
         if question.base.stages:
-            notes.append("the stages run at every point, and take their part of the storage; stages=[] leaves them out")
-        key = question.over
+            yield remark("stages_at_each_point")
         if question.steps is not None:
-            notes.append(f"every accelerator has {question.steps} steps per epoch: the dataset grows with their number")
-            notes += [
-                f"storage.{layer.name}: caches do not grow with the dataset; each point caches another share of it"
-                for layer in layers_of(question.base, modelled=True)
-                if layer.keeps
-            ]
+            yield remark("steps_of_each_accelerator", steps=question.steps)
+            for layer in layers_of(question.base, modelled=True):
+                if layer.keeps:
+                    yield remark("caches_do_not_grow", layer=layer.name)
         if question.rules == MLPERF:
-            notes += rules_in_words(question.base, question.host_memory)
+            yield from checked_rules(question.base, question.host_memory)
         if self.why is not None and bracket.fails is None:
-            notes.append(f"{key}={self.most + 1} is invalid: {self.why}")
+            yield remark("more_is_invalid", key=key, value=self.most + 1, why=self.why)
         if undecided := [str(point.setting) for point in points if point.status == UNDECIDED]:
-            notes.append(
-                f"undecided: {key}={', '.join(undecided)}: after {max(len(trial.rows) for trial in tried)} runs the "
-                "95 % interval of AU still contains the target; use longer runs (train.epochs)"
-            )
-        notes += [f"{key}={point.setting} failed: {point.error}" for point in points if point.error]
+            yield remark("points_undecided", key=key, points=", ".join(undecided), runs=max(len(t.rows) for t in tried))
+        for point in points:
+            if point.error:
+                yield remark("point_failed", key=key, value=point.setting, error=point.error)
         known = [
             (p.setting, p.au, (p.au_high - p.au) if p.au_high is not None else 0.0) for p in points if p.au is not None
         ]
-        notes += [
-            f"AU is not monotonic: {key}={b} has more than {key}={a}; larger values than the answer may hold too"
-            for a, b in falls(known)
-        ]
+        for smaller, larger in falls(known):
+            yield remark("au_not_monotonic", key=key, smaller=smaller, larger=larger)
         if any(point.au_low is None and point.au is not None for point in points):
-            notes.append("some points have too few steps for an interval; only their AU is compared with the target")
-        return notes
+            yield remark("points_without_interval")

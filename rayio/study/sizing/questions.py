@@ -11,6 +11,7 @@ from rayio.analyze.filled import enough
 from rayio.errors import ScenarioError
 from rayio.imports.mlperf_rules import MLPERF
 from rayio.model.engine import engine_named
+from rayio.records.doubts import Remark, remark
 from rayio.report.text.terms import counted
 from rayio.scenario import checks, derive
 from rayio.scenario.load import loading
@@ -21,10 +22,6 @@ from rayio.study.sweeps.points import grid
 
 #: The fewest steps per rank of a point on real files: over all epochs, and in an epoch.
 REAL_STEPS, EPOCH_STEPS = 24, 3
-#: A note where the scenario has failures.
-NO_FAILURES = (
-    "failures are left out: AU counts no time lost to them; a rayio sweep of the scenario compares goodput, which does"
-)
 #: Keys of which more helps: a search for the largest number that still reaches the target has no end.
 HELPS = ("loader.num_workers", "loader.prefetch_factor", "loader.io_depth", "cluster.reader_nodes")
 
@@ -45,8 +42,8 @@ class Question:
     rules: str | None
     steps: int | None
     host_memory: int | None
-    #: Notes on the scenario.
-    notes: tuple[str, ...]
+    #: Remarks on the scenario.
+    remarks: tuple[Remark, ...]
     _load: Load = field(repr=False)
 
     @classmethod
@@ -75,7 +72,7 @@ class Question:
         fixed = ruled | points.fixed
         if rules and fixed["train.epochs"] != EPOCHS:
             raise ScenarioError(f"train.epochs={show(fixed['train.epochs'])}: --rules {rules} needs {EPOCHS}")
-        load, base, notes = without_failures(loading(source), fixed)
+        load, base, remarks = without_failures(loading(source), fixed)
         _check_key(base, over)
         if base.loader.file_access == "in_memory":
             raise ScenarioError(
@@ -88,7 +85,7 @@ class Question:
             checks.check_simulated(base)
             steps = max(derive.steps_per_epoch(base), STEPS if rules else enough(derive.window_steps(base)))
             steps = min(steps, base.train.cap or steps)
-        return cls(source, fixed, over, base, engine, rules, steps, host_memory, notes, load)
+        return cls(source, fixed, over, base, engine, rules, steps, host_memory, remarks, load)
 
     def scenario(self, value: int) -> Scenario:
         """Return the scenario of a point.
@@ -158,8 +155,8 @@ class Question:
         return None
 
 
-def without_failures(load: Load, fixed: Mapping[str, Any]) -> tuple[Load, Scenario, tuple[str, ...]]:
-    """Return the function that loads a scenario, its base and notes; without failures, of which AU counts nothing.
+def without_failures(load: Load, fixed: Mapping[str, Any]) -> tuple[Load, Scenario, tuple[Remark, ...]]:
+    """Return the function that loads a scenario, its base and remarks; without failures, of which AU counts nothing.
 
     Throughput and the work of storage would contain what they cost, and the changes that are simulated would not.
 
@@ -175,7 +172,7 @@ def without_failures(load: Load, fixed: Mapping[str, Any]) -> tuple[Load, Scenar
         others = {key: value for key, value in overrides.items() if key.partition(".")[0] != "failures"}
         return load(others | nothing).model_copy(update={"failures": None})
 
-    return load_without, load_without(fixed), (NO_FAILURES,)
+    return load_without, load_without(fixed), (remark("failures_left_out"),)
 
 
 def files_for(scenario: Scenario, steps: int) -> int:
