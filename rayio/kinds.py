@@ -252,6 +252,9 @@ FOREIGN: Registry[Any] = Registry(
     "foreign", {"dlio": "rayio.imports.dlio_source:DLIO"}, title="kind of file", needs=("is_own", "open")
 )
 
+#: What completes a run directory when it is opened, by the engine that ``run.json`` names: a function of the directory.
+COMPLETIONS: Registry[Any] = Registry("completion", {"watch": "rayio.session.watched:complete"})
+
 REGISTRIES = (
     FORMATS, EXTERNALS, LOADERS, SHUFFLES, PARTITIONS, ACCESSES, DECODES, DISTRIBUTIONS, SYNCS, CHECKPOINTS, STATES,
     SAVERS, STORAGES, STORAGE_MODELS, COSTS, LAYERS,

@@ -15,7 +15,6 @@ from typing import Annotated
 import typer
 from typer.models import CommandInfo
 
-from rayio import __version__
 from rayio.cli import completion
 from rayio.cli.grouped import Grouped
 from rayio.cli.output import Escaped, discard, escaped_streams
@@ -24,6 +23,7 @@ from rayio.cli.terminal import detail
 from rayio.errors import RayioError
 from rayio.signals import INTERRUPTED, interruptible, leave
 from rayio.storage.address import not_utf8
+from rayio.version import __version__
 
 #: The class of typer's errors of usage, which is not public.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -170,6 +171,7 @@ class _OptionsOf:
         return {}
 
 
+@cache
 def _defaults(kind: Any) -> Section:
     return options_of(kind).model_validate({})
 
