@@ -56,45 +56,6 @@ SENTENCES = {
     "spans_lost": "{recorded} spans were recorded and {run}/spans holds none: nothing can be explained",
     "broke_off_early": "the run broke off before any span was stored: nothing can be explained",
     "no_spans": "the run has no spans: nothing can be explained; run with trace.level=batch",
-    # of capacity and advise
-    "failures_left_out": "failures are left out: AU counts no time lost to them; a rayio sweep of the scenario "
-    "compares goodput, which does",
-    "stages_at_each_point": "the stages run at every point, and take their part of the storage; stages=[] leaves them "
-    "out",
-    "steps_of_each_accelerator": "every accelerator has {steps} steps per epoch: the dataset grows with their number",
-    "caches_do_not_grow": "storage.{layer}: caches do not grow with the dataset; each point caches another share of it",
-    "rules_checked": "--rules mlperf: checked: AU by DLIO's formula (required: {percent:g} %), {epochs} epochs, at "
-    "least {steps} steps per accelerator and epoch",
-    "rules_checked_too": "--rules mlperf: checked: AU by DLIO's formula (required: {percent:g} %), {epochs} epochs, at "
-    "least {steps} steps per accelerator and epoch, a dataset of at least {memory} × the memory of the hosts",
-    "rules_unchecked": "--rules mlperf: not checked: five runs after a warm-up run, within 5 % of their mean; caches "
-    "that are dropped between runs (storage.page_cache=drop does it for files); hosts of one kind; the checkpoint "
-    "workloads",
-    "rules_need_memory": "--rules mlperf: the hosts' memory is unknown; give it with --host-memory",
-    "more_is_invalid": "{key}={value} is invalid: {why}",
-    "points_undecided": "undecided: {key}={points}: after {runs} runs the 95 % interval of AU still contains the "
-    "target; use longer runs (train.epochs)",
-    "point_failed": "{key}={value} failed: {error}",
-    "au_not_monotonic": "AU is not monotonic: {key}={larger} has more than {key}={smaller}; larger values than the "
-    "answer may hold too",
-    "points_without_interval": "some points have too few steps for an interval; only their AU is compared with the "
-    "target",
-    "run_removed": "No prediction: the run directory of {key}={value} was removed",
-    "no_prediction": "No prediction: {error}",
-    "no_prediction_short": "No prediction: the calibrated model, or the run, has too few steps for an AU; use a longer "
-    "run",
-    "processors_left_free": "the busy run left processors free: where processors are full, changes may take "
-    "{less:.0f} % less to {more:.0f} % more time than predicted",
-    "no_busy_run": "no busy run{reason}: where processors are full, changes may take {less:.0f} % less to {more:.0f} % "
-    "more time than predicted",
-    "settings_invalid": "invalid settings: {settings}, such as: {example}",
-    "settings_simulated": "every setting was simulated with {steps} steps per rank and epoch",
-    "settings_simulated_longer": "every setting was simulated with {steps} steps per rank and epoch; the scenario has "
-    "{own}, so what comes by epochs takes more time there",
-    "more_assumed_better": "assumed: more of {keys} is not worse; list the values with | to try each",
-    "more_is_worse": "that assumption fails: {less} has a higher AU than {more}",
-    "settings_undecided": "undecided settings: {settings}, not advised: the 95 % interval of AU contains the goal",
-    "simulation_failed": "a simulation failed: {error}",
 }
 
 

@@ -9,10 +9,19 @@ from typing import Any
 
 from rayio.analyze.filled import enough
 from rayio.errors import ScenarioError
-from rayio.records.doubts import SETTING, Remark, blocking, remark
+from rayio.records.doubts import SETTING, blocking
 from rayio.records.sizing import HOLDS, UNDECIDED, Advised, Bottleneck, Checked, Setting
+from rayio.records.sizing_notes import (
+    InvalidSettings,
+    MoreIsNotWorse,
+    MoreIsWorse,
+    SimulationFailed,
+    SizingNote,
+    StepsSimulated,
+    UndecidedSettings,
+)
 from rayio.report.advice_page import PAGE, page
-from rayio.report.text.remarks import sentences
+from rayio.report.text.sizing_notes import worded
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import checks, derive
 from rayio.scenario.load import loading
@@ -152,9 +161,7 @@ class _Advising:
         checks.check_simulated(self.base)
         self.names = tuple(key.key for key in keys)
         self.all, refused = choices(keys, self._plain, dear)
-        self.remarks = [*of_failures]
-        if refused:
-            self.remarks.append(remark("settings_invalid", settings=len(refused), example=refused[0]))
+        self.notes = [*of_failures, *([InvalidSettings(len(refused), refused[0])] if refused else [])]
         self.steps = self._steps()
         self.root = base_folder(self.base, root)
         directory = SweepDirectory.at(out, f"advice/{self.base.name}", self.root, self._identity())
@@ -253,7 +260,7 @@ class _Advising:
             tried=tuple(settings.values()),
             bottleneck=bottleneck,
             check=checked,
-            notes=sentences(self._remarks()),
+            notes=worded(self._notes()),
             doubts=doubts,
         )
 
@@ -309,24 +316,20 @@ class _Advising:
         au = au_of(run.result, self.formula)
         return Checked(engine=engine, directory=path, au=au, reaches=au is not None and au >= self.target)
 
-    def _remarks(self) -> Iterator[Remark]:
-        yield from self.remarks
-        own = derive.steps_per_epoch(self.base)
-        if own >= self.steps:
-            yield remark("settings_simulated", steps=self.steps)
-        else:
-            yield remark("settings_simulated_longer", steps=self.steps, own=own)
-        if ordered := [key.key for key in self.keys if key.is_ordered]:
-            yield remark("more_assumed_better", keys=", ".join(ordered))
+    def _notes(self) -> Iterator[SizingNote]:
+        yield from self.notes
+        yield StepsSimulated(self.steps, derive.steps_per_epoch(self.base))
+        if ordered := tuple(key.key for key in self.keys if key.is_ordered):
+            yield MoreIsNotWorse(ordered)
         for a, low in self.tried.items():
             for b, high in self.tried.items():
                 if self._is_below(low, high) and self._has_more(a, b):
-                    less, more = (as_overrides(self.names, choice.values) for choice in (low, high))
-                    yield remark("more_is_worse", less=less, more=more)
-        if undecided := sum(trial.status == UNDECIDED and bool(trial.rows) for trial in self.trials.tried.values()):
-            yield remark("settings_undecided", settings=undecided)
-        for error in sorted({str(trial.error) for trial in self.trials.tried.values() if trial.error}):
-            yield remark("simulation_failed", error=error)
+                    better, worse = (as_overrides(self.names, choice.values) for choice in (low, high))
+                    yield MoreIsWorse(better, worse)
+        trials = self.trials.tried.values()
+        if undecided := sum(trial.status == UNDECIDED and bool(trial.rows) for trial in trials):
+            yield UndecidedSettings(undecided)
+        yield from map(SimulationFailed, sorted({str(trial.error) for trial in trials if trial.error}))
 
     def _is_below(self, a: Choice, b: Choice) -> bool:
         pairs = zip(a.places, b.places, (key.is_ordered for key in self.keys), strict=True)

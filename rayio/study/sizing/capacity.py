@@ -12,7 +12,7 @@ from rayio.errors import RunError, ScenarioError
 from rayio.imports.mlperf_rules import MLPERF, floor_of
 from rayio.machine.host import memory_bytes
 from rayio.model.engine import engine_named
-from rayio.records.doubts import CAPACITY, LIMIT, Doubt, Remark, blocking, remark
+from rayio.records.doubts import CAPACITY, LIMIT, Doubt, blocking
 from rayio.records.hosts import MODEL
 from rayio.records.sizing import (
     BROKEN,
@@ -24,9 +24,22 @@ from rayio.records.sizing import (
     CapacityPoint,
     Combination,
 )
+from rayio.records.sizing_notes import (
+    CacheStays,
+    DatasetGrows,
+    LargestValid,
+    NoIntervals,
+    NotLearned,
+    NotMonotonic,
+    RunRemoved,
+    SizingNote,
+    StagesRun,
+    UndecidedValues,
+    ValueFailed,
+)
 from rayio.report.capacity_page import PAGE, page
-from rayio.report.text.remarks import sentences
 from rayio.report.text.sizing import not_storage, storage_in_words
+from rayio.report.text.sizing_notes import worded
 from rayio.report.text.terms import counted
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
@@ -37,7 +50,7 @@ from rayio.session.dataset import base_folder
 from rayio.storage.address import is_path, join
 from rayio.study.sizing.doubts import of_capacity
 from rayio.study.sizing.knee import Like, best_change, bottleneck_of, changes_at, learned, widest
-from rayio.study.sizing.mlperf import checked_rules
+from rayio.study.sizing.mlperf import rules_checked
 from rayio.study.sizing.questions import Question
 from rayio.study.sizing.search import Bracket, falls, largest
 from rayio.study.sizing.trials import AU, AU_DLIO, Trial, Trials
@@ -136,7 +149,7 @@ class _Searching:
         self.wanted = most or MOST[self.is_virtual]
         self.formula = AU_DLIO if question.rules else AU
         self.root = base_folder(question.base, root)
-        self.remarks: list[Remark] = []
+        self.notes: list[SizingNote] = []
         self.doubts: list[Doubt] = []
         #: The largest value to try, and the reason why a larger one is invalid.
         self.most, self.why = self._most()
@@ -238,17 +251,17 @@ class _Searching:
         run = self.trials.run_of(fails)
         like: Like = _unchanged
         if not self.is_virtual and run is None:
-            self.remarks.append(remark("run_removed", key=self.question.over, value=fails))
+            self.notes.append(RunRemoved(self.question.over, fails))
             return Help()
         bottleneck = bottleneck_of(trial.scenario, self.trials.run_in_doubt(fails), self.reporter)
         if run is not None:
             au = trial.mean(self.formula)
-            taught = learned(trial.scenario, run, au, self.formula, self.trials.address, self.remarks)
+            taught = learned(trial.scenario, run, au, self.formula, self.trials.address, self.notes)
             if isinstance(taught, Doubt):
                 self.doubts.append(taught)
                 return Help(bottleneck)
-            if isinstance(taught, Remark):
-                self.remarks.append(taught)
+            if isinstance(taught, NotLearned):
+                self.notes.append(taught)
                 return Help(bottleneck)
             like = taught
         question, target, formula = self.question, self.target, self.formula
@@ -295,7 +308,7 @@ class _Searching:
             changes=help_found.changes,
             combination=help_found.combination,
             is_tried=help_found.is_tried,
-            notes=sentences(self._remarks(bracket, points, tried)),
+            notes=worded(self._notes(bracket, points, tried)),
             doubts=doubts,
         )
 
@@ -326,31 +339,25 @@ class _Searching:
             error=trial.error,
         )
 
-    def _remarks(self, bracket: Bracket, points: Sequence[CapacityPoint], tried: Sequence[Trial]) -> Iterator[Remark]:
-        """Iterate over remarks on the numbers."""
+    def _notes(self, bracket: Bracket, points: Sequence[CapacityPoint], tried: Sequence[Trial]) -> Iterator[SizingNote]:
+        """Yield the notes on the numbers."""
         question, key = self.question, self.question.over
-        yield from question.remarks
-        yield from self.remarks
+        yield from (*question.notes, *self.notes)
         if question.base.stages:
-            yield remark("stages_at_each_point")
+            yield StagesRun()
         if question.steps is not None:
-            yield remark("steps_of_each_accelerator", steps=question.steps)
-            for layer in layers_of(question.base, modelled=True):
-                if layer.keeps:
-                    yield remark("caches_do_not_grow", layer=layer.name)
+            yield DatasetGrows(question.steps)
+            yield from (CacheStays(layer.name) for layer in layers_of(question.base, modelled=True) if layer.keeps)
         if question.rules == MLPERF:
-            yield from checked_rules(question.base, question.host_memory)
+            yield rules_checked(question.base, question.host_memory)
         if self.why is not None and bracket.fails is None:
-            yield remark("more_is_invalid", key=key, value=self.most + 1, why=self.why)
-        if undecided := [str(point.setting) for point in points if point.status == UNDECIDED]:
-            yield remark("points_undecided", key=key, points=", ".join(undecided), runs=max(len(t.rows) for t in tried))
-        for point in points:
-            if point.error:
-                yield remark("point_failed", key=key, value=point.setting, error=point.error)
+            yield LargestValid(key, self.most + 1, self.why)
+        if undecided := tuple(point.setting for point in points if point.status == UNDECIDED):
+            yield UndecidedValues(key, undecided, max(len(trial.rows) for trial in tried))
+        yield from (ValueFailed(key, point.setting, point.error) for point in points if point.error)
         known = [
             (p.setting, p.au, (p.au_high - p.au) if p.au_high is not None else 0.0) for p in points if p.au is not None
         ]
-        for smaller, larger in falls(known):
-            yield remark("au_not_monotonic", key=key, smaller=smaller, larger=larger)
+        yield from (NotMonotonic(key, larger, smaller) for smaller, larger in falls(known))
         if any(point.au_low is None and point.au is not None for point in points):
-            yield remark("points_without_interval")
+            yield NoIntervals()

@@ -21,8 +21,9 @@ from rayio.errors import RayioError
 from rayio.model.planning import storage_of
 from rayio.predict.changes import offered
 from rayio.records.calibrated import NoBusyRun, NotFull
-from rayio.records.doubts import Doubt, Remark, remark
+from rayio.records.doubts import Doubt
 from rayio.records.sizing import HOLDS, UNDECIDED, Bottleneck, CapacityChange, Combination
+from rayio.records.sizing_notes import CoresUnsure, NotLearned, SizingNote
 from rayio.records.sweeps import DONE
 from rayio.report.explain import explain
 from rayio.report.text.conclusion import bottleneck_in_words
@@ -87,19 +88,19 @@ def bottleneck_of(scenario: Scenario, run: str | None, reporter: Reporter) -> Bo
 
 
 def learned(
-    scenario: Scenario, run: str, measured: float | None, formula: str, address: str | None, remarks: list[Remark]
-) -> Like | Doubt | Remark:
+    scenario: Scenario, run: str, measured: float | None, formula: str, address: str | None, notes: list[SizingNote]
+) -> Like | Doubt | NotLearned:
     """Return a change that applies a run's calibrated storage, processors and costs; or why there is none.
 
     There is none if the run's ``scenario``, simulated with them, does not have the ``measured`` AU. A run on Ray gets a
-    busy run on the cluster at ``address``, as in ``rayio calibrate``; where it has none, ``remarks`` gets one.
+    busy run on the cluster at ``address``, as in ``rayio calibrate``; where it has none, a note is added to ``notes``.
     """
     try:
         calibration = calibrated(run, address=address)
     except RayioError as error:
-        return remark("no_prediction", error=str(error))
+        return NotLearned(str(error))
     fitted = calibration.scenario
-    remarks += _unsure(calibration)
+    notes += _unsure(calibration)
 
     def like(scenario: Scenario) -> Scenario:
         cluster = scenario.cluster.model_copy(update={"cores": fitted.cluster.cores})
@@ -109,22 +110,15 @@ def learned(
 
     simulated = _au(like(scenario), formula)
     if simulated is None or measured is None:
-        return remark("no_prediction_short")
+        return NotLearned()
     return not_reproduced(simulated, measured) or like
 
 
-def _unsure(calibration: Calibration) -> list[Remark]:
-    """Return a remark if CPU times are those of processors that were not full."""
-    cpu, missing = (
-        calibration.scenario.charges.cpu,
-        [n for n in calibration.records if isinstance(n, NoBusyRun | NotFull)],
-    )
-    shares = {"less": 100 * (1 - cpu.at_least), "more": 100 * (cpu.at_most - 1)}
-    for note in missing:
-        if isinstance(note, NotFull):
-            return [remark("processors_left_free", **shares)]
-        return [remark("no_busy_run", reason=f" ({note.reason})" if note.reason else "", **shares)]
-    return []
+def _unsure(calibration: Calibration) -> list[SizingNote]:
+    """Return a note if CPU times are those of processors that were not full."""
+    missing = [note for note in calibration.records if isinstance(note, NoBusyRun | NotFull)]
+    cpu = calibration.scenario.charges.cpu
+    return [CoresUnsure(note, cpu.at_least, cpu.at_most) for note in missing[:1]]
 
 
 def shortened(scenario: Scenario) -> Scenario:

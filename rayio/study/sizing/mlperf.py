@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,8 @@ from typing import Any
 from rayio.errors import ScenarioError
 from rayio.imports.mlperf_rules import floor_of, record_bytes
 from rayio.kinds import FORMATS
-from rayio.records.doubts import Remark, remark
 from rayio.records.sizing import DatasetSize
+from rayio.records.sizing_notes import RulesChecked
 from rayio.scenario import derive
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
@@ -84,15 +84,9 @@ def _capped(scenario: Scenario, steps: int) -> tuple[str, ...]:
     return (f"train.steps={cap}: an epoch has no more steps; {remedy}use train.steps=none",)
 
 
-def checked_rules(scenario: Scenario, memory: int | None) -> Iterator[Remark]:
-    """Iterate over remarks on the rules that a search checks, and on those that it does not."""
-    numbers = {"percent": 100 * floor_of(scenario), "epochs": EPOCHS, "steps": STEPS}
-    yield (
-        remark("rules_checked", **numbers) if memory is None else remark("rules_checked_too", memory=MEMORY, **numbers)
-    )
-    yield remark("rules_unchecked")
-    if memory is None:
-        yield remark("rules_need_memory")
+def rules_checked(scenario: Scenario, memory: int | None) -> RulesChecked:
+    """Return the rules that a search checks; without the hosts' ``memory`` the size of the dataset is not."""
+    return RulesChecked(floor_of(scenario), EPOCHS, STEPS, None if memory is None else MEMORY)
 
 
 def datasize(

@@ -11,7 +11,7 @@ from rayio.analyze.filled import enough
 from rayio.errors import ScenarioError
 from rayio.imports.mlperf_rules import MLPERF
 from rayio.model.engine import engine_named
-from rayio.records.doubts import Remark, remark
+from rayio.records.sizing_notes import FailuresLeftOut, SizingNote
 from rayio.report.text.terms import counted
 from rayio.scenario import checks, derive
 from rayio.scenario.load import loading
@@ -42,8 +42,8 @@ class Question:
     rules: str | None
     steps: int | None
     host_memory: int | None
-    #: Remarks on the scenario.
-    remarks: tuple[Remark, ...]
+    #: Notes on the scenario.
+    notes: tuple[SizingNote, ...]
     _load: Load = field(repr=False)
 
     @classmethod
@@ -72,7 +72,7 @@ class Question:
         fixed = ruled | points.fixed
         if rules and fixed["train.epochs"] != EPOCHS:
             raise ScenarioError(f"train.epochs={show(fixed['train.epochs'])}: --rules {rules} needs {EPOCHS}")
-        load, base, remarks = without_failures(loading(source), fixed)
+        load, base, notes = without_failures(loading(source), fixed)
         _check_key(base, over)
         if base.loader.file_access == "in_memory":
             raise ScenarioError(
@@ -85,7 +85,7 @@ class Question:
             checks.check_simulated(base)
             steps = max(derive.steps_per_epoch(base), STEPS if rules else enough(derive.window_steps(base)))
             steps = min(steps, base.train.cap or steps)
-        return cls(source, fixed, over, base, engine, rules, steps, host_memory, remarks, load)
+        return cls(source, fixed, over, base, engine, rules, steps, host_memory, notes, load)
 
     def scenario(self, value: int) -> Scenario:
         """Return the scenario of a point.
@@ -155,8 +155,8 @@ class Question:
         return None
 
 
-def without_failures(load: Load, fixed: Mapping[str, Any]) -> tuple[Load, Scenario, tuple[Remark, ...]]:
-    """Return the function that loads a scenario, its base and remarks; without failures, of which AU counts nothing.
+def without_failures(load: Load, fixed: Mapping[str, Any]) -> tuple[Load, Scenario, tuple[SizingNote, ...]]:
+    """Return the function that loads a scenario, its base and notes; without failures, of which AU counts nothing.
 
     Throughput and the work of storage would contain what they cost, and the changes that are simulated would not.
 
@@ -172,7 +172,7 @@ def without_failures(load: Load, fixed: Mapping[str, Any]) -> tuple[Load, Scenar
         others = {key: value for key, value in overrides.items() if key.partition(".")[0] != "failures"}
         return load(others | nothing).model_copy(update={"failures": None})
 
-    return load_without, load_without(fixed), (remark("failures_left_out"),)
+    return load_without, load_without(fixed), (FailuresLeftOut(),)
 
 
 def files_for(scenario: Scenario, steps: int) -> int:
