@@ -346,7 +346,7 @@ class _Searching:
         if question.base.stages:
             yield StagesRun()
         if question.steps is not None:
-            yield DatasetGrows(question.steps)
+            yield DatasetGrows(question.steps, derive.steps_per_epoch(question.base))
             yield from (CacheStays(layer.name) for layer in layers_of(question.base, modelled=True) if layer.keeps)
         if question.rules == MLPERF:
             yield rules_checked(question.base, question.host_memory)
