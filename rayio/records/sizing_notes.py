@@ -24,9 +24,10 @@ class StagesRun(SizingNote):
 
 @dataclass(frozen=True, slots=True)
 class DatasetGrows(SizingNote):
-    """Every accelerator has this many steps per epoch, so the dataset grows with their number."""
+    """Steps per epoch of every accelerator, so that the dataset grows with their number, and those of the scenario."""
 
     steps: int
+    own: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,9 @@ def _rules(note: records.RulesChecked) -> Iterator[str]:
 
 def _sentence(note: records.SizingNote) -> str:
     match note:
-        case records.DatasetGrows(steps):
-            return f"every accelerator has {steps} steps per epoch: the dataset grows with their number"
+        case records.DatasetGrows(steps, own):
+            fewer = "" if own >= steps else f" (the scenario has {own}, so what comes by epochs takes more time there)"
+            return f"every accelerator has {steps} steps per epoch{fewer}: the dataset grows with their number"
         case records.CacheStays(layer):
             return f"storage.{layer}: caches do not grow with the dataset; each point caches another share of it"
         case records.LargestValid(key, value, reason):

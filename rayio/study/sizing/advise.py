@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rayio.analyze.filled import enough
-from rayio.errors import ScenarioError
+from rayio.errors import RayioError, ScenarioError
 from rayio.records.doubts import SETTING, blocking
-from rayio.records.sizing import HOLDS, UNDECIDED, Advised, Bottleneck, Checked, Setting
+from rayio.records.sizing import HOLDS, UNDECIDED, Advised, AsWritten, Bottleneck, Checked, Setting
 from rayio.records.sizing_notes import (
     InvalidSettings,
     MoreIsNotWorse,
@@ -28,16 +29,17 @@ from rayio.scenario.load import loading
 from rayio.scenario.model import Scenario
 from rayio.schema.fields import show
 from rayio.session.dataset import base_folder
+from rayio.session.execute import simulate
 from rayio.session.resume import run as run_one
 from rayio.study.sizing.doubts import of_miss, of_setting
 from rayio.study.sizing.knee import bottleneck_of
 from rayio.study.sizing.prices import DEAR, Choice, Varied, as_overrides, cheapest, choices, front, varied
 from rayio.study.sizing.questions import files_for, without_failures
-from rayio.study.sizing.trials import AU, AU_DLIO, Trials, au_of
+from rayio.study.sizing.trials import AU, AU_DLIO, ROUNDING, Trials, au_of
+from rayio.study.sweeps.finished import Sweep
 from rayio.study.sweeps.points import grid
 from rayio.study.sweeps.sweep_directory import SweepDirectory
 from rayio.study.sweeps.sweep_files import write_tables
-from rayio.study.sweeps.swept import Sweep
 
 #: Bytes per second of ranks that compute in no time; no demand that can be stated.
 UNBOUNDED = 1e300
@@ -156,6 +158,8 @@ class _Advising:
             raise ScenarioError(f"{both[0]} is varied, and also set to {show(points.fixed[both[0]])}; remove one")
         if lost := [key.key for key in keys if key.key.partition(".")[0] == "failures"]:
             raise ScenarioError(f"--vary {lost[0]}: failures do not change AU; use rayio sweep, which compares goodput")
+        if "seed" in (key.key for key in keys):
+            raise ScenarioError("--vary seed: a seed is no setting; the search repeats with other seeds where it must")
         self.fixed = points.fixed
         self.load, self.base, of_failures = without_failures(loading(source), self.fixed)
         checks.check_simulated(self.base)
@@ -203,6 +207,7 @@ class _Advising:
         """Search, check and write the tables; return the answer, after Ctrl-C a partial one."""
         best: Choice | None = None
         checked: Checked | None = None
+        as_written: AsWritten | None = None
         bottleneck: Bottleneck | None = None
         is_finished = False
         try:
@@ -212,6 +217,8 @@ class _Advising:
             if best is None and (nearest := self._nearest()) is not None:
                 self.reporter.live("finding the bottleneck", None)
                 bottleneck = bottleneck_of(self.trials.tried[nearest].scenario, None, SILENT)
+            if best is not None:
+                as_written = self._as_written(best)
             self.reporter.done()
             if best is not None and check is not None:
                 checked = self._check(best, check, address)
@@ -221,7 +228,7 @@ class _Advising:
             path = self.trials.directory.path
             self.reporter.failed(f"interrupted; give the same command to resume: {path} has the simulations so far")
         self.reporter.done()
-        answer = self._answer(best, checked, bottleneck, is_finished)
+        answer = self._answer(best, checked, as_written, bottleneck, is_finished)
         if self.trials.rows:
             directory = self.trials.directory
             write_tables(Sweep(directory.path, self.base.name, "virtual", self.names, tuple(self.trials.rows)))
@@ -229,7 +236,12 @@ class _Advising:
         return answer
 
     def _answer(
-        self, best: Choice | None, checked: Checked | None, bottleneck: Bottleneck | None, is_finished: bool
+        self,
+        best: Choice | None,
+        checked: Checked | None,
+        as_written: AsWritten | None,
+        bottleneck: Bottleneck | None,
+        is_finished: bool,
     ) -> Advised:
         made = [item for item in self.tried.items() if self._has_runs(item[0])]
         in_order = sorted(made, key=lambda item: (item[1].cost, item[1].places))
@@ -260,6 +272,7 @@ class _Advising:
             tried=tuple(settings.values()),
             bottleneck=bottleneck,
             check=checked,
+            as_written=as_written if advised is not None else None,
             notes=worded(self._notes()),
             doubts=doubts,
         )
@@ -306,6 +319,22 @@ class _Advising:
             bytes_per_second=sample * fmean(rates) if rates else None,
             needed_bytes_per_second=demand if demand < UNBOUNDED else None,
             is_on_front=is_on_front,
+        )
+
+    def _as_written(self, best: Choice) -> AsWritten | None:
+        """Return the AU of a setting in the scenario's own epochs; None if they have as many steps as the search."""
+        scenario = self._plain(best.values)
+        own = derive.steps_per_epoch(scenario)
+        if own >= self.steps:
+            return None
+        self.reporter.live(f"simulating the setting with {own} steps per epoch", None)
+        try:
+            with TemporaryDirectory(prefix="rayio-") as folder:
+                au = au_of(simulate(scenario, out=Path(folder) / "run", root=folder).result, self.formula)
+        except RayioError:
+            return None
+        return AsWritten(
+            steps=own, searched_steps=self.steps, au=au, reaches=au is not None and au + ROUNDING >= self.target
         )
 
     def _check(self, best: Choice, engine: str, address: str | None) -> Checked:
