@@ -13,7 +13,6 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from rayio import __version__
 from rayio.analyze import gate
 from rayio.analyze.retries import retried
 from rayio.analyze.shape import RunShape
@@ -48,6 +47,7 @@ from rayio.trace.run_directory import LOG, RESUME, RunDirectory
 from rayio.trace.slices import Slices
 from rayio.trace.span_files import together
 from rayio.units import format_seconds
+from rayio.version import __version__
 
 if TYPE_CHECKING:
     from rayio.export.collectors.sending import Sender

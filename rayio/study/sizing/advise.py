@@ -36,10 +36,10 @@ from rayio.study.sizing.knee import bottleneck_of
 from rayio.study.sizing.prices import DEAR, Choice, Varied, as_overrides, cheapest, choices, front, varied
 from rayio.study.sizing.questions import files_for, without_failures
 from rayio.study.sizing.trials import AU, AU_DLIO, ROUNDING, Trials, au_of
+from rayio.study.sweeps.finished import Sweep
 from rayio.study.sweeps.points import grid
 from rayio.study.sweeps.sweep_directory import SweepDirectory
 from rayio.study.sweeps.sweep_files import write_tables
-from rayio.study.sweeps.swept import Sweep
 
 #: Bytes per second of ranks that compute in no time; no demand that can be stated.
 UNBOUNDED = 1e300

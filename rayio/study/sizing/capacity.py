@@ -54,9 +54,9 @@ from rayio.study.sizing.mlperf import rules_checked
 from rayio.study.sizing.questions import Question
 from rayio.study.sizing.search import Bracket, falls, largest
 from rayio.study.sizing.trials import AU, AU_DLIO, Trial, Trials
+from rayio.study.sweeps.finished import Sweep
 from rayio.study.sweeps.sweep_directory import SweepDirectory
 from rayio.study.sweeps.sweep_files import write_tables
-from rayio.study.sweeps.swept import Sweep
 
 #: The largest value tried by default: simulated (True), and run (False).
 MOST = {True: 1024, False: 32}
