@@ -43,6 +43,8 @@ INFO, RESULT, SCENARIO, SPANS, LOG = "run.json", "result.json", "scenario.yaml",
 RESUME = "resume.json"
 #: Keys of ``run.json`` that are lists of objects.
 LISTED = ("nodes", "actors", "restarts")
+#: Keys of ``run.json`` that are texts.
+TEXTS = ("run_id", "engine", "root", "payload", "host", "started")
 
 
 class RunDirectory:
@@ -175,6 +177,9 @@ class RunDirectory:
             entries = [] if info.get(key) is None else info[key]
             if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
                 raise StorageError(f"{self.store.full(INFO)}: {key} is no list of objects: the file is damaged")
+        for key in TEXTS:
+            if not isinstance(info.get(key), str | None):
+                raise StorageError(f"{self.store.full(INFO)}: {key} is no text: the file is damaged")
         return info
 
     @property
