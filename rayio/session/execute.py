@@ -29,7 +29,7 @@ from rayio.report.text.terms import retries_note
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import checks, derive
 from rayio.scenario.foreign import converted
-from rayio.scenario.model import Scenario
+from rayio.scenario.model import Scenario, placed
 from rayio.scenario.write import to_yaml
 from rayio.schema.fields import MAX_WHOLE
 from rayio.session.between import between
@@ -136,6 +136,8 @@ def run(
 
         parse_live(select)
     base = base_folder(scenario, root)
+    if engine_named(engine).is_virtual:
+        scenario = placed(scenario, base)
     with named(scenario, base, out) as directory:
         if not (engine_named(engine).is_virtual or scenario.dataset.is_modelled):
             refuse_overlaps(scenario, base, directory)
