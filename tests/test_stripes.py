@@ -211,6 +211,11 @@ def test_what_explain_says_of_busy_servers_is_what_the_change_gives(tmp_path: Pa
     without = rayio.simulate(changed(model=model), out=tmp_path / "without")
     assert changes["servers = ∞"].au == pytest.approx(without.au, abs=0.01)
 
+    alone = rayio.simulate(changed(stripe_count=56), out=tmp_path / "alone")
+    advised = explain(alone.directory.address).prediction
+    assert advised is not None
+    assert advised.change == "With servers = ∞", "a file on all servers cannot have more stripes"
+
 
 def test_stripes_without_servers_and_more_stripes_than_servers_are_refused() -> None:
     with pytest.raises(ScenarioError, match="stripe_count: nvme has no servers; choose one that has, such as lustre"):
