@@ -211,10 +211,12 @@ def test_what_explain_says_of_busy_servers_is_what_the_change_gives(tmp_path: Pa
     without = rayio.simulate(changed(model=model), out=tmp_path / "without")
     assert changes["servers = ∞"].au == pytest.approx(without.au, abs=0.01)
 
-    alone = rayio.simulate(changed(stripe_count=56), out=tmp_path / "alone")
-    advised = explain(alone.directory.address).prediction
+    model = storage_of(wanted)
+    assert model.servers is not None
+    single = model.model_copy(update={"servers": model.servers.model_copy(update={"number": 1})})
+    advised = explain(rayio.simulate(changed(model=single), out=tmp_path / "single").path).prediction
     assert advised is not None
-    assert advised.change == "With servers = ∞", "a file on all servers cannot have more stripes"
+    assert advised.change == "With servers = ∞", "a single server has no other stripes"
 
 
 def test_stripes_without_servers_and_more_stripes_than_servers_are_refused() -> None:
