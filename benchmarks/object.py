@@ -2,7 +2,8 @@
 
 A reader in this process reads batches of npz objects of one sample (which samples, their objects, requests, spans,
 checksums), with ``loader.io_depth`` requests in flight. In turn, as many threads get the same objects of the same
-batches with ``obstore.get_range`` and drop them. The server (``object_server.py``) is a separate process on loopback,
+batches with ``obstore.get_range`` and drop them; and again, copying each into a batch and computing XXH3 over it, which
+is what a loader of verified samples must do. The server (``object_server.py``) is a separate process on loopback,
 and answers at once or after 20 ms. Median of rounds of MB/s; goal: >= 0.85 of obstore.
 
 Then runs of two workers (batches of 8 objects of 20 KB, answers after 20 ms), next to obstore in as many threads and to
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 from machine import print_machine
 from numpy.typing import NDArray
 from side import ONE_THREAD, in_turn, print_head, print_row, spread
@@ -102,6 +104,24 @@ class Case:
     def _get(self, step: int) -> None:
         get = partial(got, self.client, self.nbytes)
         assert all(map(self.nbytes.__lt__, self.pool.map(get, self.keys[step * BATCH : (step + 1) * BATCH])))
+
+    def verified(self) -> float:
+        """Get the same objects, and copy and hash each one, as a loader must; give MB/s."""
+        return self._rate(self._verify)
+
+    def _verify(self, step: int) -> None:
+        places = range(step * BATCH, (step + 1) * BATCH)
+        assert all(map(self.nbytes.__lt__, self.pool.map(self._copy, places)))
+
+    def _copy(self, place: int) -> int:
+        import obstore
+
+        content = obstore.get_range(self.client, self.keys[place], start=0, end=self.nbytes + 4096)
+        sample = np.frombuffer(content, np.uint8, self.nbytes)
+        mine = self.memory[place % BATCH * self.nbytes :][: self.nbytes]
+        mine[:] = sample
+        xxhash.xxh3_64_digest(mine)
+        return len(content)
 
     def _rate(self, read: Callable[[int], None]) -> float:
         """Read in a thread, as readers do: the main thread is kept for signals."""
@@ -251,22 +271,28 @@ def main() -> None:
 
 def print_reading(rounds: int, *, is_quick: bool) -> None:
     """Print the rates of both readers."""
-    print_head("answers after", "sample", "in flight", "rayio MB/s", "obstore MB/s", f"x (goal {GOAL})")
+    print_head(
+        "answers after", "sample", "in flight", "rayio MB/s", "obstore MB/s", f"x (goal {GOAL})",
+        "obstore, copied and hashed, MB/s", "x of that",
+    )  # fmt: skip
     for delay in DELAYS:
         with served(delay) as address:
             os.environ["AWS_ENDPOINT_URL"] = address
             for sample, *batches in CASES[:1] if is_quick else CASES:
                 for depth in DEPTHS:
                     case = Case(sample, 1 if is_quick else batches[bool(delay)], depth)
-                    sides = {"rayio": case.rayio, "obstore": case.obstore}
+                    sides = {"rayio": case.rayio, "obstore": case.obstore, "verified": case.verified}
                     for side in sides.values():
                         side()
                     rates = in_turn({name: partial(side) for name, side in sides.items()}, rounds)
-                    ratio = statistics.median(a / b for a, b in zip(rates["rayio"], rates["obstore"], strict=True))
+                    ratio, of_verified = (
+                        statistics.median(a / b for a, b in zip(rates["rayio"], rates[other], strict=True))
+                        for other in ("obstore", "verified")
+                    )
                     missed = "" if ratio >= GOAL else " **missed**"
                     print_row(
                         f"{1000 * delay:.0f} ms", sample, depth, spread(rates["rayio"]), spread(rates["obstore"]),
-                        f"{ratio:.2f}{missed}",
+                        f"{ratio:.2f}{missed}", spread(rates["verified"]), f"{of_verified:.2f}",
                     )  # fmt: skip
 
 

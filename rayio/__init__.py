@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from rayio.version import __version__
 
 if TYPE_CHECKING:
     from rayio import errors
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from rayio.study.sizing.advise import advise
     from rayio.study.sizing.capacity import capacity
     from rayio.study.sizing.mlperf import datasize
+    from rayio.study.sweeps.finished import Sweep
     from rayio.study.sweeps.sweeping import sweep
-    from rayio.study.sweeps.swept import Sweep
 
 __all__ = [
     "Run",
@@ -61,7 +61,7 @@ _ELSEWHERE = {
     "reading": "rayio.engines.loaders.watched_workers",
     "step": "rayio.engines.loaders.watching",
     "sweep": "rayio.study.sweeps.sweeping",
-    "Sweep": "rayio.study.sweeps.swept",
+    "Sweep": "rayio.study.sweeps.finished",
     "watch": "rayio.engines.loaders.watching",
 }
 

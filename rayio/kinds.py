@@ -231,6 +231,8 @@ LAYERS: Registry[Any] = Registry(
     },
     needs=("name", "options", "of", "wrap"),
 )
+#: Layers that act only if the section ``storage`` has one of their keys; else they are not imported.
+KEYED_LAYERS = ("throttle", "faults", "cache", "listing")
 
 #: ``costs``: loader overhead models (``rayio.scenario.costs.NamedCosts``).
 COSTS: Registry[Any] = Registry(
@@ -249,6 +251,9 @@ COSTS: Registry[Any] = Registry(
 FOREIGN: Registry[Any] = Registry(
     "foreign", {"dlio": "rayio.imports.dlio_source:DLIO"}, title="kind of file", needs=("is_own", "open")
 )
+
+#: What completes a run directory when it is opened, by the engine that ``run.json`` names: a function of the directory.
+COMPLETIONS: Registry[Any] = Registry("completion", {"watch": "rayio.session.watched:complete"})
 
 REGISTRIES = (
     FORMATS, EXTERNALS, LOADERS, SHUFFLES, PARTITIONS, ACCESSES, DECODES, DISTRIBUTIONS, SYNCS, CHECKPOINTS, STATES,

@@ -280,3 +280,13 @@ def test_longer_epochs_than_the_scenario_has_are_told(files: int, is_said: bool,
     found = advised(tmp_path, "loader.num_workers=4..5", keys)
     said = "; the scenario has 10, so what comes by epochs takes more time there"
     assert any(note.endswith(said) for note in found.notes) is is_said
+    assert (found.as_written is not None) is is_said
+    if found.as_written is not None:
+        import rayio
+
+        again = rayio.simulate("unet3d-small", SLOW | keys | {"loader.num_workers": 4}, out=tmp_path / "again")
+        assert (found.as_written.steps, found.as_written.au) == (10, again.au)
+        assert again.au is not None
+        steps = found.as_written.searched_steps
+        missed = f" in epochs of {steps} steps; in those of the scenario (10 steps) AU is only {100 * again.au:.1f} %"
+        assert advice(found, 400).splitlines()[0].endswith(missed)

@@ -19,8 +19,8 @@ from rayio.session import simulate
 from rayio.study.sizing.capacity import capacity
 from rayio.study.sizing.prices import price_of
 from rayio.study.sweeps import choices
+from rayio.study.sweeps.finished import Sweep
 from rayio.study.sweeps.sweeping import sweep
-from rayio.study.sweeps.swept import Sweep
 from rayio.trace.run_directory import RunDirectory
 
 #: One request in 1 ms, 1 GB/s a connection, 4 GB/s in all.

@@ -19,7 +19,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 #: Rooms by how high they stand; a module imports from strictly lower rooms, or from its own.
 LEVEL = {
     "errors": 0, "units": 0, "seeds": 0, "registry": 0, "kinds": 0, "files": 0, "signals": 0, "place": 0, "reporter": 0,
-    "machine": 0, "records": 0, "schema": 0,
+    "version": 0, "machine": 0, "records": 0, "schema": 0,
     "storage": 1,
     "scenario": 2, "trace": 2,
     "data": 3, "imports": 3, "storage.layers": 3,
@@ -60,6 +60,14 @@ def nodes(source: str) -> list[ast.AST]:
     return [*ast.walk(parsed(source))]
 
 
+def named_late(node: ast.AST) -> str | None:
+    """The module that a call of ``import_module`` names: it is imported as any other."""
+    if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "import_module":
+        name = node.args[0]
+        return name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else None
+    return None
+
+
 def rooms_in(source: str) -> Iterator[str]:
     """Give each room of rayio that a module imports from, whether on top, inside a function or for types only."""
     for node in nodes(source):
@@ -69,6 +77,8 @@ def rooms_in(source: str) -> Iterator[str]:
             names = [f"rayio.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
+        elif (late := named_late(node)) is not None:
+            names = [late]
         else:
             continue
         found = (name.split(".") for name in names)
@@ -81,7 +91,7 @@ def named(path: Path) -> str:
 
 def reaches_up(here: str, other: str) -> bool:
     """Whether an import does not point downwards; the modules on the ground floor stand in one folder."""
-    if other in (here, "__version__"):
+    if other == here:
         return False
     return LEVEL[other] >= LEVEL[here] and not LEVEL[other] == LEVEL[here] == 0
 
@@ -107,6 +117,8 @@ def modules_in(source: str, known: frozenset[str]) -> Iterator[str]:
     for node in nodes(source):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
+        elif (late := named_late(node)) in known:
+            yield str(late)
         elif isinstance(node, ast.ImportFrom) and node.module in known:
             inner = [f"{node.module}.{alias.name}" for alias in node.names]
             yield from (name if name in known else node.module for name in inner)

@@ -140,14 +140,20 @@ def test_a_point_of_another_type_is_one_line(
         a_sweep.write_text(good)
 
 
-@pytest.mark.parametrize("key", ["nodes", "actors", "restarts"])
-def test_a_list_of_run_json_of_another_type_is_one_line(
-    key: str, copied: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("key", "kind", "wrongs"),
+    [
+        *((key, "list of objects", (True, 1.5, "text", [None], {"a": 1})) for key in ("nodes", "actors", "restarts")),
+        *((key, "text", (["a"], 1.5, {})) for key in ("engine", "root", "run_id")),
+    ],
+)
+def test_an_entry_of_run_json_of_another_type_is_one_line(
+    key: str, kind: str, wrongs: tuple[Any, ...], copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = copied / "run.json"
     info = json.loads(file.read_text())
-    for number, wrong in enumerate((True, 1.5, "text", [None], {"a": 1})):
+    for number, wrong in enumerate(wrongs):
         file.write_text(json.dumps(info | {key: wrong}))
         for command in readers(copied)[: 1 if number else None]:
             code, said = told(capsys, *command)
-            assert (code, said) == (2, f"rayio: {file}: {key} is no list of objects: the file is damaged\n"), command
+            assert (code, said) == (2, f"rayio: {file}: {key} is no {kind}: the file is damaged\n"), command

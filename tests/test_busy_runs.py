@@ -16,6 +16,8 @@ from rayio.errors import RunError
 from rayio.machine.probe import typical_turn
 from rayio.model.planning import plan_of
 from rayio.predict.learnable import Learnable
+from rayio.records.sizing_notes import SizingNote
+from rayio.report.text.sizing_notes import worded
 from rayio.scenario import derive
 from rayio.scenario.derive import compute_times
 from rayio.scenario.model import NO_TIME, Scenario
@@ -143,11 +145,13 @@ def test_capacity_calibrates_with_a_busy_run(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("rayio.session.busy_runs.run", refuses)
     monkeypatch.setattr("rayio.session.busy_runs.probe.time_slice", lambda: None)
     monkeypatch.setattr("rayio.session.busy_runs.probe.contention", lambda: None)
-    notes: list[str] = []
+    notes: list[SizingNote] = []
     knee.learned(scenario(**REAL), str(made.path), 0.5, "au", "10.0.0.1:6379", notes)
     assert asked == [(True, "10.0.0.1:6379")], "a run without compute, on the cluster of the search"
-    assert notes == ["no busy run (the busy run failed: the cluster is gone): where processors are full, changes may "
-                     "take 45 % less to 50 % more time than predicted"]  # fmt: skip
+    assert worded(notes) == (
+        "no busy run (the busy run failed: the cluster is gone): where processors are full, changes may take 45 % less "
+        "to 50 % more time than predicted",
+    )
 
 
 @pytest.mark.ray

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,14 @@ from rayio.errors import RunError, ScenarioError, StorageError
 from rayio.machine.cpu_time import processor_times
 from rayio.machine.mounts import mount_of, mounts_here
 from rayio.predict.calibrate import calibrate
+from rayio.records import sizing_notes
 from rayio.records.answers import answer_schema
+from rayio.records.calibrated import NoBusyRun
 from rayio.records.sizing import HOLDS, UNDECIDED, CapacityFound
+from rayio.records.sizing_notes import SizingNote
 from rayio.report.capacity_page import page
 from rayio.report.text.sizing import command, fed, remedy, text, with_interval
+from rayio.report.text.sizing_notes import worded
 from rayio.reporter import Reporter
 from rayio.scenario.derive import num_checkpoints, total_steps
 from rayio.scenario.load import load
@@ -476,6 +480,22 @@ def test_on_a_wall_clock_the_run_that_missed_teaches_what_would_move_it(
     assert "No single change" not in text(again, 200)
     monkeypatch.setattr("rayio.study.sizing.knee.calibrated", refuses)
     assert "No prediction: too few steps" in found_in(tmp_path, overrides, **how).notes
+
+
+NOTES = [each for each in vars(sizing_notes).values() if isinstance(each, type) and issubclass(each, SizingNote)][1:]
+
+
+@pytest.mark.parametrize("kind", NOTES)
+def test_every_note_of_a_search_has_a_sentence_with_its_values(kind: type[SizingNote]) -> None:
+    values = {
+        "int": 3, "float": 0.75, "str": "loader.num_workers", "int | None": 7, "str | None": "gone",
+        "tuple[int, ...]": (4, 5), "tuple[str, ...]": ("a.b", "c.d"), "NoBusyRun | NotFull": NoBusyRun("gone"),
+    }  # fmt: skip
+    given = {field.name: values[str(field.type)] for field in fields(kind)}
+    text = " ".join(worded([kind(**given)]))
+    assert text
+    shown = [item for value in given.values() for item in (value if isinstance(value, tuple) else [value])]
+    assert all(str(value) in text for value in shown if isinstance(value, int | str)), text
 
 
 def test_the_runs_of_a_search_may_be_in_a_bucket_and_may_be_gone(

@@ -364,7 +364,7 @@ assert "asyncio" not in sys.modules, "it takes a tenth of the command"
     assert done.returncode == 0, done.stderr
 
 
-def test_a_check_of_a_scenario_imports_no_records_of_answers() -> None:
+def test_a_check_of_a_scenario_imports_no_records_and_no_unused_layers_or_commands() -> None:
     program = """
 import sys
 from rayio import cli
@@ -375,6 +375,8 @@ except SystemExit as left:
 used = {"rayio.records.record", "rayio.records.printed"}
 found = {name for name in sys.modules if name.startswith("rayio.records.")} - used
 assert not found, found
+unused = {"storage.layers.throttle", "storage.layers.faults", "storage.layers.cache", "cli.runs", "cli.jobs"}
+assert not {f"rayio.{name}" for name in unused} & {*sys.modules}, "only what the scenario and the command name"
 from rayio import registry
 assert not registry._installed.cache_info().misses, "looking for other packages takes a tenth of the command"
 """

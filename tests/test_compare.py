@@ -152,7 +152,18 @@ def test_three_scenarios_are_each_held_against_the_first() -> None:
         "loader.num_workers": ["2", "4", "8"], "train.epochs": ["1", "1", None],
     }  # fmt: skip
     assert "r3 ended with exit code 3: x" in comparison["notes"]
+    assert "wall times include unequal work: train.epochs differs" in comparison["notes"]
     assert "C - A" in text(comparison)
+
+
+def test_runs_of_a_group_with_one_exit_code_share_a_note() -> None:
+    failed = [
+        a_run(f"r{n}", 0.5, scenario, error=f"x{n}", exit_code=3) for n, scenario in enumerate((None, None, FOUR))
+    ]
+    notes = compare(failed)["notes"]
+    assert [note for note in notes if "exit code" in note] == [
+        "A: 2 of 2 runs ended with exit code 3, such as r0: x0", "r2 ended with exit code 3: x2",
+    ]  # fmt: skip
 
 
 def test_a_list_is_written_as_scenarios_have_it() -> None:

@@ -338,6 +338,15 @@ def test_ticks_lie_on_their_axis_and_are_round(high: float) -> None:
     assert axes.roof(high) >= high
 
 
+@pytest.mark.parametrize("ends", [(25.2, 29.1), (-1.65, 0.1), (12345.1, 12345.3), (0.0991, 0.0994)])
+def test_a_tick_lies_where_its_value_does(ends: tuple[float, float]) -> None:
+    low, high = axes.around(ends)
+    ticks = axes.ranged(low, high)
+    assert len({text for _, text in ticks}) == len(ticks) >= 2
+    for place, text in ticks:
+        assert low + place * (high - low) == pytest.approx(float(text.replace(",", "")), abs=1e-6 * abs(high))
+
+
 def test_labels_of_time_have_one_unit() -> None:
     assert [text for _, text in axes.time(13.1)] == ["0 s", "2 s", "4 s", "6 s", "8 s", "10 s", "12 s"]
     assert [text for _, text in axes.time(600)][:3] == ["0 min", "2 min", "4 min"]

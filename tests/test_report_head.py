@@ -110,6 +110,10 @@ def test_the_tile_adds_up_the_causes_of_one_bottleneck(tmp_path: Path) -> None:
     name, value, rest = lost_most(written(run)[0])
     assert (name, value) == ("data loading", f"{100 * (found.verdict.bound_share or 0.0):.1f} %")
     assert "most of it read" in rest, rest
+    unworthy = replace(found.verdict, is_worth_removing=False)
+    said = sentence(replace(found, verdict=unworthy, prediction=None))
+    assert "; the largest loss is exposed data loading, " in said
+    assert said.endswith(" of step time, most of it in `read`.")
 
 
 def test_overhead_that_comes_from_other_ranks_is_called_so(tmp_path: Path) -> None:

@@ -126,6 +126,12 @@ def test_a_run_lives_in_a_bucket_and_every_command_reads_it_there(
     assert command("calibrate", f"{place}/r1", "--out", home / "learned.yaml") == 0
     assert command("report", f"{place}/r1", "--out", home / "page.html") == 0
     assert command("simulate", home / "learned.yaml", "--out", f"{place}/simulated") == 0
+    reads = "select sum(requests) n, count(*) b from spans where name = 'read'"
+    capsys.readouterr()
+    for each in ("r1", "simulated"):
+        assert command("query", f"{place}/{each}", reads, "--json") == 0
+    of_run, of_model = (json.loads(text) for text in capsys.readouterr().out.replace("]\n[", "]\n\n[").split("\n\n"))
+    assert of_model == of_run, "the calibrated model asks an object store as the run did"
     capsys.readouterr()
     assert command("run", small, *there, "--out", "r1") == 2
     assert said(capsys) == f"rayio: {place}/r1 already holds a run; choose another --out, or remove it"

@@ -18,14 +18,14 @@ torch = pytest.importorskip("torch")
 
 
 class Numbers(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
-    """Samples that take 5 ms to read."""
+    """Samples that take 25 ms to read: far longer than what else a busy machine does for them."""
 
     def __len__(self) -> int:
         return 32
 
     def __getitem__(self, index: int) -> Any:
         with rayio.reading():
-            time.sleep(0.005)
+            time.sleep(0.025)
         return {"x": torch.zeros(8)}
 
 
@@ -58,9 +58,11 @@ def assert_reads_are_the_cause(folder: Path) -> None:
     spans = run.spans()
     reads = spans[spans["name"] == "read"]
     assert len(reads) == 16
-    assert (reads["duration_ns"] >= 20_000_000).all(), "four samples of 5 ms each"
+    assert (reads["duration_ns"] >= 100_000_000).all(), "four samples of 25 ms each"
     assert (spans["name"] == "evaluate").sum() == 2
-    lost = {row.cause: row.seconds for row in run.explain(simulate=False).verdict.table if row.cause != "evaluate"}
+    # A worker process starts in every epoch (unleased), in a time that depends on how busy the machine is.
+    others = ("evaluate", "unleased")
+    lost = {row.cause: row.seconds for row in run.explain(simulate=False).verdict.table if row.cause not in others}
     assert max(lost, key=lost.__getitem__) == "read"
 
 

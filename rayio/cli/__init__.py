@@ -7,29 +7,15 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 from itertools import pairwise
 from typing import Annotated
 
 import typer
 from typer.models import CommandInfo
 
-from rayio import __version__
-from rayio.cli import (
-    completion,
-    export,
-    jobs,
-    kubernetes,
-    predictions,
-    published,
-    results,
-    runs,
-    scenarios,
-    sizing,
-    sweeps,
-    top,
-    why,
-)
+from rayio.cli import completion
 from rayio.cli.grouped import Grouped
 from rayio.cli.output import Escaped, discard, escaped_streams
 from rayio.cli.streams import open_streams
@@ -37,9 +23,28 @@ from rayio.cli.terminal import detail
 from rayio.errors import RayioError
 from rayio.signals import INTERRUPTED, interruptible, leave
 from rayio.storage.address import not_utf8
+from rayio.version import __version__
 
 #: The class of typer's errors of usage, which is not public.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+#: The commands of each module, by their first words; ``--help`` lists them in this order.
+_COMMANDS = {
+    "runs": ("run", "simulate", "generate", "report"),
+    "sweeps": ("sweep",),
+    "why": ("explain",),
+    "results": ("compare", "query", "import"),
+    "sizing": ("capacity", "advise", "datasize"),
+    "predictions": ("calibrate",),
+    "top": ("top",),
+    "export": ("export", "view"),
+    "scenarios": ("validate", "show", "scenarios", "schema"),
+    "published": ("check-published",),
+    "jobs": ("submit", "status", "stop", "doctor"),
+    "kubernetes": ("k8s",),
+    "completion": ("completion",),
+}
+#: Options with an optional value; without one, OpenTelemetry's standard variables apply.
+_OPTIONAL = ("--otlp", "--grpc")
 #: Errors of the operating system about a user's path.
 _OF_PATHS = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -61,8 +66,8 @@ def _options(
     """
 
 
-def application() -> typer.Typer:
-    """Return the application with all commands."""
+def application(modules: Iterable[str] = _COMMANDS) -> typer.Typer:
+    """Return the application with the commands of some modules of this folder."""
     app = typer.Typer(
         name="rayio",
         cls=Grouped,
@@ -73,32 +78,23 @@ def application() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
-    runs.add_to(app)
-    sweeps.add_to(app)
-    why.add_to(app)
-    results.add_to(app)
-    sizing.add_to(app)
-    predictions.add_to(app)
-    top.add_to(app)
-    export.add_to(app)
-    scenarios.add_to(app)
-    published.add_to(app)
-    jobs.add_to(app)
-    kubernetes.add_to(app)
-    completion.add_to(app)
+    for module in modules:
+        import_module(f"{__name__}.{module}").add_to(app)
     return app
 
 
 def _chosen(arguments: Sequence[str]) -> typer.Typer:
-    """Return the application with only the commands that the first word names: typer takes a millisecond for each.
+    """Return the application with only the commands that the first word names: each costs time at the start.
 
     It has all commands if the first word names none.
     """
-    app, first = application(), [*arguments[:1]]
-    groups = [group for group in app.registered_groups if [group.name] == first]
-    commands = [command for command in app.registered_commands if _name(command).split()[:1] == first]
-    if groups or commands:
-        app.registered_groups, app.registered_commands = groups, commands
+    first = [*arguments[:1]]
+    modules = [module for module, words in _COMMANDS.items() if {*first} & {*words}]
+    if not modules:
+        return application()
+    app = application(modules)
+    app.registered_groups = [group for group in app.registered_groups if [group.name] == first]
+    app.registered_commands = [each for each in app.registered_commands if _name(each).split()[:1] == first]
     return app
 
 
@@ -173,7 +169,7 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
 def _filled(arguments: Sequence[str]) -> list[str]:
     """Return the arguments with an empty value added to options whose value is optional, which typer cannot do."""
     return [
-        f"{argument}=" if argument in export.OPTIONAL and after.startswith("-") else argument
+        f"{argument}=" if argument in _OPTIONAL and after.startswith("-") else argument
         for argument, after in pairwise([*arguments, "-"])
     ]
 

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from rayio.records.answers import ExportedFile, ExportedTo
     from rayio.trace.run_directory import RunDirectory
 
-#: Options with an optional value; without one, OpenTelemetry's standard variables apply.
-OPTIONAL = ("--otlp", "--grpc")
-
 Otlp = Annotated[
     str | None,
     typer.Option(

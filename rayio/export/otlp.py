@@ -11,11 +11,11 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, Instr
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMessage
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from rayio import __version__
 from rayio.export import wire
 from rayio.export.collectors.sending import Request
 from rayio.export.spans import KINDS, SCHEMA_URL, Origin, Spans
 from rayio.export.wire import Field
+from rayio.version import __version__
 
 #: The most spans and bytes (uncompressed) of a request: collectors refuse more than 4 MB.
 REQUEST_SPANS = 8192

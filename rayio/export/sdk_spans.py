@@ -15,12 +15,12 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from rayio import __version__
 from rayio.errors import ExportError
 from rayio.export.collectors.installed import reason
 from rayio.export.collectors.sending import Sent
 from rayio.export.exporting import Chosen
 from rayio.export.spans import SCHEMA_URL, Origin, Spans, Unsigned
+from rayio.version import __version__
 
 #: The standard variable for the largest batch, and its default.
 BATCH_VARIABLE = "OTEL_BSP_MAX_EXPORT_BATCH_SIZE"

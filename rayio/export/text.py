@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio import __version__
 from rayio.export.spans import SCHEMA_URL, Origin, Spans
 from rayio.trace.span import COLUMNS
+from rayio.version import __version__
 
 if TYPE_CHECKING:
     import pyarrow as pa

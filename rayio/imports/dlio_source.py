@@ -9,7 +9,6 @@ from typing import Any
 
 import yaml
 
-from rayio import __version__
 from rayio.errors import ScenarioError
 from rayio.imports.dlio_workload import read_workload
 from rayio.imports.hydra import Files, Override, override_of, parse_override
@@ -17,6 +16,7 @@ from rayio.scenario.complaints import one_of
 from rayio.scenario.foreign import Converted, Opened
 from rayio.scenario.source import Layer
 from rayio.schema.fields import show
+from rayio.version import __version__
 
 #: The beginning of overrides in Hydra's form.
 _OWN = re.compile(r"[+~]|workload(\.|$)|hydra[./]")

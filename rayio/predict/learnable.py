@@ -15,7 +15,7 @@ from rayio.machine.speed import fixed_work_once
 from rayio.predict.run_costs import refuse_few
 from rayio.records.doubts import Doubt
 from rayio.reporter import Reporter
-from rayio.scenario.model import Scenario
+from rayio.scenario.model import Scenario, placed
 from rayio.storage.address import last_part
 from rayio.trace.run_directory import RunDirectory
 from rayio.trace.slices import Slices
@@ -112,7 +112,7 @@ def learnable(path: str | Path, reporter: Reporter) -> Learnable:
         raise RunError(f"{path} cannot be calibrated, because no reads are known: {without}")
     if run.scenario is None:
         raise StorageError(f"{path} has no scenario.yaml: it cannot be calibrated; run it again")
-    scenario = scenario_of(run)
+    scenario = placed(scenario_of(run), str(info.get("root") or "."))
     if scenario.cluster.reader_pool is not None:
         raise RunError(
             f"{path}: its nodes came and went (cluster.reader_pool), so nobody knows which cores did what; calibrate a "

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rayio.records.calibrated import Note, OneSize
 from rayio.records.explained import Stage
 from rayio.scenario import derive
 from rayio.scenario.costs import MOST_FACTOR, Costs, CpuCosts, taken
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario
 from rayio.units import RATE
+
+if TYPE_CHECKING:
+    from rayio.records.calibrated import Note
 
 #: Batch sizes whose largest is less than this times the smallest do not separate bytes from batches.
 ALIKE = 1.2
@@ -203,6 +205,8 @@ def learn_cpu(seen: Sequence[SeenCpu], form: str, received: float | None = None)
 
     ``form`` is the format that was read, and ``received`` the bytes that a rank takes in a CPU second.
     """
+    from rayio.records.calibrated import OneSize  # of a calibration alone: simulate and explain load this file too
+
     sizes = [run.batch_bytes for run in seen]
     differ = max(sizes) >= ALIKE * min(sizes)
     notes: list[Note] = []

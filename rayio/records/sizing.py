@@ -145,6 +145,16 @@ class Checked(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AsWritten(Record):
+    """A simulation of the advised setting with as few steps per epoch as the scenario has."""
+
+    steps: int = value("steps per rank and epoch of the scenario", "steps")
+    searched_steps: int = value("steps per rank and epoch of the search", "steps")
+    au: Number = value("AU with the scenario's steps; null with too few", "fraction")
+    reaches: bool = value("true if it reaches the goal")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Advised(Record):
     """The output of ``advise``."""
 
@@ -165,6 +175,9 @@ class Advised(Record):
         "bottleneck of the setting that comes nearest, if none reaches the goal", default=None
     )
     check: Checked | None = value("run of the advised setting; null without --check", default=None)
+    as_written: AsWritten | None = value(
+        "the advised setting, simulated in the scenario's own short epochs; null if they are as long", default=None
+    )
     notes: tuple[str, ...] = value("notes on the numbers, a sentence each")
     doubts: tuple[Doubt, ...] = value("reasons why some of the answer is not given", default=())
 

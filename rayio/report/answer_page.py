@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rayio import __version__
 from rayio.records.doubts import Doubt
 from rayio.report.headline import marked, warnings
 from rayio.report.markup import escape
 from rayio.report.page import document
 from rayio.report.sections import section
+from rayio.version import __version__
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,13 @@ def around(values: Sequence[float], wanted: int = 4) -> tuple[float, float]:
 
 
 def ranged(low: float, high: float, unit: str = "", wanted: int = 4) -> list[Tick]:
-    """Return the ticks of an axis from ``low`` to ``high``, both round."""
+    """Return the ticks of an axis from ``low`` to ``high``, each at the place of its value.
+
+    >>> ranged(25.0, 30.0)
+    [(0.2, '26'), (0.6, '28'), (1.0, '30')]
+    """
     apart = step(high - low, wanted)
-    count = round((high - low) / apart)
-    return [(n / count, number(round(low + n * apart, 12)) + unit) for n in range(count + 1)]
+    first, last = math.ceil(low / apart - 1e-9), math.floor(high / apart + 1e-9)
+    ticks = [n * apart for n in range(first, last + 1)]
+    digits = max(0, -math.floor(math.log10(apart) + 1e-9))
+    return [((value - low) / (high - low), f"{round(value, digits) + 0.0:,.{digits}f}{unit}") for value in ticks]

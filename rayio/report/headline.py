@@ -18,6 +18,7 @@ from rayio.records.run_result import Imported, RunResult
 from rayio.report.content import Content
 from rayio.report.definitions import term
 from rayio.report.markup import escape
+from rayio.report.text.conclusion import largest_loss
 from rayio.report.text.doubts import title as title_of
 from rayio.report.text.doubts import worded
 from rayio.report.text.summary import fetched_line, fetched_row, format_done, transfer_rows, whose_overhead
@@ -198,16 +199,14 @@ def _lost_most(explained: Explained | None) -> Number | None:
         return "", "span-restart", "lost most to failures", format_share(failed), remark
     if first > of_wall_time(verdict, share, failed):
         return "", "span-data_wait", "lost most to first batches", format_share(first), "of wall time, before AU counts"
-    lost = [row for row in verdict.table if row.share and row.seconds]
-    if bound is None or not lost:
+    if bound is None or (largest := largest_loss(verdict)) is None:
         return None
-    most = max(lost, key=lambda row: row.share or 0.0)
-    if bound_of(most.cause) == bound or not any(bound_of(row.cause) == bound for row in lost):
+    most, together = largest
+    if together is None:
         remark = f"of step time, in all {format_seconds(most.seconds)}: {most.meaning}"
         return "", f"cause-{most.cause}", f"lost most to {shown(most.cause)}", format_share(most.share), remark
-    rows = [row for row in lost if bound_of(row.cause) == bound]
-    largest = shown(max(rows, key=lambda row: row.share or 0.0).cause)
-    remark = f"of step time, in all {format_seconds(sum(row.seconds for row in rows))}: most of it {largest}"
+    seconds_of_all = sum(row.seconds for row in verdict.table if bound_of(row.cause) == bound)
+    remark = f"of step time, in all {format_seconds(seconds_of_all)}: most of it {shown(most.cause)}"
     return "", "exposed", "lost most to data loading", format_share(share), remark
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 
+from rayio.records.printed import escaped
+
 
 class Html(str):
     """A text that is markup already; what is made of it, such as by an f-string, is text again."""
@@ -12,12 +14,12 @@ class Html(str):
 
 
 def escape(text: str) -> Html:
-    """Return a text as markup; markup stays as it is.
+    """Return a text as markup, without what a terminal would obey; markup stays as it is.
 
     >>> escape("a < b"), escape(Html("<b>"))
     ('a &lt; b', '<b>')
     """
-    return text if isinstance(text, Html) else Html(html.escape(text))
+    return text if isinstance(text, Html) else Html(html.escape(escaped(text)))
 
 
 def code(text: str) -> Html:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from importlib import resources
 
-from rayio import __version__
 from rayio.records.origin import head
 from rayio.report import colours, headline, sections, tables
 from rayio.report.content import Content
@@ -14,6 +13,7 @@ from rayio.report.markup import escape
 from rayio.report.sections import section
 from rayio.report.text.summary import books_line
 from rayio.units import format_seconds
+from rayio.version import __version__
 
 SHORT = {
     "loss": "Losses", "time": "Over time", "timeline-section": "Timeline", "steps": "Steps", "ranks": "Ranks",

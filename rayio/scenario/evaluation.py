@@ -56,12 +56,6 @@ def path_of(scenario: Scenario) -> str:
     return scenario.dataset.eval.path or f"{scenario.dataset.path.rstrip('/')}-eval"
 
 
-def period_of(scenario: Scenario) -> int:
-    """Return the steps from one evaluation to the next, counted over epochs; 0 without evaluation."""
-    evaluate = scenario.train.evaluate
-    return 0 if evaluate is None else derive.period(scenario, evaluate.every)
-
-
 def num_evaluations(scenario: Scenario) -> int:
     """Return the evaluations of the whole run."""
     wanted = scenario.train.evaluate

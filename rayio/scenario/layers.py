@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from rayio.kinds import LAYERS
+from rayio.kinds import KEYED_LAYERS, LAYERS
 from rayio.scenario.model import Scenario
 
 
@@ -17,6 +17,8 @@ def layers_of(scenario: Scenario, *, modelled: bool) -> tuple[Any, ...]:
     """
     given, layers = dict(scenario.storage.layers), []
     for name in dict.fromkeys([*LAYERS.built_in, *given]):
+        if name in KEYED_LAYERS and name not in given:
+            continue
         with LAYERS.answerable(name):
             layers.append(LAYERS[name].of(scenario, given.get(name), modelled=modelled))
     return tuple(layer for layer in layers if layer is not None)

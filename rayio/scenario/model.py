@@ -28,6 +28,7 @@ from rayio.scenario.train import Evaluate, Train
 from rayio.scenario.writers import AllRanks, Dedicated, RankZero
 from rayio.schema.distribution import NO_TIME
 from rayio.schema.fields import Name, Natural, Section, Text, none_is_null
+from rayio.storage.address import is_path, join
 from rayio.storage.stores.opening import Settings
 
 __all__ = [
@@ -121,3 +122,17 @@ def _divided(nodes: int, each: PerNode, tensor: int, pipeline: int, zero_stage: 
     if ranks.ranks % (tensor * pipeline):
         return ranks
     return replace(ranks, tensor_parallel=tensor, pipeline_parallel=pipeline, zero_stage=zero_stage)
+
+
+def placed(scenario: Scenario, root: str) -> Scenario:
+    """Return a scenario whose relative paths are addresses below ``root``; unchanged if that is a folder.
+
+    The requests of a sample depend on the scheme of its path.
+    """
+    if is_path(root):
+        return scenario
+    dataset, saved = scenario.dataset, scenario.checkpoint
+    update: dict[str, Section] = {"dataset": dataset.model_copy(update={"path": join(root, dataset.path)})}
+    if saved is not None:
+        update["checkpoint"] = saved.model_copy(update={"path": join(root, saved.path)})
+    return scenario.model_copy(update=update)

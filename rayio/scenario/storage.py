@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -134,6 +135,13 @@ class _OptionsOf:
 
     registry: Registry[Any]
 
+    def with_defaults(self, given: tuple[tuple[str, Section], ...]) -> dict[str, Section]:
+        """Return the options of every built-in kind, by name, and those given of other packages' kinds."""
+        options = dict(given)
+        for name in self.registry.built_in:
+            options.setdefault(name, _defaults(self.registry[name]))
+        return {name: options[name] for name in dict.fromkeys([*self.registry.built_in, *options])}
+
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         def read(given: tuple[str, Any]) -> tuple[str, Section]:
             name, keys = given
@@ -141,14 +149,17 @@ class _OptionsOf:
             return name, keys if isinstance(keys, kind) else kind.model_validate(keys)
 
         def validate(given: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Section], ...]:
-            return each(given, read)
+            return tuple(
+                (name, options) for name, options in each(given, read) if options != _defaults(self.registry[name])
+            )
 
         def flatten(kinds: tuple[tuple[str, Section], ...], info: SerializationInfo) -> dict[str, Any]:
             """Return all options, except unset ones of several kinds: their defaults may differ."""
-            many = Counter(key for _, options in kinds for key, _ in options)
+            every = self.with_defaults(kinds).values()
+            many = Counter(key for options in every for key, _ in options)
             return {
                 key: value
-                for _, options in kinds
+                for options in every
                 for key, value in options.model_dump(mode=info.mode).items()
                 if many[key] == 1 or key in options.model_fields_set
             }
@@ -159,6 +170,13 @@ class _OptionsOf:
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
         return {}
 
+
+@cache
+def _defaults(kind: Any) -> Section:
+    return options_of(kind).model_validate({})
+
+
+_LAYERS = _OptionsOf(LAYERS)
 
 #: The name of a preset, or parameters.
 AnyModel = Annotated[str | StorageParameters, Reads(_model, _model_schema)]
@@ -187,11 +205,10 @@ class Storage(Choosing):
         False, description="Whether the dataset is copied to the nodes before training; not yet."
     )
 
-    #: The options of each layer (``LAYERS``), written next to the other keys. Those of another package are
-    #: here only if one of them is given.
-    layers: Annotated[tuple[tuple[str, Section], ...], _OptionsOf(LAYERS)] = ()
-    #: The options of each scheme of addresses, written next to the keys above. Those of another
-    #: package's schemes are here only if one of them is given: unused packages are not imported.
+    #: The options of each layer (``LAYERS``) that has others than the defaults, written next to the other keys:
+    #: layers that nobody gives are not imported.
+    layers: Annotated[tuple[tuple[str, Section], ...], _LAYERS] = ()
+    #: The options of each scheme of addresses that has others than the defaults, written next to the keys above.
     schemes: Annotated[tuple[tuple[str, Section], ...], _OptionsOf(STORAGES)] = ()
 
     @property
@@ -212,14 +229,15 @@ class Storage(Choosing):
 
     def __getattr__(self, key: str) -> Any:
         """Return the value of a layer's key, such as ``throttle``."""
-        for _, options in self.__dict__.get("layers", ()):
-            if key in type(options).model_fields:
-                return getattr(options, key)
+        if not key.startswith("_"):
+            for options in _LAYERS.with_defaults(self.__dict__.get("layers", ())).values():
+                if key in type(options).model_fields:
+                    return getattr(options, key)
         return super().__getattr__(key)  # type: ignore[misc]
 
     def without(self, *layers: str) -> Self:
         """Return a copy without the keys of some layers."""
-        return self.model_copy(update={key: value for name in layers for key, value in self.defaults(name)})
+        return self.model_copy(update={"layers": tuple(pair for pair in self.layers if pair[0] not in layers)})
 
     def defaults(self, layer: str) -> list[tuple[str, Any]]:
         """Return the keys of a layer with their defaults, with which it does nothing."""
@@ -231,10 +249,10 @@ class Storage(Choosing):
         others = {key: value for key, value in (update or {}).items() if key not in own}
         if others:
             changed = []
-            for name, options in own.get("layers", self.layers):
+            for name, options in _LAYERS.with_defaults(own.get("layers", self.layers)).items():
                 keys = {key: value for key, value in others.items() if key in type(options).model_fields}
-                changed.append((name, options.model_copy(update=keys) if keys else options))
-            own["layers"] = tuple(changed)
+                changed.append((name, options.model_copy(update=keys)))
+            own["layers"] = tuple(pair for pair in changed if pair[1] != _defaults(LAYERS[pair[0]]))
         return super().model_copy(update=own, deep=deep)
 
     def settings(self, seed: int) -> Settings:
@@ -264,15 +282,16 @@ class Storage(Choosing):
         if not isinstance(value, Mapping) or "schemes" in value or "layers" in value:
             return value
         others, data = {key: inner for key, inner in value.items() if key not in cls.model_fields}, dict(value)
+        own: set[str] = set()
         for field, registry in (("schemes", STORAGES), ("layers", LAYERS)):
-            own = {key for name in registry.built_in for key in options_of(registry[name]).model_fields}
-            is_all_ours = others.keys() <= own
-            kinds = {name: registry[name] for name in registry.built_in} if is_all_ours else registry.usable()
             given = []
-            for name, kind in kinds.items():
-                has = options_of(kind).model_fields.keys()
-                if others.keys() & has or (has and name in registry.built_in):
-                    given.append((name, {key: inner for key, inner in others.items() if key in has}))
+            if others.keys() - own:  # else no layer is imported
+                own = {key for name in registry.built_in for key in options_of(registry[name]).model_fields}
+                is_all_ours = others.keys() <= own
+                kinds = {name: registry[name] for name in registry.built_in} if is_all_ours else registry.usable()
+                for name, kind in kinds.items():
+                    if keys := others.keys() & options_of(kind).model_fields.keys():
+                        given.append((name, {key: others[key] for key in others if key in keys}))
             data = {key: inner for key, inner in data.items() if not any(key in keys for _, keys in given)}
             data[field] = tuple(given)
         return data

@@ -13,7 +13,6 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from rayio import __version__
 from rayio.analyze import gate
 from rayio.analyze.retries import retried
 from rayio.analyze.shape import RunShape
@@ -30,7 +29,7 @@ from rayio.report.text.terms import retries_note
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import checks, derive
 from rayio.scenario.foreign import converted
-from rayio.scenario.model import Scenario
+from rayio.scenario.model import Scenario, placed
 from rayio.scenario.write import to_yaml
 from rayio.schema.fields import MAX_WHOLE
 from rayio.session.between import between
@@ -48,6 +47,7 @@ from rayio.trace.run_directory import LOG, RESUME, RunDirectory
 from rayio.trace.slices import Slices
 from rayio.trace.span_files import together
 from rayio.units import format_seconds
+from rayio.version import __version__
 
 if TYPE_CHECKING:
     from rayio.export.collectors.sending import Sender
@@ -136,6 +136,8 @@ def run(
 
         parse_live(select)
     base = base_folder(scenario, root)
+    if engine_named(engine).is_virtual:
+        scenario = placed(scenario, base)
     with named(scenario, base, out) as directory:
         if not (engine_named(engine).is_virtual or scenario.dataset.is_modelled):
             refuse_overlaps(scenario, base, directory)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from rayio import __version__
 from rayio.analyze.arrays import arrays_of
 from rayio.analyze.metrics import measure
 from rayio.analyze.shape import RunShape
@@ -34,6 +33,7 @@ from rayio.schema.fields import show
 from rayio.session.result import Run
 from rayio.trace.recorder import Recorder
 from rayio.trace.run_directory import RunDirectory
+from rayio.version import __version__
 
 
 def import_dlio_results(folder: str | Path, out: str | Path | None = None, *, reduced: bool = False) -> Run:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rayio import __version__
 from rayio.analyze import gate
 from rayio.analyze.arrays import arrays_of
 from rayio.analyze.metrics import measure
@@ -25,6 +24,7 @@ from rayio.scenario.write import to_yaml
 from rayio.trace.loop_files import ENGINE, FOLDER
 from rayio.trace.recorder import Recorder
 from rayio.trace.run_directory import RESULT, SPANS, RunDirectory
+from rayio.version import __version__
 
 #: The most broken-off ranks that get a note each.
 MOST_NAMED = 4

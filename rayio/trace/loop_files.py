@@ -9,7 +9,6 @@ process wrote in part is left out. Writing needs only the standard library.
 from __future__ import annotations
 
 import os
-from importlib import import_module
 from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, Any
@@ -40,16 +39,6 @@ _LOAD = ("epoch", "number", "samples", "pid"), ("begin", "end", "reading", "cpu"
 
 pack_step = Struct("<iiiiqqq").pack
 pack_load = Struct("<iiiiqqqqqq").pack
-
-
-def complete(run: Any) -> None:
-    """Make spans and results of a watched loop, whose run directory is on this machine; do nothing to other runs.
-
-    Raises:
-        StorageError: a file of the loop is damaged, or the run directory cannot be written.
-    """
-    if run.store.is_local and run.info.get("engine") == ENGINE:
-        import_module("rayio.session.watched").complete(run)
 
 
 def header_path(folder: str | Path, rank: int) -> Path:

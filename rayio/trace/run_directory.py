@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rayio import storage
 from rayio.errors import DataError, StorageError
 from rayio.files import parse_json
+from rayio.kinds import COMPLETIONS
 from rayio.records.run_result import RunResult, read_result
 from rayio.storage import address as addresses
 from rayio.storage.stores.mirror import Mirror
@@ -24,7 +25,6 @@ from rayio.storage.stores.opening import DEFAULTS, Fill, Settings, with_option
 from rayio.trace import span_files
 from rayio.trace.arrow import empty_table
 from rayio.trace.elsewhere import explained
-from rayio.trace.loop_files import complete
 from rayio.trace.slices import SLICE_ROWS, Slices, sliced
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ INFO, RESULT, SCENARIO, SPANS, LOG = "run.json", "result.json", "scenario.yaml",
 RESUME = "resume.json"
 #: Keys of ``run.json`` that are lists of objects.
 LISTED = ("nodes", "actors", "restarts")
+#: Keys of ``run.json`` that are texts.
+TEXTS = ("run_id", "engine", "root", "payload", "host", "started")
 
 
 class RunDirectory:
@@ -117,7 +119,8 @@ class RunDirectory:
             raise StorageError(
                 f"{run.address} has layout version {version!r}; this one reads {VERSION}: use the rayio that wrote it"
             )
-        complete(run)
+        if run.store.is_local and (engine := run.info.get("engine")) in COMPLETIONS.built_in:
+            COMPLETIONS[engine](run)
         return run
 
     @property
@@ -174,6 +177,9 @@ class RunDirectory:
             entries = [] if info.get(key) is None else info[key]
             if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
                 raise StorageError(f"{self.store.full(INFO)}: {key} is no list of objects: the file is damaged")
+        for key in TEXTS:
+            if not isinstance(info.get(key), str | None):
+                raise StorageError(f"{self.store.full(INFO)}: {key} is no text: the file is damaged")
         return info
 
     @property

@@ -19,7 +19,7 @@ from rayio.engines import local
 from rayio.engines.in_process import InProcess
 from rayio.engines.virtual import simulation
 from rayio.errors import StorageError
-from rayio.kinds import LAYERS
+from rayio.kinds import KEYED_LAYERS, LAYERS
 from rayio.model.ledger import Tally, close
 from rayio.model.plan import Plan
 from rayio.model.planning import plan_of, storage_of
@@ -63,6 +63,8 @@ def test_a_layer_is_a_small_value_of_the_plan_that_is_there_only_if_asked_for(na
         without = wanted.model_copy(update={"storage": wanted.storage.without(name)})
         assert layers_of(without, modelled=True) == ()
         assert plan_of(without, modelled=True).layers == ()
+        assert wanted.storage.model_dump().keys() == without.storage.model_dump().keys() or name not in LAYERS.built_in
+        assert name in KEYED_LAYERS or name not in LAYERS.built_in, "it is imported only if a key of it is given"
 
 
 @every(LAYERS)

@@ -150,14 +150,6 @@ class Pipeline(NamedTuple):
     is_shuffled: bool = False
     mask: int = 0
 
-    @property
-    def filters(self) -> list[int]:
-        """Return HDF5's numbers of the filters, in order."""
-        from h5py import h5z
-
-        last = h5z.FILTER_LZF if self.compression == "lzf" else h5z.FILTER_DEFLATE
-        return [*([h5z.FILTER_SHUFFLE] if self.is_shuffled else []), last]
-
     def add_to(self, plan: Any) -> None:
         """Add the filters to the properties of a dataset, as h5py does."""
         from h5py import h5z

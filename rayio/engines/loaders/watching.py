@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from time import perf_counter_ns
 from types import TracebackType
@@ -35,6 +34,7 @@ from rayio.errors import RunError, StorageError
 from rayio.files import replacing
 from rayio.trace import loop_files
 from rayio.trace.loop_files import CHECKPOINT, END, ENGINE, EVALUATE, FOLDER, STEP, pack_step
+from rayio.version import __version__
 
 #: Rows are written after this time (ns), or so many bytes of them: a killed rank loses no more.
 FLUSH_NS, FLUSH_BYTES = 1_000_000_000, 1 << 14
@@ -329,12 +329,11 @@ def _prepared(out: Path, rank: int, world_size: int) -> Path:
             raise StorageError(f"rayio.watch: {out} is not empty and holds no run; give out= another folder")
         folder.mkdir(parents=True, exist_ok=True)
         if rank == 0:
-            version = import_module("rayio").__version__
             _write_json(
                 out / "run.json",
                 {
                     "version": 1,
-                    "rayio": version,
+                    "rayio": __version__,
                     "engine": ENGINE,
                     "world_size": world_size,
                     "job": job_here(world_size),

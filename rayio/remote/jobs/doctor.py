@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
-from rayio import __version__, storage
+from rayio import storage
 from rayio.engines.ray.cluster import token
 from rayio.engines.ray.cluster.jobs import Jobs
 from rayio.engines.ray.cluster.survey import Surveyed, survey, why_not_reached, why_not_stored
@@ -25,6 +25,7 @@ from rayio.records.clusters import Doctored, Finding, NodeSeen
 from rayio.remote.jobs.submit import environment, follow
 from rayio.reporter import SILENT, Reporter
 from rayio.units import format_bytes
+from rayio.version import __version__
 
 #: OpenTelemetry's variable with the collector's address.
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"

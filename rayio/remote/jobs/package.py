@@ -8,8 +8,8 @@ from importlib.metadata import PackageNotFoundError, entry_points, requires, ver
 from importlib.resources import files
 from pathlib import Path
 
-from rayio import __version__
 from rayio.scenario.source import packaged_folder
+from rayio.version import __version__
 
 _IGNORED = {"__pycache__"}
 

@@ -14,7 +14,6 @@ from threading import Event
 from time import monotonic
 from typing import Any, TypeVar
 
-from rayio import __version__
 from rayio.engines.ray.cluster.jobs import PENDING, Jobs, JobState, SilentError
 from rayio.errors import ClusterError, RayioError, ScenarioError
 from rayio.records.answers import Ran
@@ -29,6 +28,7 @@ from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
 from rayio.session.dataset import paths_of
 from rayio.storage.address import is_absolute, parent
+from rayio.version import __version__
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ def headline(advised: Advised) -> str:
     if doubts := blocking(advised.doubts, SETTING):
         return f"no advice which setting reaches {target} ({reasons(doubts)})"
     if advised.advice is not None:
-        return f"{in_words(advised, advised.advice)}: the cheapest setting that reaches {target}"
+        return f"{in_words(advised, advised.advice)}: the cheapest setting that reaches {target}{_shorter(advised)}"
     if not advised.is_finished:
         return "the search was interrupted before it knew the cheapest setting"
     if doubts := blocking(advised.doubts, LIMIT):
@@ -33,6 +33,16 @@ def headline(advised: Advised) -> str:
     if best is not None:
         near = f"; the nearest is {in_words(advised, best)}, AU {with_interval(best.au, best.au_high)}"
     return f"no setting reaches {target}{near}"
+
+
+def _shorter(advised: Advised) -> str:
+    """Return that the setting misses the goal in the scenario's own short epochs; empty if it reaches it there."""
+    if (own := advised.as_written) is None or own.au is None or own.reaches:
+        return ""
+    return (
+        f" in epochs of {own.searched_steps} steps; in those of the scenario ({counted(own.steps, 'step')}) AU is only "
+        f"{format_share(own.au)}"
+    )
 
 
 def best_of(advised: Advised) -> Setting | None:

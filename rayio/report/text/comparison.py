@@ -13,6 +13,7 @@ from rayio.records.comparison import (
     REPEATS,
     Comparison,
     Difference,
+    Failure,
     Group,
     MetricRow,
     Repeated,
@@ -44,6 +45,11 @@ MUCH = 200
 MATTERS = 0.5
 #: Two single runs that differ by fewer percent are called equal.
 EQUAL = 0.05
+#: Keys that set how much a run has to do.
+WORK = (
+    "cluster.nodes", "cluster.ranks_per_node", "dataset.num_files", "dataset.samples_per_file", "loader.batch_size",
+    "train.epochs", "train.steps",
+)  # fmt: skip
 #: Repeats that a remedy proposes.
 REPEAT = 5
 
@@ -107,8 +113,10 @@ def notes_in_words(comparison: Comparison) -> list[str]:
     """Return the notes on a comparison, a sentence each."""
     groups = comparison.groups
     notes = [*_unlike(groups)]
-    for group in groups:
-        notes += [f"{failed.run} ended with exit code {failed.exit_code}: {failed.error}" for failed in group.failures]
+    if work := [row.key for row in comparison.differing_keys if row.key in WORK]:
+        notes.append(f"wall times include unequal work: {', '.join(work)} {'differs' if len(work) == 1 else 'differ'}")
+    for number, group in enumerate(groups):
+        notes += _failures(label(number), group)
         if not group.has_scenario:
             notes += [f"{run} has no scenario: its keys are not compared" for run in group.runs]
     if comparison.repeats is not None:
@@ -125,6 +133,20 @@ def notes_in_words(comparison: Comparison) -> list[str]:
         )
     notes.append("the noise is a 95 % interval: of 20 metrics that chance alone moves, about one exceeds it")
     return notes
+
+
+def _failures(letter: str, group: Group) -> Iterator[str]:
+    """Yield a note for each exit code of a group's runs, with the first run that has it."""
+    by_code: dict[int | None, list[Failure]] = {}
+    for failure in group.failures:
+        by_code.setdefault(failure.exit_code, []).append(failure)
+    for code, failures in by_code.items():
+        first = failures[0]
+        if len(failures) == 1:
+            yield f"{first.run} ended with exit code {code}: {first.error}"
+        else:
+            number = f"{letter}: {len(failures)} of {counted(len(group.runs), 'run')}"
+            yield f"{number} ended with exit code {code}, such as {first.run}: {first.error}"
 
 
 def _could_pair(groups: Sequence[Group]) -> bool:

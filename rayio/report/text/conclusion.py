@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from rayio.analyze.stages import STAGES, shown
 from rayio.analyze.stalls import CAUSES
-from rayio.analyze.verdict import BINDS, OF_DATA, begins_slowly, of_wall_time
+from rayio.analyze.verdict import BINDS, OF_DATA, begins_slowly, bound_of, of_wall_time
 from rayio.analyze.window import FEWEST_STEPS
 from rayio.analyze.worth import LEAST_AU
 from rayio.records.explained import (
     Capacity,
     Explained,
+    LossRow,
     Prediction,
     Throttled,
     Verdict,
@@ -104,12 +105,31 @@ def _nothing(verdict: Verdict, *, is_all: bool) -> str:
         why = f" reaches its target of {target:.2f}"
     elif verdict.bound != "compute":
         why = f", and no simulated change saves more than {percent(BINDS)} of the time"
-    lost = max(verdict.table, key=lambda row: row.share or 0.0, default=None)
     loss = "nothing is lost" if is_all else ""
-    if lost is not None and lost.share:
-        loss = f"the largest loss is `{shown(lost.cause)}`, {percent(lost.share)} of step time"
+    if (largest := largest_loss(verdict)) is not None:
+        lost, of_data = largest
+        name, share, most = f"`{shown(lost.cause)}`", lost.share, ""
+        if of_data is not None:
+            name, share, most = "exposed data loading", of_data, f", most of it in {name}"
+        loss = f"the largest loss is {name}, {percent(share or 0.0)} of step time{most}"
     steps = "" if is_all else " in the counted steps"
     return f"No bottleneck worth removing{steps}: AU {au:.2f}{why}{'; ' * bool(loss)}{loss}."
+
+
+def largest_loss(verdict: Verdict) -> tuple[LossRow, float | None] | None:
+    """Return the cause that lost most, and the share of its bottleneck if only all causes of that together lost most.
+
+    None if nothing is lost.
+    """
+    lost = [row for row in verdict.table if row.share and row.seconds]
+    bound = max(verdict.bounds, key=lambda name: verdict.bounds[name], default=None)
+    if not lost:
+        return None
+    most = max(lost, key=lambda row: row.share or 0.0)
+    rows = [row for row in lost if bound_of(row.cause) == bound]
+    if bound is None or not rows or most in rows:
+        return most, None
+    return max(rows, key=lambda row: row.share or 0.0), verdict.bounds[bound]
 
 
 def _lead(verdict: Verdict, capacity: Capacity, ranks: Sequence[WaitedFor], *, is_refused: bool) -> str:

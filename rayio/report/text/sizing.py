@@ -23,8 +23,6 @@ from rayio.report.text.terms import counted, kept
 from rayio.units import format_rate, format_share
 
 RANKS = "cluster.ranks_per_node"
-#: Begins a note where a run does not give a model that predicts it.
-UNKNOWN = "No prediction"
 BAR = 20
 #: Causes that are no limit of the storage, in words.
 OTHERS = {

@@ -207,7 +207,7 @@ def transfer_rows(result: RunResult) -> Iterator[tuple[str, str, str]]:
             continue
         low, mean, high = (format_number(rate) for rate in (moved.slowest_rank, moved.mean_rank, moved.fastest_rank))
         number = f"{moved.checkpoints} checkpoint{'s' * (moved.checkpoints != 1)} of {format_bytes(moved.bytes)} in all"
-        of_ranks = "" if moved.mean_rank is None else f" a rank {mean}, min {low}, max {high};"
+        of_ranks = "" if low == high else f" a rank {mean}, min {low}, max {high};"
         remark = f"by wall clock;{of_ranks} {number}"
         if (fetched := moved.fetched) is not None and fetched.page_cache_share is not None:
             remark += f", {format_share(fetched.page_cache_share)} from the page cache"

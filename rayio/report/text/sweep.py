@@ -150,7 +150,10 @@ def _sufficient(table: SweepTable, names: Sequence[str]) -> list[str]:
     if most - least < LEAST_AU:
         costs = {(point.readers, point.window_bytes) for _, point in known}
         cheapest = f"; cheapest: {_place(names, enough)}" if len(costs) > 1 else ""
-        return [f"AU changes by less than a point ({100 * least:.1f} to {100 * most:.1f} %){cheapest}"]
+        low, high = f"{100 * least:.1f}", f"{100 * most:.1f}"
+        equal = f"AU is {low} % at every point"
+        lead = equal if low == high else f"AU changes by less than a point ({low} to {high} %)"
+        return [f"{lead}{cheapest}"]
     lines = [f"most AU: {100 * most:.1f} % with {_place(names, best)}"]
     is_cheaper = (enough.readers, enough.window_bytes) != (best.readers, best.window_bytes)
     if is_cheaper and enough.au is not None:

@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rayio.analyze.filled import enough
-from rayio.errors import ScenarioError
+from rayio.errors import RayioError, ScenarioError
 from rayio.records.doubts import SETTING, blocking
-from rayio.records.sizing import HOLDS, UNDECIDED, Advised, Bottleneck, Checked, Setting
+from rayio.records.sizing import HOLDS, UNDECIDED, Advised, AsWritten, Bottleneck, Checked, Setting
+from rayio.records.sizing_notes import (
+    InvalidSettings,
+    MoreIsNotWorse,
+    MoreIsWorse,
+    SimulationFailed,
+    SizingNote,
+    StepsSimulated,
+    UndecidedSettings,
+)
 from rayio.report.advice_page import PAGE, page
-from rayio.report.text.terms import counted
+from rayio.report.text.sizing_notes import worded
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import checks, derive
 from rayio.scenario.load import loading
 from rayio.scenario.model import Scenario
 from rayio.schema.fields import show
 from rayio.session.dataset import base_folder
+from rayio.session.execute import simulate
 from rayio.session.resume import run as run_one
 from rayio.study.sizing.doubts import of_miss, of_setting
 from rayio.study.sizing.knee import bottleneck_of
 from rayio.study.sizing.prices import DEAR, Choice, Varied, as_overrides, cheapest, choices, front, varied
 from rayio.study.sizing.questions import files_for, without_failures
-from rayio.study.sizing.trials import AU, AU_DLIO, Trials, au_of
+from rayio.study.sizing.trials import AU, AU_DLIO, ROUNDING, Trials, au_of
+from rayio.study.sweeps.finished import Sweep
 from rayio.study.sweeps.points import grid
 from rayio.study.sweeps.sweep_directory import SweepDirectory
 from rayio.study.sweeps.sweep_files import write_tables
-from rayio.study.sweeps.swept import Sweep
 
 #: Bytes per second of ranks that compute in no time; no demand that can be stated.
 UNBOUNDED = 1e300
@@ -147,13 +158,14 @@ class _Advising:
             raise ScenarioError(f"{both[0]} is varied, and also set to {show(points.fixed[both[0]])}; remove one")
         if lost := [key.key for key in keys if key.key.partition(".")[0] == "failures"]:
             raise ScenarioError(f"--vary {lost[0]}: failures do not change AU; use rayio sweep, which compares goodput")
+        if "seed" in (key.key for key in keys):
+            raise ScenarioError("--vary seed: a seed is no setting; the search repeats with other seeds where it must")
         self.fixed = points.fixed
         self.load, self.base, of_failures = without_failures(loading(source), self.fixed)
         checks.check_simulated(self.base)
         self.names = tuple(key.key for key in keys)
         self.all, refused = choices(keys, self._plain, dear)
-        invalid = f"{counted(len(refused), 'setting')} {'is' if len(refused) == 1 else 'are'} invalid, such as: "
-        self.notes = [*of_failures, *([invalid + refused[0]] if refused else [])]
+        self.notes = [*of_failures, *([InvalidSettings(len(refused), refused[0])] if refused else [])]
         self.steps = self._steps()
         self.root = base_folder(self.base, root)
         directory = SweepDirectory.at(out, f"advice/{self.base.name}", self.root, self._identity())
@@ -195,6 +207,7 @@ class _Advising:
         """Search, check and write the tables; return the answer, after Ctrl-C a partial one."""
         best: Choice | None = None
         checked: Checked | None = None
+        as_written: AsWritten | None = None
         bottleneck: Bottleneck | None = None
         is_finished = False
         try:
@@ -204,6 +217,8 @@ class _Advising:
             if best is None and (nearest := self._nearest()) is not None:
                 self.reporter.live("finding the bottleneck", None)
                 bottleneck = bottleneck_of(self.trials.tried[nearest].scenario, None, SILENT)
+            if best is not None:
+                as_written = self._as_written(best)
             self.reporter.done()
             if best is not None and check is not None:
                 checked = self._check(best, check, address)
@@ -213,7 +228,7 @@ class _Advising:
             path = self.trials.directory.path
             self.reporter.failed(f"interrupted; give the same command to resume: {path} has the simulations so far")
         self.reporter.done()
-        answer = self._answer(best, checked, bottleneck, is_finished)
+        answer = self._answer(best, checked, as_written, bottleneck, is_finished)
         if self.trials.rows:
             directory = self.trials.directory
             write_tables(Sweep(directory.path, self.base.name, "virtual", self.names, tuple(self.trials.rows)))
@@ -221,7 +236,12 @@ class _Advising:
         return answer
 
     def _answer(
-        self, best: Choice | None, checked: Checked | None, bottleneck: Bottleneck | None, is_finished: bool
+        self,
+        best: Choice | None,
+        checked: Checked | None,
+        as_written: AsWritten | None,
+        bottleneck: Bottleneck | None,
+        is_finished: bool,
     ) -> Advised:
         made = [item for item in self.tried.items() if self._has_runs(item[0])]
         in_order = sorted(made, key=lambda item: (item[1].cost, item[1].places))
@@ -252,7 +272,8 @@ class _Advising:
             tried=tuple(settings.values()),
             bottleneck=bottleneck,
             check=checked,
-            notes=tuple(self._notes()),
+            as_written=as_written if advised is not None else None,
+            notes=worded(self._notes()),
             doubts=doubts,
         )
 
@@ -300,6 +321,22 @@ class _Advising:
             is_on_front=is_on_front,
         )
 
+    def _as_written(self, best: Choice) -> AsWritten | None:
+        """Return the AU of a setting in the scenario's own epochs; None if they have as many steps as the search."""
+        scenario = self._plain(best.values)
+        own = derive.steps_per_epoch(scenario)
+        if own >= self.steps:
+            return None
+        self.reporter.live(f"simulating the setting with {own} steps per epoch", None)
+        try:
+            with TemporaryDirectory(prefix="rayio-") as folder:
+                au = au_of(simulate(scenario, out=Path(folder) / "run", root=folder).result, self.formula)
+        except RayioError:
+            return None
+        return AsWritten(
+            steps=own, searched_steps=self.steps, au=au, reaches=au is not None and au + ROUNDING >= self.target
+        )
+
     def _check(self, best: Choice, engine: str, address: str | None) -> Checked:
         """Return the result of running the advised setting once, as the user would."""
         scenario = self._plain(best.values)
@@ -308,28 +345,20 @@ class _Advising:
         au = au_of(run.result, self.formula)
         return Checked(engine=engine, directory=path, au=au, reaches=au is not None and au >= self.target)
 
-    def _notes(self) -> list[str]:
-        notes = [*self.notes]
-        own = derive.steps_per_epoch(self.base)
-        rarer = "" if own >= self.steps else f"; the scenario has {own}, so what comes by epochs takes more time there"
-        notes.append(f"every setting was simulated with {self.steps} steps per rank and epoch{rarer}")
-        ordered = [key.key for key in self.keys if key.is_ordered]
-        if ordered:
-            notes.append(f"assumed: more of {', '.join(ordered)} is not worse; list the values with | to try each")
+    def _notes(self) -> Iterator[SizingNote]:
+        yield from self.notes
+        yield StepsSimulated(self.steps, derive.steps_per_epoch(self.base))
+        if ordered := tuple(key.key for key in self.keys if key.is_ordered):
+            yield MoreIsNotWorse(ordered)
         for a, low in self.tried.items():
             for b, high in self.tried.items():
                 if self._is_below(low, high) and self._has_more(a, b):
-                    notes.append(
-                        f"that assumption fails: {as_overrides(self.names, low.values)} has a higher AU than "
-                        f"{as_overrides(self.names, high.values)}"
-                    )
-        undecided = [n for n, trial in self.trials.tried.items() if trial.status == UNDECIDED and trial.rows]
-        if undecided:
-            are, its = ("is", "its") if len(undecided) == 1 else ("are", "their")
-            number = counted(len(undecided), "setting")
-            notes.append(f"{number} {are} undecided and not advised: the 95 % interval of {its} AU contains the goal")
-        broken = {trial.error for trial in self.trials.tried.values() if trial.error}
-        return [*notes, *(f"a simulation failed: {error}" for error in sorted(map(str, broken)))]
+                    better, worse = (as_overrides(self.names, choice.values) for choice in (low, high))
+                    yield MoreIsWorse(better, worse)
+        trials = self.trials.tried.values()
+        if undecided := sum(trial.status == UNDECIDED and bool(trial.rows) for trial in trials):
+            yield UndecidedSettings(undecided)
+        yield from map(SimulationFailed, sorted({str(trial.error) for trial in trials if trial.error}))
 
     def _is_below(self, a: Choice, b: Choice) -> bool:
         pairs = zip(a.places, b.places, (key.is_ordered for key in self.keys), strict=True)

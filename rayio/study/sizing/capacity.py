@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,22 @@ from rayio.records.sizing import (
     CapacityPoint,
     Combination,
 )
+from rayio.records.sizing_notes import (
+    CacheStays,
+    DatasetGrows,
+    LargestValid,
+    NoIntervals,
+    NotLearned,
+    NotMonotonic,
+    RunRemoved,
+    SizingNote,
+    StagesRun,
+    UndecidedValues,
+    ValueFailed,
+)
 from rayio.report.capacity_page import PAGE, page
 from rayio.report.text.sizing import not_storage, storage_in_words
+from rayio.report.text.sizing_notes import worded
 from rayio.report.text.terms import counted
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
@@ -36,13 +50,13 @@ from rayio.session.dataset import base_folder
 from rayio.storage.address import is_path, join
 from rayio.study.sizing.doubts import of_capacity
 from rayio.study.sizing.knee import Like, best_change, bottleneck_of, changes_at, learned, widest
-from rayio.study.sizing.mlperf import rules_in_words
+from rayio.study.sizing.mlperf import rules_checked
 from rayio.study.sizing.questions import Question
 from rayio.study.sizing.search import Bracket, falls, largest
 from rayio.study.sizing.trials import AU, AU_DLIO, Trial, Trials
+from rayio.study.sweeps.finished import Sweep
 from rayio.study.sweeps.sweep_directory import SweepDirectory
 from rayio.study.sweeps.sweep_files import write_tables
-from rayio.study.sweeps.swept import Sweep
 
 #: The largest value tried by default: simulated (True), and run (False).
 MOST = {True: 1024, False: 32}
@@ -135,7 +149,7 @@ class _Searching:
         self.wanted = most or MOST[self.is_virtual]
         self.formula = AU_DLIO if question.rules else AU
         self.root = base_folder(question.base, root)
-        self.notes: list[str] = []
+        self.notes: list[SizingNote] = []
         self.doubts: list[Doubt] = []
         #: The largest value to try, and the reason why a larger one is invalid.
         self.most, self.why = self._most()
@@ -237,7 +251,7 @@ class _Searching:
         run = self.trials.run_of(fails)
         like: Like = _unchanged
         if not self.is_virtual and run is None:
-            self.notes.append(f"No prediction: the run directory of {self.question.over}={fails} was removed")
+            self.notes.append(RunRemoved(self.question.over, fails))
             return Help()
         bottleneck = bottleneck_of(trial.scenario, self.trials.run_in_doubt(fails), self.reporter)
         if run is not None:
@@ -246,7 +260,7 @@ class _Searching:
             if isinstance(taught, Doubt):
                 self.doubts.append(taught)
                 return Help(bottleneck)
-            if isinstance(taught, str):
+            if isinstance(taught, NotLearned):
                 self.notes.append(taught)
                 return Help(bottleneck)
             like = taught
@@ -294,7 +308,7 @@ class _Searching:
             changes=help_found.changes,
             combination=help_found.combination,
             is_tried=help_found.is_tried,
-            notes=tuple(self._notes(bracket, points, tried)),
+            notes=worded(self._notes(bracket, points, tried)),
             doubts=doubts,
         )
 
@@ -325,36 +339,25 @@ class _Searching:
             error=trial.error,
         )
 
-    def _notes(self, bracket: Bracket, points: Sequence[CapacityPoint], tried: Sequence[Trial]) -> list[str]:
-        """Return notes on the numbers."""
-        question, notes = self.question, [*self.question.notes, *self.notes]
+    def _notes(self, bracket: Bracket, points: Sequence[CapacityPoint], tried: Sequence[Trial]) -> Iterator[SizingNote]:
+        """Yield the notes on the numbers."""
+        question, key = self.question, self.question.over
+        yield from (*question.notes, *self.notes)
         if question.base.stages:
-            notes.append("the stages run at every point, and take their part of the storage; stages=[] leaves them out")
-        key = question.over
+            yield StagesRun()
         if question.steps is not None:
-            notes.append(f"every accelerator has {question.steps} steps per epoch: the dataset grows with their number")
-            notes += [
-                f"storage.{layer.name}: caches do not grow with the dataset; each point caches another share of it"
-                for layer in layers_of(question.base, modelled=True)
-                if layer.keeps
-            ]
+            yield DatasetGrows(question.steps, derive.steps_per_epoch(question.base))
+            yield from (CacheStays(layer.name) for layer in layers_of(question.base, modelled=True) if layer.keeps)
         if question.rules == MLPERF:
-            notes += rules_in_words(question.base, question.host_memory)
+            yield rules_checked(question.base, question.host_memory)
         if self.why is not None and bracket.fails is None:
-            notes.append(f"{key}={self.most + 1} is invalid: {self.why}")
-        if undecided := [str(point.setting) for point in points if point.status == UNDECIDED]:
-            notes.append(
-                f"undecided: {key}={', '.join(undecided)}: after {max(len(trial.rows) for trial in tried)} runs the "
-                "95 % interval of AU still contains the target; use longer runs (train.epochs)"
-            )
-        notes += [f"{key}={point.setting} failed: {point.error}" for point in points if point.error]
+            yield LargestValid(key, self.most + 1, self.why)
+        if undecided := tuple(point.setting for point in points if point.status == UNDECIDED):
+            yield UndecidedValues(key, undecided, max(len(trial.rows) for trial in tried))
+        yield from (ValueFailed(key, point.setting, point.error) for point in points if point.error)
         known = [
             (p.setting, p.au, (p.au_high - p.au) if p.au_high is not None else 0.0) for p in points if p.au is not None
         ]
-        notes += [
-            f"AU is not monotonic: {key}={b} has more than {key}={a}; larger values than the answer may hold too"
-            for a, b in falls(known)
-        ]
+        yield from (NotMonotonic(key, larger, smaller) for smaller, larger in falls(known))
         if any(point.au_low is None and point.au is not None for point in points):
-            notes.append("some points have too few steps for an interval; only their AU is compared with the target")
-        return notes
+            yield NoIntervals()

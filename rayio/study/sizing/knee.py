@@ -23,10 +23,10 @@ from rayio.predict.changes import offered
 from rayio.records.calibrated import NoBusyRun, NotFull
 from rayio.records.doubts import Doubt
 from rayio.records.sizing import HOLDS, UNDECIDED, Bottleneck, CapacityChange, Combination
+from rayio.records.sizing_notes import CoresUnsure, NotLearned, SizingNote
 from rayio.records.sweeps import DONE
 from rayio.report.explain import explain
 from rayio.report.text.conclusion import bottleneck_in_words
-from rayio.report.text.sizing import UNKNOWN
 from rayio.report.text.supplying import short_storage
 from rayio.reporter import Reporter
 from rayio.scenario import checks, derive
@@ -88,8 +88,8 @@ def bottleneck_of(scenario: Scenario, run: str | None, reporter: Reporter) -> Bo
 
 
 def learned(
-    scenario: Scenario, run: str, measured: float | None, formula: str, address: str | None, notes: list[str]
-) -> Like | Doubt | str:
+    scenario: Scenario, run: str, measured: float | None, formula: str, address: str | None, notes: list[SizingNote]
+) -> Like | Doubt | NotLearned:
     """Return a change that applies a run's calibrated storage, processors and costs; or why there is none.
 
     There is none if the run's ``scenario``, simulated with them, does not have the ``measured`` AU. A run on Ray gets a
@@ -98,7 +98,7 @@ def learned(
     try:
         calibration = calibrated(run, address=address)
     except RayioError as error:
-        return f"{UNKNOWN}: {error}"
+        return NotLearned(str(error))
     fitted = calibration.scenario
     notes += _unsure(calibration)
 
@@ -110,25 +110,15 @@ def learned(
 
     simulated = _au(like(scenario), formula)
     if simulated is None or measured is None:
-        return f"{UNKNOWN}: the calibrated model, or the run, has too few steps for an AU; use a longer run"
+        return NotLearned()
     return not_reproduced(simulated, measured) or like
 
 
-def _unsure(calibration: Calibration) -> list[str]:
+def _unsure(calibration: Calibration) -> list[SizingNote]:
     """Return a note if CPU times are those of processors that were not full."""
     missing = [note for note in calibration.records if isinstance(note, NoBusyRun | NotFull)]
     cpu = calibration.scenario.charges.cpu
-    return [
-        f"{_without(note)}: where processors are full, changes may take {100 * (1 - cpu.at_least):.0f} % less to "
-        f"{100 * (cpu.at_most - 1):.0f} % more time than predicted"
-        for note in missing[:1]
-    ]
-
-
-def _without(note: NoBusyRun | NotFull) -> str:
-    if isinstance(note, NotFull):
-        return "the busy run left processors free"
-    return f"no busy run{f' ({note.reason})' if note.reason else ''}"
+    return [CoresUnsure(note, cpu.at_least, cpu.at_most) for note in missing[:1]]
 
 
 def shortened(scenario: Scenario) -> Scenario:

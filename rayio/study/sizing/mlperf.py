@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from rayio.errors import ScenarioError
-from rayio.imports.mlperf_rules import MLPERF, floor_of, record_bytes
+from rayio.imports.mlperf_rules import floor_of, record_bytes
 from rayio.kinds import FORMATS
 from rayio.records.sizing import DatasetSize
+from rayio.records.sizing_notes import RulesChecked
 from rayio.scenario import derive
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
@@ -18,11 +19,6 @@ from rayio.units import format_bytes
 
 #: Epochs of a run, steps per accelerator and epoch, and size of the dataset over the memory of all hosts.
 EPOCHS, STEPS, MEMORY = 5, 500, 5
-#: Rules that no single search can meet.
-UNCHECKED = (
-    "not checked: five runs after a warm-up run, within 5 % of their mean; caches that are dropped between runs "
-    "(storage.page_cache=drop does it for files); hosts of one kind; the checkpoint workloads"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +84,9 @@ def _capped(scenario: Scenario, steps: int) -> tuple[str, ...]:
     return (f"train.steps={cap}: an epoch has no more steps; {remedy}use train.steps=none",)
 
 
-def rules_in_words(scenario: Scenario, memory: int | None) -> list[str]:
-    """Return notes on the rules that a search checks, and on those that it does not."""
-    size = "" if memory is None else f", a dataset of at least {MEMORY} × the memory of the hosts"
-    checked = (
-        f"checked: AU by DLIO's formula (required: {100 * floor_of(scenario):g} %), {EPOCHS} epochs, at least "
-        f"{STEPS} steps per accelerator and epoch{size}"
-    )
-    unknown = [] if memory is not None else ["the hosts' memory is unknown; give it with --host-memory"]
-    return [f"--rules {MLPERF}: {text}" for text in (checked, UNCHECKED, *unknown)]
+def rules_checked(scenario: Scenario, memory: int | None) -> RulesChecked:
+    """Return the rules that a search checks; without the hosts' ``memory`` the size of the dataset is not."""
+    return RulesChecked(floor_of(scenario), EPOCHS, STEPS, None if memory is None else MEMORY)
 
 
 def datasize(

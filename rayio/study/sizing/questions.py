@@ -11,6 +11,7 @@ from rayio.analyze.filled import enough
 from rayio.errors import ScenarioError
 from rayio.imports.mlperf_rules import MLPERF
 from rayio.model.engine import engine_named
+from rayio.records.sizing_notes import FailuresLeftOut, SizingNote
 from rayio.report.text.terms import counted
 from rayio.scenario import checks, derive
 from rayio.scenario.load import loading
@@ -21,10 +22,6 @@ from rayio.study.sweeps.points import grid
 
 #: The fewest steps per rank of a point on real files: over all epochs, and in an epoch.
 REAL_STEPS, EPOCH_STEPS = 24, 3
-#: A note where the scenario has failures.
-NO_FAILURES = (
-    "failures are left out: AU counts no time lost to them; a rayio sweep of the scenario compares goodput, which does"
-)
 #: Keys of which more helps: a search for the largest number that still reaches the target has no end.
 HELPS = ("loader.num_workers", "loader.prefetch_factor", "loader.io_depth", "cluster.reader_nodes")
 
@@ -46,7 +43,7 @@ class Question:
     steps: int | None
     host_memory: int | None
     #: Notes on the scenario.
-    notes: tuple[str, ...]
+    notes: tuple[SizingNote, ...]
     _load: Load = field(repr=False)
 
     @classmethod
@@ -158,7 +155,7 @@ class Question:
         return None
 
 
-def without_failures(load: Load, fixed: Mapping[str, Any]) -> tuple[Load, Scenario, tuple[str, ...]]:
+def without_failures(load: Load, fixed: Mapping[str, Any]) -> tuple[Load, Scenario, tuple[SizingNote, ...]]:
     """Return the function that loads a scenario, its base and notes; without failures, of which AU counts nothing.
 
     Throughput and the work of storage would contain what they cost, and the changes that are simulated would not.
@@ -175,7 +172,7 @@ def without_failures(load: Load, fixed: Mapping[str, Any]) -> tuple[Load, Scenar
         others = {key: value for key, value in overrides.items() if key.partition(".")[0] != "failures"}
         return load(others | nothing).model_copy(update={"failures": None})
 
-    return load_without, load_without(fixed), (NO_FAILURES,)
+    return load_without, load_without(fixed), (FailuresLeftOut(),)
 
 
 def files_for(scenario: Scenario, steps: int) -> int:

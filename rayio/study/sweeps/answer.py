@@ -6,8 +6,8 @@ from typing import Any
 
 from rayio.records.answers import SweptPoints, SweptRun, Value
 from rayio.schema.fields import show
+from rayio.study.sweeps.finished import Sweep
 from rayio.study.sweeps.sweep_rows import Point
-from rayio.study.sweeps.swept import Sweep
 
 
 def answer(sweep: Sweep) -> SweptPoints:

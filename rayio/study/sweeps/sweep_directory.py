@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rayio import __version__, storage
+from rayio import storage
 from rayio.errors import ScenarioError, StorageError
 from rayio.files import NotAFileError, parse_json, read_regular, replacing
 from rayio.schema.fields import show
@@ -23,6 +23,7 @@ from rayio.storage.address import is_path, join
 from rayio.storage.stores.opening import Settings
 from rayio.storage.stores.refusals import unwritten
 from rayio.study.sweeps.sweep_rows import Row
+from rayio.version import __version__
 
 VERSION = 1
 

@@ -10,10 +10,10 @@ from rayio.schema.fields import show
 from rayio.study.sweeps.sweep_directory import SweepDirectory
 from rayio.study.sweeps.sweep_page import page
 from rayio.study.sweeps.sweep_rows import columns
-from rayio.study.sweeps.swept import Sweep
+from rayio.study.sweeps.swept import Swept
 
 
-def write(sweep: Sweep) -> None:
+def write(sweep: Swept) -> None:
     """Write ``sweep.csv``, ``sweep.parquet`` and ``sweep.html`` into the directory of a sweep.
 
     Raises:
@@ -23,7 +23,7 @@ def write(sweep: Sweep) -> None:
     SweepDirectory(sweep.path).write("sweep.html", page(sweep).encode())
 
 
-def write_tables(sweep: Sweep) -> None:
+def write_tables(sweep: Swept) -> None:
     """Write ``sweep.csv`` and ``sweep.parquet``, as :func:`write` does."""
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -6,7 +6,6 @@ from importlib import resources
 
 import yaml
 
-from rayio import __version__
 from rayio.files import parse_json, read_regular
 from rayio.records.sweeps import FAILED, IMPOSSIBLE
 from rayio.report import colours, tables
@@ -17,8 +16,9 @@ from rayio.report.sections import section
 from rayio.report.text.sweep import conclusions, head, rows_of, short_names
 from rayio.report.text.terms import capitalised, counted
 from rayio.study.sweeps import choices, sweep_figures
-from rayio.study.sweeps.swept import Sweep
+from rayio.study.sweeps.swept import Swept
 from rayio.units import format_bytes
+from rayio.version import __version__
 
 LISTED_POINTS = 300
 
@@ -55,7 +55,7 @@ _DEFINITIONS = {
 }
 
 
-def page(sweep: Sweep) -> str:
+def page(sweep: Swept) -> str:
     """Return the page of a sweep as HTML."""
     names, title = short_names(sweep.keys), sweep_figures.TITLES[sweep.metric]
     parts = [
@@ -86,7 +86,7 @@ def page(sweep: Sweep) -> str:
     )
 
 
-def drawn(sweep: Sweep) -> Figures:
+def drawn(sweep: Swept) -> Figures:
     """Return the figures of a sweep."""
     figures = _curves(sweep, short_names(sweep.keys)) + _costs(sweep)
     return Figures(
@@ -98,7 +98,7 @@ def _file(room: str, name: str) -> str:
     return resources.files(room).joinpath(name).read_text(encoding="utf-8")
 
 
-def _curves(sweep: Sweep, names: list[str]) -> str:
+def _curves(sweep: Swept, names: list[str]) -> str:
     points, metric = sweep.points, sweep.metric
     title = sweep_figures.TITLES[metric]
     if len(names) == 1:
@@ -131,7 +131,7 @@ def _titled(title: str, drawn: str) -> str:
     return f"<h3>{title}</h3>{drawn}" if drawn else ""
 
 
-def _costs(sweep: Sweep) -> str:
+def _costs(sweep: Swept) -> str:
     points, metric = sweep.points, sweep.metric
     title = sweep_figures.TITLES[metric]
     readers = sweep_figures.against(
@@ -151,7 +151,7 @@ def _costs(sweep: Sweep) -> str:
     )
 
 
-def _points(sweep: Sweep, names: list[str]) -> str:
+def _points(sweep: Swept, names: list[str]) -> str:
     points = sweep.table.points
     wrong = [point for point in points[LISTED_POINTS:] if point.status in (IMPOSSIBLE, FAILED)]
     listed = [*points[:LISTED_POINTS], *wrong[:LISTED_POINTS]]
@@ -160,7 +160,7 @@ def _points(sweep: Sweep, names: list[str]) -> str:
     return tables.table([*names, *head(listed)], rows_of(listed), "worded") + more
 
 
-def _shared(sweep: Sweep) -> str:
+def _shared(sweep: Swept) -> str:
     definition = parse_json(read_regular(sweep.path / "sweep.json"))
     text = yaml.safe_dump(definition.get("scenario", {}), sort_keys=False, allow_unicode=True, width=100)
     return f"<details><summary>the scenario, without the swept keys</summary><pre>{escape(text)}</pre></details>"

@@ -19,11 +19,11 @@ from rayio.session.dataset import base_folder
 from rayio.session.resume import run as run_one
 from rayio.signals import deferred
 from rayio.study.sweeps import worker
+from rayio.study.sweeps.finished import Sweep
 from rayio.study.sweeps.points import Points, grid, listed
 from rayio.study.sweeps.sweep_directory import SweepDirectory
 from rayio.study.sweeps.sweep_files import write
 from rayio.study.sweeps.sweep_rows import Row, row_of
-from rayio.study.sweeps.swept import Sweep
 
 #: The fewest runs for which more processes are faster.
 FEW_RUNS = 8

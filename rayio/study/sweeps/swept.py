@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rayio.analyze.gate import FEW_FAILURES, of_repeats, of_result
 from rayio.records.doubts import SETTING, blocking
-from rayio.records.printed import escaped
 from rayio.records.sweeps import DONE, FAILED, UNMET, SweepTable
-from rayio.report.text.notebook import html
-from rayio.report.text.sweep import text
 from rayio.signals import INTERRUPTED
 from rayio.study.sweeps import choices
 from rayio.study.sweeps.points import number_of
@@ -22,8 +18,6 @@ from rayio.study.sweeps.sweep_table import table_of
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from rayio.report.figures_page import Figures
 
 
 #: A key whose values are a cost.
@@ -39,8 +33,8 @@ def _sustained(row: Row) -> Row:
 
 
 @dataclass(frozen=True, repr=False)
-class Sweep:
-    """A finished or interrupted sweep: its directory, the swept keys, and a row for every finished run."""
+class Swept:
+    """The rows of a sweep, one for every finished run, its directory and keys, and what follows from them."""
 
     path: Path
     name: str
@@ -108,25 +102,6 @@ class Sweep:
         import pandas as pd
 
         return pd.DataFrame(columns(self.keys, [row for point in self.points for row in point.rows]))
-
-    def __repr__(self) -> str:
-        missing = f", {self.missing} missing" if self.missing else ""
-        means = [au for au in (point.mean("au") for point in self.points) if au is not None]
-        au = f", AU {100 * min(means):.1f} to {100 * max(means):.1f} %" if means else ""
-        over = f"{self.name} over {', '.join(self.keys)} on the {self.engine} engine"
-        return escaped(f"<rayio.Sweep {over}: {len(self.rows)} runs{missing}{au}, in {self.path}>")
-
-    def plot(self) -> Figures:
-        """Return the figures of the sweep's page: a notebook shows them, and ``save`` writes them as a page."""
-        figures: Figures = import_module("rayio.study.sweeps.sweep_page").drawn(self)
-        return figures
-
-    def __str__(self) -> str:
-        return escaped(text(self.table)) if self.rows else repr(self)
-
-    def _repr_html_(self) -> str:
-        """Return the table and its conclusions for a notebook."""
-        return html(f"{self}\n\n  {self.path}: sweep.html, sweep.csv, sweep.parquet")
 
     @property
     def exit_code(self) -> int:

@@ -16,7 +16,6 @@ import psutil
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rayio import __version__
 from rayio.engines.ray.cluster import token
 from rayio.engines.ray.cluster.address import host_port, joined
 from rayio.engines.ray.cluster.control import GCS, LAST_SECONDS, Control, raylet
@@ -36,6 +35,7 @@ from rayio.errors import ClusterError
 from rayio.model.plan import IN_FLIGHT_SHARE, Plan
 from rayio.signals import uninterrupted
 from rayio.units import format_bytes, format_excess
+from rayio.version import __version__
 
 #: Memory of a node that stays free when a run's fit is checked.
 SPARE_BYTES = 256 << 20
