@@ -90,6 +90,7 @@ def test_readers_that_are_too_slow_are_told_as_storage_is() -> None:
         {"gives": 0.5, "steps": 700},
         {"gives": 0.5, "loader__num_workers": 2, "loader__prefetch_factor": 1, "steps": 60},
         {"gives": 0.5, "trace__level": "step"},  # nothing is known of readers
+        {"gives": 50, "storage__listing": 40},  # each rank lists files once, before its first batch
     ],
 )
 def test_nothing_is_said_where_nothing_is_wrong(keys: dict[str, Any]) -> None:

@@ -211,6 +211,13 @@ def test_what_explain_says_of_busy_servers_is_what_the_change_gives(tmp_path: Pa
     without = rayio.simulate(changed(model=model), out=tmp_path / "without")
     assert changes["servers = ∞"].au == pytest.approx(without.au, abs=0.01)
 
+    model = storage_of(wanted)
+    assert model.servers is not None
+    single = model.model_copy(update={"servers": model.servers.model_copy(update={"number": 1})})
+    advised = explain(rayio.simulate(changed(model=single), out=tmp_path / "single").path).prediction
+    assert advised is not None
+    assert advised.change == "With servers = ∞", "a single server has no other stripes"
+
 
 def test_stripes_without_servers_and_more_stripes_than_servers_are_refused() -> None:
     with pytest.raises(ScenarioError, match="stripe_count: nvme has no servers; choose one that has, such as lustre"):

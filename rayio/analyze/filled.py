@@ -7,6 +7,8 @@ time of N - B steps. AU is too high by the factor N / (N - B), about 1 + B / N.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from rayio.analyze.arrays import RunInSlices, Timed
@@ -68,8 +70,8 @@ def supplied(run: RunInSlices, shape: RunShape) -> float | None:
 
     Ranks are summed, as they may share a storage that serves one after the other. The time is from an epoch's first
     read to the begin of its last one, while workers have something to do; or all reading where that gives a higher
-    rate, as in epochs with few more batches than workers. Time in which no worker is at work (windows are full) does
-    not count.
+    rate, as in epochs with few more batches than workers; or what began after every rank's first read, which may
+    contain a listing of all files. Time in which no worker is at work (windows are full) does not count.
     """
     reads, decodes = ([_of_training(some.of(kind), shape) for some in run.by_slice()] for kind in ("read", "decode"))
     work = [each for each in (*reads, *decodes) if len(each.end)]
@@ -83,10 +85,24 @@ def supplied(run: RunInSlices, shape: RunShape) -> float | None:
         for columns in zip(*((each.epoch, each.end - each.duration, each.end) for each in work), strict=True)
     )
     done = decodes if any(len(each.end) for each in decodes) else reads
-    made = sum(int((each.end <= last[each.epoch]).sum()) for each in done), sum(len(each.end) for each in done)
-    busy = _union(start, np.clip(last[epoch], start, end)), _union(start, end)
+    begun = _begun(reads, shape.world_size)
+    later = start >= begun
+    made = (
+        sum(int((each.end <= last[each.epoch]).sum()) for each in done),
+        sum(len(each.end) for each in done),
+        sum(int((each.end - each.duration >= begun).sum()) for each in done),
+    )
+    busy = _union(start, np.clip(last[epoch], start, end)), _union(start, end), _union(start[later], end[later])
     rates = [number / time * 1e9 for number, time in zip(made, busy, strict=True) if time]
     return max(rates) / len(run.lives.rank) if rates else None
+
+
+def _begun(reads: Sequence[Timed], ranks: int) -> int:
+    """Return when every rank's first read had ended (ns)."""
+    first = np.full(ranks, np.iinfo(np.int64).max)
+    for each in reads:
+        np.minimum.at(first, each.rank, each.end)
+    return int(first.max())
 
 
 def _of_training(work: Timed, shape: RunShape) -> Timed:

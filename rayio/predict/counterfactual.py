@@ -151,6 +151,8 @@ def concluded(judged: Judged, replays: Counterfactuals) -> Verdict:
 def named(judged: Judged, tried: Sequence[Tried]) -> Verdict:
     """Return the verdict with the cause whose removal saves most time, and those that would save as much.
 
+    Of those the one with the largest share of step time comes first.
+
     It is unchanged where there is none, where no simulation removes the bottleneck, and where no removal saves more
     than is tolerated.
     """
@@ -166,10 +168,12 @@ def named(judged: Judged, tried: Sequence[Tried]) -> Verdict:
             if trial.drops_barrier and share[cause] <= BINDS:
                 continue  # without barriers no sync is left, whatever a small cause does
             saves[cause] = max(saves.get(cause, trial.saved), trial.saved)
-    best = max(saves, key=lambda cause: saves[cause], default=None)
-    if best is None or saves[best] <= judged.tolerated:
+    most = max(saves.values(), default=0.0)
+    if most <= judged.tolerated:
         return verdict
-    alike = tuple(cause for cause in saves if cause != best and saves[cause] >= ALIKE * saves[best])
+    near = [cause for cause in saves if saves[cause] >= ALIKE * most]
+    best = max(near, key=lambda cause: share[cause])
+    alike = tuple(cause for cause in near if cause != best)
     bound = "loader" if best in OF_LOADER else bound_of(best)
     part = (
         sum(share[c] for c in OF_LOADER)

@@ -95,7 +95,7 @@ class Stripes(Layer):
         causes, without = (*self.causes,), model.model_copy(update={"servers": None})
         yield Change(
             "servers = ∞", kind="limit", to=with_keys("storage", model=without, stripe_count=None, stripe_size=None),
-            removes=causes,
+            removes=causes, helps=causes,
         )  # fmt: skip
         more = min(4 * self.servers.stripe_count, self.servers.number)
         if more > self.servers.stripe_count:
