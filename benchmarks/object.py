@@ -117,10 +117,10 @@ class Case:
         import obstore
 
         content = obstore.get_range(self.client, self.keys[place], start=0, end=self.nbytes + 4096)
-        sample = np.frombuffer(content, np.uint8, self.nbytes)
+        sample = np.frombuffer(memoryview(content), np.uint8, self.nbytes)
         mine = self.memory[place % BATCH * self.nbytes :][: self.nbytes]
         mine[:] = sample
-        xxhash.xxh3_64_digest(mine)
+        xxhash.xxh3_64_digest(mine.data)
         return len(content)
 
     def _rate(self, read: Callable[[int], None]) -> float:

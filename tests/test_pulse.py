@@ -18,7 +18,7 @@ from ray.exceptions import ActorDiedError
 from rayio.engines.ray import rounds as asking
 from rayio.engines.ray.actors import deaths, showing
 from rayio.engines.ray.actors.deaths import Deaths
-from rayio.engines.ray.cluster import connect
+from rayio.engines.ray.cluster import connect, tls
 from rayio.engines.ray.cluster.control import GCS, LAST_SECONDS, Control, raylet
 from rayio.engines.ray.cluster.lost import lost_nodes
 from rayio.engines.ray.cluster.pulse import PREFACE, Pulse, Sign, ring
@@ -109,6 +109,33 @@ def test_metrics_of_a_node_on_ipv6_have_an_address(monkeypatch: pytest.MonkeyPat
     node = {"NodeID": "a", "NodeManagerAddress": "fd00::2", "MetricsExportPort": 8080}
     monkeypatch.setattr(showing, "ray", SimpleNamespace(nodes=lambda: [node]))
     assert showing.metrics_address("a") == "http://[fd00::2]:8080/metrics"
+
+
+@pytest.mark.parametrize("used", ["0", "1"])
+def test_tls_of_the_cluster_alone_or_of_the_client_alone_is_one_line(used: str, monkeypatch: Any) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+    monkeypatch.setenv("RAY_USE_TLS", used)
+
+    def serve(server: socket.socket, has_tls: bool) -> None:
+        connection, _ = server.accept()
+        with contextlib.suppress(OSError):
+            if has_tls:
+                connection = context.wrap_socket(connection, server_side=True)
+            else:
+                connection.sendall(b"\0\0\x0c\x04\0\0\0\0\0")  # the settings of HTTP/2
+            connection.recv(1)
+        connection.close()
+
+    for has_tls in (False, True):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            threading.Thread(target=serve, args=(server, has_tls), daemon=True).start()
+            address = f"127.0.0.1:{server.getsockname()[1]}"
+            if has_tls == (used == "1"):
+                tls.check(address, address)
+                continue
+            with pytest.raises(ClusterError, match="uses TLS, and this" if has_tls else "uses no TLS, and RAY_USE_TLS"):
+                tls.check(address, address)
 
 
 def test_processes_with_tls_are_heard_and_stopped_ones_are_not(tmp_path: Path) -> None:

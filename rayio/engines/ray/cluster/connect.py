@@ -16,7 +16,7 @@ import psutil
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rayio.engines.ray.cluster import token
+from rayio.engines.ray.cluster import tls, token
 from rayio.engines.ray.cluster.address import host_port, joined
 from rayio.engines.ray.cluster.control import GCS, LAST_SECONDS, Control, raylet
 from rayio.engines.ray.cluster.local_ray import (
@@ -157,6 +157,7 @@ def _start(address: str | None, log: Path) -> None:
             else:
                 with own_signals(), _found_where_it_listens(address), token.overheard(log) as output:
                     if ":" in (gcs := _plain(address)):
+                        tls.check(address, gcs)
                         token.use_that_of(address, gcs)
                     ray.init(address=address, **options)
     except ClusterError:
