@@ -291,6 +291,8 @@ def test_keeping_the_last_batch_where_all_are_whole_is_said_to_change_nothing() 
     fits = scenario(cluster={"nodes": 1}, loader={"batch_size": 5, "drop_last": False})
     assert any("loader.drop_last=false: changes nothing" in line for line in checks.idle(fits))
     assert not any("drop_last" in line for line in checks.idle(scenario(loader={"drop_last": False})))
+    unequal = scenario(cluster={"nodes": 3}, dataset={"num_files": 101}, loader={"batch_size": 1, "drop_last": False})
+    assert not any("drop_last" in line for line in checks.idle(unequal)), "two ranks have a step more"
 
 
 def test_the_largest_batch_and_the_most_ranks_that_fit_are_accepted() -> None:

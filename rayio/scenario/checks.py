@@ -283,7 +283,9 @@ def idle(scenario: Scenario) -> list[str]:
         notes.append(f"train.steps={show(train.steps)}: {what} nothing, an epoch has {most} steps")
     if shards.are_whole(scenario):
         pass  # a worker's last batch counts, not a rank's
-    elif not loader.drop_last and not any(share % loader.batch_size for share in derive.samples_per_rank(scenario)):
+    elif not loader.drop_last and derive.samples_per_epoch(scenario) == (
+        derive.whole_steps_per_epoch(scenario) * derive.samples_per_step(scenario)
+    ):
         notes.append("loader.drop_last=false: changes nothing, every rank's samples fill whole batches")
     if scenario.cluster.nic_bandwidth is not None and scenario.cluster.is_crossed and loader.payload == "none":
         notes.append("cluster.nic_bandwidth: no bytes cross it with loader.payload=none")
