@@ -48,6 +48,12 @@ def au_of(wanted: Scenario, root: Path) -> float | None:
     return explain(simulate(wanted, root=root).path, simulate=False).verdict.au
 
 
+#: An all-reduce that takes as long as the compute, and evaluations that take about as long as training.
+REDUCED: dict[str, Any] = {"kind": "allreduce", "bytes": "10 MB", "bandwidth": "10 GB/s", "latency": "2 ms"}
+EVALUATED: dict[str, Any] = {
+    "dataset__eval": {"path": "model://e", "num_files": 40},
+    "train__evaluate": {"every": {"steps": 10}, "compute": "10 ms"},
+}
 #: How each change is made, and on what: parameters of storage and keys before, then keys of the change.
 MADE: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "format hdf5": ({"first_byte": "5 ms"}, {}, {"dataset__format": "hdf5"}),
@@ -67,6 +73,11 @@ MADE: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"loader__keep_open": 64},
     ),
     "io_depth × 2": ({"first_byte": "5 ms"}, {}, {"loader__io_depth": 2}),
+    "all-reduce tree": ({}, {"cluster__ranks_per_node": 4, "train__sync": REDUCED}, {
+        "train__sync": REDUCED | {"algorithm": "tree"}}),
+    "overlap 0.5": ({}, {"train__sync": REDUCED}, {"train__sync": REDUCED | {"overlap": 0.5}}),
+    "accumulate × 2": ({}, {"train__sync": REDUCED}, {"train__accumulate": 2}),
+    "evaluations ÷ 2": ({}, EVALUATED, {"train__evaluate": EVALUATED["train__evaluate"] | {"every": {"steps": 20}}}),
     "connections = ∞": (
         {"connection_bandwidth": "10 MB/s", "first_byte": "2 ms"}, {},
         {"storage__model": QUICK | {"first_byte": "2 ms", "connection_bandwidth": "1 PB/s"}},

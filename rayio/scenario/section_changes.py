@@ -8,10 +8,15 @@ from rayio.scenario import derive, evaluation
 from rayio.scenario.change import BOTH, Change, Command, Run, with_keys
 from rayio.scenario.loader import MAX_BATCH
 from rayio.scenario.model import NoSync, Scenario
+from rayio.scenario.sync import AllReduce
 from rayio.scenario.workers import MAX_WORKERS, Autoscaled
 from rayio.scenario.writers import Dedicated, RankZero, Sharded
 from rayio.schema.every import Every
 from rayio.units import BYTES, RATE
+
+#: Share of a step's compute behind which an all-reduce is tried to hide: gradients of one layer are reduced while those
+#: of others are computed, which is half of a step and more.
+OVERLAP = 0.5
 
 
 def of_cores(run: Run) -> Iterator[Change]:
@@ -78,11 +83,27 @@ def of_prefetch(run: Run) -> Iterator[Change]:
 
 
 def of_sync(run: Run) -> Iterator[Change]:
-    """``train.sync``: ranks that never wait for each other."""
-    if derive.world_size(run.scenario) > 1 and run.scenario.train.sync.meets:
+    """``train.sync``: ranks that never wait for each other, another all-reduce, or half as many."""
+    train = run.scenario.train
+    if derive.world_size(run.scenario) == 1 or not train.sync.meets:
+        return
+    yield Change(
+        "no barrier", kind="removal", to=with_keys("train", sync=NoSync()), removes=("straggler", "allreduce"),
+        words="no barrier (train.sync=none)", helps=("straggler", "all-reduce"),
+    )  # fmt: skip
+    if not isinstance(train.sync, AllReduce):
+        return
+    other = "tree" if train.sync.algorithm == "ring" else "ring"
+    for name, key, value in (("all-reduce", "algorithm", other), ("overlap", "overlap", OVERLAP)):
+        if key == "algorithm" or train.sync.overlap < OVERLAP:
+            yield Change(
+                f"{name} {value}", kind="setting", key=f"train.sync.{key}={value}", helps=("all-reduce",),
+                to=with_keys("train", sync=train.sync.model_copy(update={key: value})), after=("no barrier",),
+            )  # fmt: skip
+    if (twice := 2 * train.accumulate) <= derive.steps_per_epoch(run.scenario):
         yield Change(
-            "no barrier", kind="removal", to=with_keys("train", sync=NoSync()), removes=("straggler", "allreduce"),
-            words="no barrier (train.sync=none)", helps=("straggler", "all-reduce"),
+            "accumulate × 2", kind="setting", to=with_keys("train", accumulate=twice), key=f"train.accumulate={twice}",
+            helps=("all-reduce",), after=("no barrier",), effort=3,
         )  # fmt: skip
 
 
@@ -212,9 +233,20 @@ def of_stages(run: Run) -> Iterator[Change]:
 
 
 def of_evaluations(run: Run) -> Iterator[Change]:
-    """``train.evaluate``: none."""
-    if evaluation.phase_of(run.scenario) is not None:
+    """``train.evaluate``: none, or half as many."""
+    section = run.scenario.train.evaluate
+    if section is None or evaluation.phase_of(run.scenario) is None:
+        return
+    yield Change(
+        "no evaluations", kind="removal", to=with_keys("train", evaluate=None), removes=("evaluate",),
+        helps=("evaluation",),
+    )  # fmt: skip
+    if evaluation.num_evaluations(run.scenario) > 1:
+        every = section.every
+        doubled = {"steps": 2 * every.steps} if every.steps else {"epochs": 2 * (every.epochs or 1)}
+        rarer = every.model_copy(update=doubled)
         yield Change(
-            "no evaluations", kind="removal", to=with_keys("train", evaluate=None), removes=("evaluate",),
-            helps=("evaluation",),
+            "evaluations ÷ 2", kind="setting", helps=("evaluation",), after=("no evaluations",),
+            to=with_keys("train", evaluate=section.model_copy(update={"every": rarer})),
+            key=f"train.evaluate.every={rarer.written}",
         )  # fmt: skip
