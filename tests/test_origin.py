@@ -276,7 +276,8 @@ def test_a_loss_to_the_loader_is_called_that(tmp_path: Path) -> None:
     assert found["verdict"]["bound"] == "loader"
     assert found["verdict"]["cause"] == "put"
     assert found["sentence"].startswith("Loader-bound: ")
-    assert "waiting for the loader's messages and copies, most of it for `transfer`." in found["sentence"]
+    assert "the loader's messages and copies take " in found["sentence"]
+    assert ", most of it for `transfer`." in found["sentence"]
     assert "Input-bound" not in text(found)
     meanings = {row["cause"]: row["meaning"] for row in found["verdict"]["table"]}
     assert all(meanings[cause].startswith("loader's cost: ") for cause in OF_LOADER)
