@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -173,31 +174,27 @@ def test_the_same_search_goes_on_with_the_runs_that_are_there(tmp_path: Path) ->
     assert (tmp_path / "capacity" / "sweep.csv").read_text().count("\n") >= len(lines)
 
 
-class _Shares(Reporter):
-    """Keeps the share of the search that is said to be done, by the number that is tried."""
+class _Heard(Reporter):
+    """Keeps the texts of a search's progress, and the shares of it that are said to be done."""
 
     def __init__(self) -> None:
-        self.shares: dict[int, list[float | None]] = {}
+        self.texts: list[str] = []
+        self.shares: set[float | None] = set()
 
     def live(self, text: str, share: float | None = None) -> None:
         if text.startswith("ranks_per_node="):
-            value = int(text.partition("=")[2].partition(";")[0])
-            self.shares.setdefault(value, []).append(share)
+            self.texts.append(text)
+            self.shares.add(share)
 
 
-def test_no_share_of_a_search_is_told_before_a_number_fails(tmp_path: Path) -> None:
-    heard = _Shares()
+def test_a_search_shows_its_points_and_no_time_left(tmp_path: Path) -> None:
+    """Nobody knows how many points follow, and how often they are repeated."""
+    heard = _Heard()
     found_in(tmp_path, planted(5.5 * DEMAND), reporter=heard)
-    tried = [*heard.shares]
-    fails = tried.index(8)
-    assert tried[:fails] == [1, 2, 4]
-    assert {share for value in tried[: fails + 1] for share in heard.shares[value]} == {None}
-    later = [share for value in tried[fails + 1 :] for share in heard.shares[value]]
-    assert later
-    assert all(share is not None and 0 < share < 1 for share in later)
-    last = _Shares()
-    found_in(tmp_path / "most", planted(9 * DEMAND), most=4, reporter=last)
-    assert None not in last.shares[4], "the last number is known to be the last"
+    values = [int(re.findall(r"=(\d+)", text)[0]) for text in heard.texts]
+    assert [*dict.fromkeys(values)][:4] == [1, 2, 4, 8]
+    assert any("points so far, AU " in text for text in heard.texts)
+    assert heard.shares == {None}
 
 
 class _Impatient(Reporter):

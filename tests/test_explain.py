@@ -265,7 +265,7 @@ def test_evaluation_bound(tmp_path: Path) -> None:
     assert found["sentence"].startswith("Evaluation-bound: 5")
     assert "is lost to evaluations" in found["sentence"]
     assert changed(found, "no evaluations")["causal_share"] == pytest.approx(1, abs=POINTS)
-    assert found["prediction"]["change"] == "With no evaluations"
+    assert found["prediction"]["change"] == "With train.evaluate.every={steps: 20}"
 
 
 def test_waiting_for_another_ranks_data_is_input_bound(tmp_path: Path) -> None:

@@ -627,4 +627,6 @@ def test_a_calibrated_run_on_ray_predicts_with_an_interval(home: Path) -> None:
     found = calibrate(done.path).scenario
     assert isinstance(found.loader.decode, Work)
     assert found.loader.decode.rate is not None
-    assert rayio.simulate(found, root=home).result.between is not None
+    # However fast the machine is by now: a prediction for another speed has no interval.
+    anywhere = found.model_copy(update={"costs": found.charges.model_copy(update={"fixed_work": 0.0})})
+    assert rayio.simulate(anywhere, root=home).result.between is not None

@@ -158,7 +158,6 @@ class _Searching:
             self.directory, engine=question.engine, target=target, formula=self.formula, address=address,
             root=self.root, reporter=reporter,
         )  # fmt: skip
-        self.spent = 0.0
 
     def _identity(self) -> dict[str, Any]:
         content: dict[str, Any] = self.question.base.model_dump(mode="json")
@@ -209,7 +208,6 @@ class _Searching:
         scenario = self.question.scenario(value)
         self._show(value, 0.0)
         trial = self.trials.try_out(value, scenario, lambda share: self._show(value, share))
-        self.spent += value
         if trial.status == BROKEN and value == 1:
             raise RunError(f"{self.question.over}=1: {trial.error}")
         return trial.status == HOLDS
@@ -220,24 +218,16 @@ class _Searching:
         return None if au is None else int(failed * au / self.target + 1e-9)
 
     def _show(self, value: int, share: float) -> None:
-        """Show the current point, and the progress once a number fails: nobody knows how often it doubles before."""
-        judged = {n: trial for n, trial in self.trials.tried.items() if trial.rows}
-        holds = max((n for n, trial in judged.items() if trial.status == HOLDS), default=0)
-        failed = min((n for n, trial in judged.items() if trial.status != HOLDS and trial.rows), default=None)
-        key = self.question.over.rpartition(".")[2]
-        text = f"{key}={value}"
+        """Show the current point and its share done; not the time left, as undecided points take several runs."""
+        judged = [n for n, trial in self.trials.tried.items() if trial.rows]
+        text = f"{self.question.over.rpartition('.')[2]}={value}" + (f", {100 * share:.0f} % of it" if share else "")
         if judged:
-            known = max(judged) if value not in judged else value
-            mean = judged[known].mean(self.formula)
+            known = value if value in judged else max(judged)
+            mean = self.trials.tried[known].mean(self.formula)
             text += f"; {counted(len(judged), 'point')} so far" + (
                 "" if mean is None else f", AU {100 * mean:.1f} % at {known}"
             )
-        if failed is None and value < self.most:
-            self.reporter.live(text, None)
-            return
-        gap = (failed or self.most) - holds
-        left = max(gap.bit_length() - 1, 0) * (holds + gap / 2) if failed else 0
-        self.reporter.live(text, min((self.spent + value * share) / (self.spent + value + left), 0.99))
+        self.reporter.live(text, None)
 
     def _so_far(self) -> Bracket:
         """Return the bracket of an interrupted search."""
