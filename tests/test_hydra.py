@@ -109,6 +109,8 @@ COPIED = "\n".join(f"a{n}: {{" + ", ".join(f"k{k}: '${{a{n + 1}}}'" for k in ran
         ("workload: 5", "main.yaml: workload=5: must be a mapping"),
         ("workload: {a: 1}\nother: 2", "main.yaml: other: is outside of workload"),
         ("defaults: base", "main.yaml:1: defaults=base: must be a list"),
+        ("defaults: 4", "main.yaml:1: defaults=4: must be a list"),
+        ("defaults: [{'': base}]", "main.yaml:1: defaults: {'': base}: must be _self_, a file's name or {group: name}"),
         ("defaults: [bsae]", "main.yaml:1: defaults: bsae: no such file; did you mean base?"),
         ("defaults: [loop]", "loop.yaml: defaults: go round in a circle: main.yaml -> loop.yaml -> main.yaml"),
         ("defaults: [_self_, _self_]", "main.yaml:1: defaults: _self_ stands twice"),

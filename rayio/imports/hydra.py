@@ -138,8 +138,7 @@ class Files:
             ScenarioError: it cannot be read, or is no configuration.
         """
         layer = read(path, label, needs="a workload of DLIO has sections such as dataset, reader and train")
-        entries = layer.data.get("defaults")
-        groups = [str(key) for entry in entries if isinstance(entry, Mapping) for key in entry] if entries else []
+        groups = [str(key) for entry in _entries(layer) if isinstance(entry, Mapping) for key in entry]
         is_whole = "workload" in layer.data or any(group.split()[-1].strip("/") == "workload" for group in groups)
         root = path.parent.parent if path.parent.name == "workload" and not is_whole else path.parent
         return cls(path, label, root, layer, () if is_whole else ("workload",))
@@ -254,12 +253,7 @@ class _Expanding:
             raise ScenarioError(f"{self.files.label}: defaults: more than {MAX_FILES} files")
         layer, head = self._read(path, label)
         package = package if head in ("", "_group_") else () if head == "_global_" else tuple(head.split("."))
-        entries = layer.data.get("defaults", [])
-        where = layer.where(("defaults",))
-        if not isinstance(entries, list):
-            raise ScenarioError(f"{where}: defaults={show(entries)}: must be a list, such as [_self_, base]")
-        if entries.count("_self_") > 1:
-            raise ScenarioError(f"{where}: defaults: _self_ stands twice")
+        entries = _entries(layer)
         own = {key: value for key, value in layer.data.items() if key != "defaults"}
         lines = {(*package, *keys): line for keys, line in layer.lines.items()}
         mine = Layer(nested(package, own), label, lines, path)
@@ -304,7 +298,7 @@ class _Expanding:
             parts = name.strip("/").split("/")
             group, options = "/".join(parts[:-1]), [parts[-1]]
             words = [f"{'/' if name.startswith('/') else ''}{group}"]
-        elif isinstance(entry, Mapping) and len(entry) == 1:
+        elif isinstance(entry, Mapping):
             key, chosen = next(iter(entry.items()))
             words = str(key).split()
             words[-1], _, at = words[-1].partition("@")
@@ -318,9 +312,9 @@ class _Expanding:
                 chosen = self.chosen[group].value
             options = [] if chosen is None else chosen if isinstance(chosen, list) else [chosen]
         else:
-            raise ScenarioError(f"{where}: defaults: {show(entry)}: must be _self_, a file's name or {{group: name}}")
+            raise _no_entry(where, entry)
         if words[:-1] not in ([], ["optional"]) or not all(isinstance(option, str) for option in options):
-            raise ScenarioError(f"{where}: defaults: {show(entry)}: must be _self_, a file's name or {{group: name}}")
+            raise _no_entry(where, entry)
         is_absolute = words[-1].startswith("/")
         inner_package = _package(at, package, () if is_absolute else package, group)
         for option in options:
@@ -329,6 +323,25 @@ class _Expanding:
                 raise ScenarioError(f"{where}: defaults: {show(name)}: leaves the folder of the configuration")
             folder = self.files.root if is_absolute else path.parent
             yield folder / f"{name}.yaml", name, inner_package, words[0] == "optional"
+
+
+def _entries(layer: Layer) -> list[Any]:
+    """Return the defaults list of a file; each mapping in it has one key."""
+    entries = layer.data.get("defaults", [])
+    where = layer.where(("defaults",))
+    if not isinstance(entries, list):
+        raise ScenarioError(f"{where}: defaults={show(entries)}: must be a list, such as [_self_, base]")
+    if entries.count("_self_") > 1:
+        raise ScenarioError(f"{where}: defaults: _self_ stands twice")
+    for number, entry in enumerate(entries):
+        words = [str(key).split() for key in entry] if isinstance(entry, Mapping) else [[entry]]
+        if len(words) != 1 or not words[0]:
+            raise _no_entry(layer.where(("defaults", f"[{number}]")), entry)
+    return entries
+
+
+def _no_entry(where: str, entry: Any) -> ScenarioError:
+    return ScenarioError(f"{where}: defaults: {show(entry)}: must be _self_, a file's name or {{group: name}}")
 
 
 def _package(at: str, here: KeyPath, base: KeyPath, group: str) -> KeyPath:
