@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -285,9 +288,29 @@ def loaded(number: int, workers: int) -> list[dict[str, Any]]:
     return events
 
 
-@pytest.mark.parametrize("is_old", [True, False])
-def test_a_trace_of_dlio_has_its_own_times(tmp_path: Path, is_old: bool) -> None:
+#: Microseconds from 1970 to a trace of 2026.
+SINCE_1970 = 1_795_000_000_000_000
+
+
+def in_version_2(events: list[dict[str, Any]], unit: str = "US", parent: int = 1) -> list[dict[str, Any]]:
+    """Events as DFTracer 2 writes them: phases are numbers, times count since 1970, and a unit is named."""
+    in_us = 1000 if unit == "NS" else 1
+    args = events[0]["args"] if events else {}
+    head = {"cat": "dftracer", "type": 1, "pid": events[0]["pid"], "tid": 1}
+    start = head | {"name": "start", "ts": SINCE_1970 * in_us, "dur": 0, "ph": 1, "args": args | {"ppid": parent}}
+    metric = head | {"name": "CM", "ph": 4, "args": args | {"name": "time_metric", "value": unit}}
+    rest = [
+        each | {"ph": 1, "type": 6, "ts": (SINCE_1970 + each["ts"]) * in_us, "dur": each["dur"] * in_us}
+        for each in events
+    ]
+    return [metric, start, *rest]
+
+
+@pytest.mark.parametrize("form", ["old", "new", "NS", "US"])
+def test_a_trace_of_dlio_has_its_own_times(tmp_path: Path, form: str) -> None:
+    is_old = form == "old"
     events = loop_of_dlio(20, is_old=is_old, epochs=2)
+    events = events if form in ("old", "new") else in_version_2(events, form)
     path = pfw(tmp_path / ("trace.pfw" if is_old else "trace.pfw.gz"), events, spare_commas=is_old)
     run = import_dftracer([path], tmp_path / "run", batch_size=4)
     result = run.result
@@ -314,6 +337,39 @@ def test_samples_of_workers_are_reads_that_can_be_explained_and_calibrated(tmp_p
     assert learned.scenario.dataset.sample_bytes.expected == 50_000
 
 
+def test_calls_of_a_workers_start_say_nothing_of_what_workers_sustain(tmp_path: Path) -> None:
+    pfw(tmp_path / "rank.pfw", loop_of_dlio(40, is_old=False, first=200))
+    samples = [each for each in loaded(40, 2) if each["name"] == "item"]
+    pfw(tmp_path / "workers.pfw", [line("open64", "POSIX", 0, 1, 100 + n) for n in range(2)] + samples)
+    result = import_dftracer([tmp_path], tmp_path / "run").result
+    assert not [doubt.sentence for doubt in result.doubts or () if doubt.code == "short_run"]
+
+
+def test_workers_begin_on_an_epoch_before_its_first_batch_is_waited_for(tmp_path: Path) -> None:
+    """Iterators are made 100 ms before their first batch is asked for."""
+    events, made = loop_of_dlio(40, is_old=False, epochs=2, first=100), []
+    for epoch in range(2):
+        late = 100_000 * (epoch + 1)
+        for each in events[80 * epoch : 80 * (epoch + 1)]:
+            each["ts"] += late
+        made += [each | {"ts": each["ts"] + epoch * (4_170_000)} for each in loaded(40, 2)]
+    pfw(tmp_path / "a.pfw", events + made)
+    reads = import_dftracer([tmp_path], tmp_path / "run").spans().query("name == 'read'")
+    assert [*reads.groupby("epoch").size()] == [40, 40]
+
+
+def test_workers_are_in_the_order_of_their_forks_whichever_begins_first(tmp_path: Path) -> None:
+    """Worker 0 was forked first, and begins its first batch after worker 1 began its own."""
+    made = loaded(40, 2)
+    for each, begin in zip(made[:4], (120, 120, 160, 160), strict=True):
+        each.update(ts=round(1e6 + 1e3 * begin), dur=30_000)
+    forks = [line("fork", "POSIX", n, n, 1, ret=100 + n) for n in range(2)]
+    pfw(tmp_path / "a.pfw", forks + loop_of_dlio(40, is_old=False, first=300) + made)
+    reads = import_dftracer([tmp_path], tmp_path / "run").spans().query("name == 'read'").sort_values("step")
+    assert [*reads["index"]] == [f"0-{n % 2}" for n in range(40)]
+    assert reads["start_ns"].iloc[0] > reads["start_ns"].iloc[1]
+
+
 def test_evaluations_and_checkpoints_of_a_trace_are_pauses(tmp_path: Path) -> None:
     events = loop_of_dlio(20, is_old=False)
     events.append(line("capture", "checkpoint", 1992, 2050))
@@ -329,7 +385,8 @@ def ranks_of(folder: Path, how: str, *, hosts: int = 1, ahead: float = 0.0, work
     """Write the traces of two ranks with ``workers`` each, which meet at the end of each step.
 
     Rank 1 has 60 ms of compute, rank 0 only 40 and waits 20 for it. The clock of the second host is ``ahead`` (ms).
-    ``how`` tells whose the workers are: names of files, calls of fork, or nothing.
+    ``how`` tells whose the workers are: names of files, calls of fork, names or parents
+    as DFTracer 2 writes them, or nothing.
     """
     for rank in range(2):
         host = {"hhash": f"host{rank % hosts}"}
@@ -356,10 +413,14 @@ def ranks_of(folder: Path, how: str, *, hosts: int = 1, ahead: float = 0.0, work
             for each in some:
                 each["ts"] += round(1e3 * later)
             name = f"trace-{rank}-of-2" + ("" if owner == pid else f"-{owner}") if how == "name" else f"{rank}-{owner}"
+            if how in ("hash", "parent"):
+                some = in_version_2(some, parent=1 if owner == pid else pid)
+                part = f"{rank}{owner}a-{'app' if owner == pid else 'fork'}"
+                name = f"trace-{rank}-of-2-{part}" if how == "hash" else f"dft.log-{part}"
             pfw(folder / f"{name}.pfw", some)
 
 
-@pytest.mark.parametrize("how", ["name", "fork"])
+@pytest.mark.parametrize("how", ["name", "fork", "hash", "parent"])
 def test_traces_of_several_ranks_are_one_run_with_the_reads_of_each(tmp_path: Path, how: str) -> None:
     ranks_of(tmp_path, how)
     run = import_dftracer([tmp_path], tmp_path / "run")
@@ -424,6 +485,12 @@ def test_workers_of_unknown_ranks_and_missing_ranks_are_lines(tmp_path: Path) ->
     assert "rank 3 has several processes that wait for batches (1, 9)" in message
 
 
+def test_times_that_are_too_coarse_are_one_line(tmp_path: Path) -> None:
+    path = pfw(tmp_path / "a.pfw", in_version_2(loop_of_dlio(12, is_old=False), "MS"))
+    message = _line(import_dftracer, [path], tmp_path / "run")
+    assert "line 2: its times are in MS; trace with DFTRACER_TIME_METRIC=US" in message
+
+
 def test_a_pfw_that_breaks_off_gives_what_is_whole(tmp_path: Path) -> None:
     path = pfw(tmp_path / "a.pfw", loop_of_dlio(20, is_old=False))
     content = path.read_bytes()
@@ -447,6 +514,62 @@ def test_events_that_are_there_twice_are_one_line(tmp_path: Path) -> None:
     assert result.time.data_wait is not None
     assert result.share.data_wait is not None
     assert 0 <= result.share.data_wait <= 1
+
+
+#: A rank that is traced by DFTracer, and says what its loop waited and worked, in seconds.
+TRACED = """
+import json, sys, time
+import torch
+from dftracer.python import ai, dftracer
+folder, rank = sys.argv[1:]
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 96
+    @ai.data.item
+    def __getitem__(self, index):
+        time.sleep(0.012)
+        return torch.zeros(8)
+def begin(worker):
+    dftracer.initialize_log(f"{folder}/trace", folder, -1)
+if __name__ == "__main__":
+    log = dftracer.initialize_log(f"{folder}/trace", folder, -1)
+    loader = torch.utils.data.DataLoader(Slow(), 4, num_workers=2, worker_init_fn=begin, multiprocessing_context="fork")
+    batches = iter(loader)
+    waited, worked, asked = 0.0, 0.0, time.perf_counter()
+    for batch in ai.dataloader.fetch.iter(batches):
+        arrived = time.perf_counter()
+        with ai.compute():
+            time.sleep(0.01)
+        waited, worked = waited + arrived - asked, worked + time.perf_counter() - arrived
+        asked = time.perf_counter()
+    log.finalize()
+    print(json.dumps([waited, worked]))
+"""
+
+
+@pytest.mark.slow
+@tried_again
+def test_real_traces_of_dftracer_say_what_the_loops_measured_themselves(tmp_path: Path) -> None:
+    pytest.importorskip("dftracer")
+    pytest.importorskip("torch")
+    script, folder = tmp_path / "traced.py", tmp_path / "traces"
+    script.write_text(TRACED)
+    folder.mkdir()
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(folder), str(rank)],
+            stdout=subprocess.PIPE,
+            env=os.environ | {"DFTRACER_ENABLE": "1", "DFTRACER_INC_METADATA": "1"},
+        )
+        for rank in range(2)
+    ]
+    own = [json.loads(rank.communicate(timeout=120)[0].splitlines()[-1]) for rank in ranks]
+    run = import_dftracer([folder], tmp_path / "run", batch_size=4)
+    assert (run.result.world_size, run.result.steps) == (2, 48)
+    lasted = run.spans().groupby("name")["duration_ns"].sum() / 1e9
+    assert lasted["data_wait"] == pytest.approx(sum(waited for waited, _ in own), rel=0.1)
+    assert lasted["compute"] + lasted.get("sync", 0.0) == pytest.approx(sum(worked for _, worked in own), rel=0.1)
+    assert (run.spans()["name"] == "read").sum() == 48
 
 
 @pytest.mark.parametrize("thread", [{"a": 1}, [1], None, "x"])

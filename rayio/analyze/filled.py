@@ -84,7 +84,8 @@ def supplied(run: RunInSlices, shape: RunShape) -> float | None:
         np.concatenate(columns)
         for columns in zip(*((each.epoch, each.end - each.duration, each.end) for each in work), strict=True)
     )
-    done = decodes if any(len(each.end) for each in decodes) else reads
+    number_read, number_decoded = (sum(len(each.end) for each in some) for some in (reads, decodes))
+    done = decodes if 2 * number_decoded > number_read else reads  # of a trace, some batches have no decoding
     begun = _begun(reads, shape.world_size)
     later = start >= begun
     made = (

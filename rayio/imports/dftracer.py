@@ -29,7 +29,12 @@ _READS = frozenset(
 _WITH_BYTES = frozenset(("read", "pread", "pread64", "readv", "fread"))
 
 #: The name that DLIO gives to the traces of a rank, and to those of its workers: the number of the rank, and of all.
-_OF_RANK = re.compile(r"trace-([0-9]{1,7})-of-([0-9]{1,7})(-[0-9]+)?\.pfw(\.gz)?")
+_OF_RANK = re.compile(r"trace-([0-9]{1,7})-of-([0-9]{1,7})(-[0-9a-z-]+)?\.pfw(\.gz)?")
+
+#: Phases of an event with begin and length: a letter, and since version 2 a number.
+_COMPLETE = ("X", 1)
+#: Units of time of a trace in ns, by the name that version 2 writes at its begin.
+_UNITS = {"NS": 1, "US": 1000}
 
 #: The share of batches that must have been read before their rank got them, or nobody knows which worker read which.
 IN_TIME = 0.9
@@ -70,8 +75,10 @@ class _Process:
     last: int = 0
     #: Of the sample that is being loaded, by thread: (time in calls, bytes, time of preprocessing).
     pending: dict[Any, list[int]] = field(default_factory=dict)
-    #: Numbers of the processes that it forked.
-    forked: set[int] = field(default_factory=set)
+    #: Numbers of the processes that it forked, each with its place among them.
+    forked: dict[int, int] = field(default_factory=dict)
+    #: The number of the process that made it; -1 if unknown.
+    parent: int = -1
 
     @property
     def pid(self) -> int:
@@ -144,16 +151,18 @@ def _in_order(ranks: Sequence[_Process]) -> list[_Process]:
 
 
 def _enter(event: dict[str, Any], trace: TraceFile, processes: dict[_Key, _Process], rank: int) -> None:
-    if event.get("ph") != "X":
-        return
     name, kind = str(event.get("name")), str(event.get("cat"))
+    given = event.get("args")
+    known: dict[str, Any] = given if isinstance(given, dict) else {}
+    if (kind, name, known.get("name")) == ("dftracer", "CM", "time_metric"):
+        _set_unit(trace, str(known.get("value")))
+    if event.get("ph") not in _COMPLETE:
+        return
     begin = time_ns(event, "ts", trace)
     end = begin + time_ns(event, "dur", trace)
     pid = event.get("pid")
     if not is_process(pid):
         raise DataError(f"{trace.path}, line {trace.line}: pid={pid!r} is no number of a process")
-    given = event.get("args")
-    known: dict[str, Any] = given if isinstance(given, dict) else {}
     key = _Key(str(known.get("hhash")), pid, rank)
     process = processes.get(key) or processes.setdefault(key, _Process(key))
     process.first, process.last = min(process.first, begin), max(process.last, end)
@@ -168,9 +177,22 @@ def _enter(event: dict[str, Any], trace: TraceFile, processes: dict[_Key, _Proce
     elif kind == "checkpoint" and name == "capture":
         process.pauses.append(("checkpoint", begin, end))
     elif kind in _CALLS and name == "fork":
-        process.forked.add(_whole(known, "ret"))
+        process.forked[_whole(known, "ret")] = len(process.forked)
+    elif (kind, name) == ("dftracer", "start"):
+        process.parent = _whole(known, "ppid")
     else:
         _enter_work(process, event.get("tid"), name, kind, known, begin, end)
+
+
+def _set_unit(trace: TraceFile, unit: str) -> None:
+    """Set the unit of a trace's times.
+
+    Raises:
+        DataError: steps cannot be told apart in it.
+    """
+    if unit not in _UNITS:
+        raise DataError(f"{trace.path}, line {trace.line}: its times are in {unit}; trace with DFTRACER_TIME_METRIC=US")
+    trace.unit_ns = _UNITS[unit]
 
 
 def _enter_work(
@@ -254,7 +276,7 @@ def _loads(
         if not own:
             return [], facts, f"rank {loop.rank} has no samples in the trace, and others have"
         is_inline = len(own) == 1 and own[0] is rank
-        rows = _in_turn(loop, [process for process in own if process is not rank] or own, batches, origin)
+        rows = _in_turn(loop, rank, [process for process in own if process is not rank] or own, batches, origin)
         places = zip(loop.epoch.tolist(), loop.step.tolist(), strict=True)
         taken = dict(zip(places, loop.arrived.tolist(), strict=True))
         late = sum(row[6] > taken.get((row[2], row[3]), 1 << 62) for row in rows)
@@ -274,20 +296,24 @@ def _whose(ranks: Sequence[_Process], workers: Sequence[_Process]) -> list[list[
     """Return the workers of each rank, or why they are unknown.
 
     A rank's own process is its worker if it loads samples. Others belong to the rank that their
-    file is named after, or that forked them.
+    file is named after, or that forked them or is their parent.
     """
     if len(ranks) == 1:
         return [[*workers]]
     numbers = {id(process): number for number, process in enumerate(ranks)}
     by_file = {process.key.rank: number for number, process in enumerate(ranks) if process.key.rank >= 0}
     by_fork = {(process.key.host, child): number for number, process in enumerate(ranks) for child in process.forked}
+    by_pid = {(process.key.host, process.pid): number for number, process in enumerate(ranks)}
     own: list[list[_Process]] = [[] for _ in ranks]
     for worker in workers:
         number = numbers.get(id(worker), by_file.get(worker.key.rank))
-        if number is None and (number := by_fork.get((worker.key.host, worker.pid))) is None:
+        if number is None:
+            host, pid, _ = worker.key
+            number = by_fork.get((host, pid), by_pid.get((host, worker.parent)))
+        if number is None:
             return (
                 f"nobody can tell whose worker process {worker.pid} is, of {len(ranks)} ranks: no file is named "
-                "trace-RANK-of-RANKS-PID.pfw after it, as DLIO does, and no call of fork is recorded"
+                "trace-RANK-of-RANKS-PID.pfw after it, as DLIO does, and neither its fork nor its parent is recorded"
             )
         own[number].append(worker)
     return own
@@ -306,15 +332,30 @@ def _batches(process: _Process, size: int | None) -> list[list[_Item]]:
     return batches if size or all(item.step >= 0 for item in items) else []
 
 
+def _starts(loop: RankLoop) -> list[int]:
+    """Return when workers may begin on each epoch: once its iterator is made, which no event shows.
+
+    That is after the last batch of the epoch before, and after an evaluation, which has other batches.
+    """
+    starts = [0]
+    for epoch in range(1, int(loop.epoch.max(initial=0)) + 1):
+        requested = int(loop.requested[loop.epoch == epoch][0])
+        evaluated = [pause.end for pause in loop.pauses if pause.name == "evaluate" and pause.end <= requested]
+        starts.append(max(int(loop.arrived[loop.epoch == epoch - 1][-1]), *evaluated, starts[-1]))
+    return starts
+
+
 def _in_turn(
-    loop: RankLoop, workers: Sequence[_Process], batches: dict[int, list[list[_Item]]], origin: int
+    loop: RankLoop, rank: _Process, workers: Sequence[_Process], batches: dict[int, list[list[_Item]]], origin: int
 ) -> list[tuple[int, ...]]:
     """Return a row for each batch: worker, pid, epoch, step, begin, read, end, samples, bytes.
 
-    PyTorch deals an epoch's batches to its workers in turn, first to the one that begins first.
+    PyTorch deals an epoch's batches to its workers in turn, in the order in which it made them. Without calls of fork
+    that is taken to be the order in which they begin.
     """
-    starts = [int(loop.requested[loop.epoch == epoch][0]) for epoch in range(int(loop.epoch.max(initial=0)) + 1)]
-    order = {id(each): n for n, each in enumerate(sorted(workers, key=lambda each: batches[id(each)][0][0].begin))}
+    starts = _starts(loop)
+    begun = sorted(workers, key=lambda each: (rank.forked.get(each.pid, -1), batches[id(each)][0][0].begin))
+    order = {id(each): n for n, each in enumerate(begun)}
     rows: list[tuple[int, ...]] = []
     for epoch, start in enumerate(starts):
         until = starts[epoch + 1] if epoch + 1 < len(starts) else 1 << 62

@@ -21,6 +21,8 @@ CHUNK, MOST_EVENT = 1 << 20, 1 << 24
 
 #: The largest number of an event that counts: others are no counts of anything.
 MOST = 1 << 53
+#: The latest time (ns): those of DFTracer count since 1970, and this is in 2096.
+LATEST_NS = 4 * 10**18
 #: Characters of the longest literal of JSON, which may be cut.
 LITERAL = len("false")
 
@@ -39,6 +41,8 @@ class TraceFile:
         self.path = path
         #: The line of the last event.
         self.line = 1
+        #: The unit of its times, in ns.
+        self.unit_ns = 1000
         #: Where the file breaks off, in words; empty if it is whole.
         self.broke_off = ""
         #: The text before the events of a file that is one object.
@@ -197,12 +201,13 @@ def is_process(pid: object) -> TypeGuard[int]:
 
 
 def time_ns(event: dict[str, Any], key: str, trace: TraceFile) -> int:
-    """Return a time of an event, which is in microseconds, in ns.
+    """Return a time of an event in ns.
 
     Raises:
         DataError: it is missing, or no time.
     """
     value = event.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
-        raise DataError(f"{trace.path}, line {trace.line}: {key}={value!r} is no time in microseconds")
-    return round(value * 1000)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value * trace.unit_ns < LATEST_NS:
+        unit = "microseconds" if trace.unit_ns == 1000 else "nanoseconds"
+        raise DataError(f"{trace.path}, line {trace.line}: {key}={value!r} is no time in {unit}")
+    return round(value * trace.unit_ns)
