@@ -15,9 +15,7 @@ from rayio.study.facts.observing import observed
 SMALL = "-small"
 #: Examples of rayio's own, not of published workloads.
 OTHERS = {"s3-autoscaled", "unet3d-small"}
-#: Checkpoints that differ from node to node, which one node cannot have.
-UNEVEN = {"llama3-405b", "llama3-1t"}
-FULL = [name for name in packaged() if not name.endswith(SMALL) and name not in OTHERS | UNEVEN]
+FULL = [name for name in packaged() if not name.endswith(SMALL) and name not in OTHERS]
 #: Workloads whose simulation in full takes half a second or more.
 LONG = {
     "candle_nt3",
@@ -31,6 +29,8 @@ LONG = {
     "dlrm-b200",
     "ffn",
     "hepcnn",
+    "llama3-1t",
+    "llama3-405b",
     "webdataset-laion",
     "resnet50-a100",
     "resnet50-h100",
