@@ -107,7 +107,7 @@ def learnable(path: str | Path, reporter: Reporter) -> Learnable:
         raise RunError(f"{path} ended with exit code {result.exit_code}; calibrate a run that went well")
     if result.imported:
         raise RunError(
-            f"{path} was imported: its results say nothing of readers and messages; calibrate a run of rayio"
+            f"{path} was imported: its results say nothing of workers and messages; calibrate a run of rayio"
         )
     if without := info.get("without_reads"):
         raise RunError(f"{path} cannot be calibrated, because no reads are known: {without}")
