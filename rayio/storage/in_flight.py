@@ -27,8 +27,8 @@ from rayio.storage.stores.opening import Store
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Copies of more bytes let other threads run.
-SHORT_BYTES = 32 << 10
+#: Copies of more bytes let other threads run: to change threads takes as long as a copy of 100 KB.
+SHORT_BYTES = 256 << 10
 
 
 class InFlight:
@@ -146,9 +146,7 @@ class InFlight:
         except DataError:  # the reader of open files knows the sample that is missing
             return False
         offset, buffers, *more = request
-        is_read = not 0 <= size != whole and all(
-            _copied(contents, place, parts) for place, parts in ((offset, buffers), *more)
-        )
+        is_read = not 0 <= size != whole and _are_copied(contents, ((offset, buffers), *more))
         self._read[name] = len(planned), received
         return is_read
 
@@ -184,17 +182,24 @@ class InFlight:
             self.fetched = self.fetched + ahead.fetched if known else None  # type: ignore[operator]
 
 
-def _copied(contents: list[tuple[int, Any]], place: int, parts: Any) -> bool:
-    """Fill buffers with the bytes from ``place`` on; return False if no request has them all."""
-    nbytes = sum(map(len, parts))
-    for begin, content in contents:
-        at = place - begin
-        if at >= 0 and at + nbytes <= len(content):
+def _are_copied(contents: list[tuple[int, Any]], ranges: tuple[tuple[int, Any], ...]) -> bool:
+    """Fill the buffers of requests from contents by offset; return False if a request lies in none of them."""
+    for place, parts in ranges:
+        for begin, content in contents:
+            start, nbytes = place - begin, len(content)
+            if start < 0:
+                continue
             for part in parts:
-                if len(part) > SHORT_BYTES:
-                    np.asarray(part)[:] = np.frombuffer(content, np.uint8, len(part), at)
+                end = start + len(part)
+                if end > nbytes:
+                    break
+                if end - start > SHORT_BYTES:
+                    np.asarray(part)[:] = np.frombuffer(content, np.uint8, end - start, start)
                 else:
-                    part[:] = content[at : at + len(part)]
-                at += len(part)
-            return True
-    return False
+                    part[:] = content[start:end]
+                start = end
+            else:
+                break
+        else:
+            return False
+    return True
