@@ -23,7 +23,7 @@ def headline(advised: Advised) -> str:
     if doubts := blocking(advised.doubts, SETTING):
         return f"no advice which setting reaches {target} ({reasons(doubts)})"
     if advised.advice is not None:
-        return f"{in_words(advised, advised.advice)}: the cheapest setting that reaches {target}{_shorter(advised)}"
+        return f"{in_words(advised, advised.advice)}: the cheapest setting that reaches {target}{shorter(advised)}"
     if not advised.is_finished:
         return "the search was interrupted before it knew the cheapest setting"
     if doubts := blocking(advised.doubts, LIMIT):
@@ -35,7 +35,7 @@ def headline(advised: Advised) -> str:
     return f"no setting reaches {target}{near}"
 
 
-def _shorter(advised: Advised) -> str:
+def shorter(advised: Advised) -> str:
     """Return that the setting misses the goal in the scenario's own short epochs; empty if it reaches it there."""
     if (own := advised.as_written) is None or own.au is None or own.reaches:
         return ""
@@ -114,7 +114,7 @@ def text(advised: Advised, width: int = 100) -> str:
     if advised.advice is not None:
         lines.append(f"  {overrides(advised, advised.advice)}")
     head, rows = table(advised)
-    places = kept([head, *rows], width, "nodes", "memory", "readers")
+    places = kept([head, *rows], width, "nodes", "memory", "workers")
     head, *rows = ([row[place] for place in places] for row in (head, *rows))
     wide = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
     lines += [
@@ -131,11 +131,11 @@ def text(advised: Advised, width: int = 100) -> str:
 
 def table(advised: Advised) -> tuple[list[str], list[list[str]]]:
     """Return the heading and a row for each simulated setting, by price."""
-    head = [*(name.rpartition(".")[2] for name in advised.varied), "AU", "", "readers", "memory", "nodes"]
+    head = [*(name.rpartition(".")[2] for name in advised.varied), "AU", "", "workers", "memory", "nodes"]
     rows = [
         [
             *map(shown, setting.values), with_interval(setting.au, setting.au_high), verdict(advised, setting),
-            f"{setting.price.readers:,}", format_bytes(setting.price.memory), str(setting.price.nodes),
+            f"{setting.price.workers:,}", format_bytes(setting.price.memory), str(setting.price.nodes),
         ]
         for setting in advised.tried
     ]  # fmt: skip

@@ -19,9 +19,9 @@ SHOWN_REASONS = 3
 SHORTEST_VALUE = 8
 
 #: Columns that a narrow terminal leaves out, in this order; sweep.csv has them.
-DISPENSABLE = ("data loading", "readers", "samples/s")
+DISPENSABLE = ("data loading", "workers", "samples/s")
 
-_HEAD = ("AU", "samples/s", "data loading", "readers", "memory", "")
+_HEAD = ("AU", "samples/s", "data loading", "workers", "memory", "")
 
 
 def head(points: Sequence[TablePoint]) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ def _cells(point: TablePoint, *, has_goodput: bool) -> list[str]:
         *(["-" if point.goodput is None else f"{100 * point.goodput:.1f} %"] if has_goodput else []),
         "-" if point.samples_per_second is None else f"{point.samples_per_second:,.1f}",
         "-" if point.data_wait_share is None else f"{100 * point.data_wait_share:.1f} %",
-        "-" if point.readers is None else f"{point.readers:,}",
+        "-" if point.workers is None else f"{point.workers:,}",
         "-" if point.window_bytes is None else format_bytes(point.window_bytes),
         ", ".join(remarks(point)),
     ]
@@ -123,7 +123,7 @@ def conclusions(table: SweepTable) -> list[str]:
         lines.append(f"expect: {counted(met, 'point')} {meet} it, {unmet} {'does' if unmet == 1 else 'do'} not")
     if table.cheapest is not None:
         cheapest = _place(names, points[table.cheapest])
-        which = "it is" if met == 1 else "the one of these with the fewest readers, then the least memory"
+        which = "it is" if met == 1 else "the one of these with the fewest workers, then the least memory"
         lines.append(f"{which}: {cheapest}")
     for warned in table.warnings:
         (doubt,) = worded([warned.doubt])
@@ -148,14 +148,14 @@ def _sufficient(table: SweepTable, names: Sequence[str]) -> list[str]:
     known = [(point.au, point) for point in table.points if point.au is not None]
     (most, best), least = max(known, key=lambda pair: pair[0]), min(au for au, _ in known)
     if most - least < LEAST_AU:
-        costs = {(point.readers, point.window_bytes) for _, point in known}
+        costs = {(point.workers, point.window_bytes) for _, point in known}
         cheapest = f"; cheapest: {_place(names, enough)}" if len(costs) > 1 else ""
         low, high = f"{100 * least:.1f}", f"{100 * most:.1f}"
         equal = f"AU is {low} % at every point"
         lead = equal if low == high else f"AU changes by less than a point ({low} to {high} %)"
         return [f"{lead}{cheapest}"]
     lines = [f"most AU: {100 * most:.1f} % with {_place(names, best)}"]
-    is_cheaper = (enough.readers, enough.window_bytes) != (best.readers, best.window_bytes)
+    is_cheaper = (enough.workers, enough.window_bytes) != (best.workers, best.window_bytes)
     if is_cheaper and enough.au is not None:
         lines.append(f"cheapest within a point of it: {_place(names, enough)}, {100 * enough.au:.1f} %")
     return lines

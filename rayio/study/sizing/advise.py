@@ -70,7 +70,7 @@ def advise(
         vary: keys and their values: ``loader.num_workers=1..16`` (ordered: assumes that more is not worse, so few are
             simulated), ``dataset.format=npz|tfrecord`` (alternatives: all are simulated).
         reach: ``au=0.9``, or ``au_dlio=0.9`` by DLIO's formula.
-        price: costs to minimize, most important first: readers, memory, nodes.
+        price: costs to minimize, most important first: workers, memory, nodes.
         check: ``ray`` or ``local``: run the advised setting once, on real storage.
         address: Ray cluster for that run, see :func:`rayio.run`.
         out: directory of the simulations, resumed if it exists; None is ``advice/<name>`` below ``root``.
@@ -83,8 +83,12 @@ def advise(
     """
     formula, target = _goal(reach)
     dear = tuple(name.strip() for name in price.split(","))
-    if strange := [name for name in dear if name not in DEAR] or [n for k, n in enumerate(dear) if n in dear[:k]]:
-        raise ScenarioError(f"--price {price}: {strange[0]} is not allowed; give {', '.join(DEAR)}, each at most once")
+    twice = [name for place, name in enumerate(dear) if name in dear[:place]]
+    if strange := [name for name in dear if name not in DEAR] or twice:
+        why = "not allowed" if strange[0] not in DEAR else "given twice"
+        raise ScenarioError(
+            f"--price {price}: {strange[0] or 'an empty part'} is {why}; give {', '.join(DEAR)}, each at most once"
+        )
     if check not in (None, "ray", "local"):
         raise ScenarioError(f"--check {check}: must be ray or local")
     dear = (*dear, *(name for name in DEAR if name not in dear))
