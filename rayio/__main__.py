@@ -1,6 +1,7 @@
 """The entry point of ``rayio`` and ``python -m rayio``, interruptible before the command line is loaded."""
 
 import gc
+import os
 import sys
 
 from rayio.signals import INTERRUPTED, ignore_signals, interruptible, leave
@@ -16,6 +17,8 @@ def main() -> None:
         try:
             interruptible()
             gc.set_threshold(NEW_OBJECTS, 10, 10)
+            # Pydantic would read the metadata of all installed packages in search of its plugins.
+            os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
             from rayio import cli
 
             cli.main()

@@ -231,8 +231,8 @@ LAYERS: Registry[Any] = Registry(
     },
     needs=("name", "options", "of", "wrap"),
 )
-#: Layers that act only if the section ``storage`` has one of their keys; else they are not imported.
-KEYED_LAYERS = ("throttle", "faults", "cache", "listing")
+#: Layers without a key of their name in ``storage``. The others are imported only for scenarios that have it.
+KEYLESS_LAYERS = ("stripes", "network", "collective", "in_memory")
 
 #: ``costs``: loader overhead models (``rayio.scenario.costs.NamedCosts``).
 COSTS: Registry[Any] = Registry(

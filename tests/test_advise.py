@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def test_the_fewest_readers_that_arithmetic_allows_are_advised(tmp_path: Path) -
     """A batch takes 150 ms of a worker and 50 ms of the rank: W workers give AU min(1, W / 3)."""
     found = advised(tmp_path, "loader.num_workers=1..16", reach="au=0.95")
     assert found.advice is not None
-    assert (found.advice.values, found.advice.status, found.advice.price.readers) == ((3,), HOLDS, 3)
+    assert (found.advice.values, found.advice.status, found.advice.price.workers) == ((3,), HOLDS, 3)
     assert found.possible == 16
     assert len(found.tried) <= 7
     half = advised(tmp_path, "loader.num_workers=1..16", reach="au=0.6")
@@ -78,7 +79,7 @@ def test_trying_every_setting_finds_the_same(tmp_path: Path) -> None:
     by_memory = advised(tmp_path / "few", vary, jitter, reach="au=0.8", price="memory")
     assert by_memory.advice is not None
     assert by_memory.advice.price.memory <= found.advice.price.memory
-    assert by_memory.priced_by == ("memory", "readers", "nodes")
+    assert by_memory.priced_by == ("memory", "workers", "nodes")
 
 
 def _grid(sizes: list[int], weights: list[float]) -> list[Choice]:
@@ -86,7 +87,7 @@ def _grid(sizes: list[int], weights: list[float]) -> list[Choice]:
     found = []
     for places in itertools.product(*map(range, sizes)):
         cost = sum(place * weight for place, weight in zip(places, weights, strict=True))
-        price = Price(readers=int(cost), memory=float(cost), nodes=1)
+        price = Price(workers=int(cost), memory=float(cost), nodes=1)
         found.append(Choice(places, places, (float(int(cost)), cost), price))
     return found
 
@@ -128,7 +129,8 @@ def test_what_cannot_be_advised_is_one_line(tmp_path: Path) -> None:
         reach="samples_per_second=9",
     )
     refused("--reach au=90: must be above 0 and at most 1", reach="au=90")
-    refused("--price money: money is not allowed; give readers, memory, nodes, each at most once", price="money")
+    refused("--price money: money is not allowed; give workers, memory, nodes, each at most once", price="money")
+    refused("--price nodes,nodes: nodes is given twice; give workers", price="nodes,nodes")
     refused("--check virtual: must be ray or local", check="virtual")
     refused("--vary loader.num_workers=4..1: must rise", "loader.num_workers=4..1")
     refused("--vary loader.num_workers=a..b: a range needs whole numbers", "loader.num_workers=a..b")
@@ -175,7 +177,7 @@ def test_a_goal_that_nothing_reaches_is_said(home: Path, capsys: pytest.CaptureF
     assert (code, content["advice"]["values"]) == (0, [3])
     code, out, _ = command("--vary", "loader.num_workers=1..4", "--out", "found")
     assert "3 workers: the cheapest setting that reaches AU ≥ 90 %\n  loader.num_workers=3\n" in out
-    assert "By price, readers, then memory, then nodes: of 4 settings" in out
+    assert "By price, workers, then memory, then nodes: of 4 settings" in out
 
 
 def test_what_is_advised_is_run_where_that_is_asked_for(tmp_path: Path) -> None:
@@ -186,7 +188,12 @@ def test_what_is_advised_is_run_where_that_is_asked_for(tmp_path: Path) -> None:
     assert (found.check.engine, found.check.reaches) == ("local", True)
     result = json.loads((Path(found.check.directory) / "result.json").read_text())
     assert (result["engine"], result["au"]) == ("local", found.check.au)
-    assert "Run once with --engine local: AU" in advice(found, 200)
+    said = " ".join(advice(found, 200).split())
+    assert "Run once with --engine local: AU" in said
+    assert [doubt.sentence for doubt in found.check.doubts] == [doubt["sentence"] for doubt in result["doubts"]]
+    assert all(doubt.sentence in said for doubt in found.check.doubts)
+    missed = replace(found, check=replace(found.check, reaches=False, au=0.5))
+    assert advice(missed, 200).splitlines()[0].endswith("≥ 0.1 %, but a run with --engine local had AU 50.0 %")
 
 
 JITTER = {"loader.decode": {"kind": "exponential", "mean": 0.0375}, "train.steps": None}
@@ -222,7 +229,7 @@ def test_the_advised_setting_is_marked_and_on_the_front(tmp_path: Path) -> None:
             other
             for other in found.tried
             if (other.au or 0) >= (setting.au or 0)
-            and other.price.readers <= setting.price.readers
+            and other.price.workers <= setting.price.workers
             and other.price.memory <= setting.price.memory
             and other.price != setting.price
         ]
@@ -290,3 +297,6 @@ def test_longer_epochs_than_the_scenario_has_are_told(files: int, is_said: bool,
         steps = found.as_written.searched_steps
         missed = f" in epochs of {steps} steps; in those of the scenario (10 steps) AU is only {100 * again.au:.1f} %"
         assert advice(found, 400).splitlines()[0].endswith(missed)
+    page = (Path(found.directory) / "advice.html").read_text()
+    assert ('class="verdict c-missed"' in page, 'class="verdict c-met"' in page) == (is_said, not is_said)
+    assert found.is_reached is not is_said, "the exit code is 3"

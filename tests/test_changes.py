@@ -86,6 +86,19 @@ MADE: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "opens/s = ∞": ({"opens_per_second": 150}, {}, {"storage__model": QUICK}),
 }  # fmt: skip
 
+
+def test_a_barrier_that_costs_time_is_met_half_as_often_and_other_costs_have_no_key(tmp_path: Path) -> None:
+    dear = {"costs": {"barrier": "30 ms"}}
+    found = explained(planted({}, **dear), tmp_path / "before")
+    made = au_of(planted({}, **dear, train__accumulate=2), tmp_path / "made")
+    assert change(found, "accumulate × 2").au == pytest.approx(made, abs=0.001)
+    assert found.prediction is not None
+    assert found.prediction.change == "With train.accumulate=2"
+    of_steps = explained(planted({}, costs={"step": "30 ms"}), tmp_path / "steps")
+    assert of_steps.prediction is None
+    assert of_steps.sentence.endswith("charged by costs: barrier, end of a step. No key but `costs` changes that.")
+
+
 SAVED = {"path": "c", "model": {"bytes": 4_000_000}, "request_bytes": 100_000}
 
 

@@ -185,14 +185,34 @@ def test_fixed_work_takes_a_few_milliseconds_and_is_stored_with_a_run(measured: 
     assert len(times) == 2
     assert all(0.001 < time < 10 for time in times)
     assert not gate.fixed_work_of(simulate(one_by_one(12), out=tmp_path / "virtual").directory.info)
-    assert speed.TIMES * speed.AT_A_TIME / speed.ADDITIONS < 0.1, "a few hundredths of the work whose time it gives"
+    assert speed.GROUPS * speed.PARTS * speed.AT_A_TIME <= 0.1 * speed.ADDITIONS, (
+        "a part of the work that it stands for"
+    )
+
+
+@pytest.mark.parametrize(("until", "known", "is_slow"), [(0.02, 9.0, False), (0.5, 0.05, False), (60, 0.05, True)])
+def test_fixed_work_is_that_of_a_machine_whose_neighbours_are_busy_for_a_while(
+    until: float, known: float, is_slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Work takes 40 ms, and 72 ms ``until`` some second. One part is counted too short, as clocks do."""
+    now = [0.0]
+
+    def part() -> float:
+        took = (0.072 if now[0] < until else 0.04) * speed.AT_A_TIME / speed.ADDITIONS
+        now[0] += took
+        return took if now[0] > took else took / 2
+
+    monkeypatch.setattr(speed, "_part", part)
+    monkeypatch.setattr("rayio.machine.timers.sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    assert speed.fixed_work(gate.as_fast(known)) == pytest.approx(0.072 if is_slow else 0.04)
+    assert now[0] < 3, "it ends on a machine that stays slow"
 
 
 @pytest.mark.parametrize(("now", "is_doubted"), [(0.05, False), (0.04, False), (0.08, True), (0.025, True)])
 def test_a_calibration_of_another_speed_is_said_and_gives_no_interval(
     now: float, is_doubted: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("rayio.session.conclude.fixed_work_once", lambda: now)
+    monkeypatch.setattr("rayio.session.conclude.fixed_work_once", lambda _: now)
     learned = Costs(fixed_work=0.045, error=0.05)
     made = simulate(one_by_one(64, costs=learned.model_dump()), out=tmp_path / "run")
     assert codes(made.result.doubts) == ["machine_speed"] * is_doubted
@@ -212,7 +232,7 @@ def test_a_calibration_has_the_speed_of_its_run_and_says_where_that_changed(
     path = run(wanted, engine="local", out=tmp_path / "run").path
     told = path / "run.json"
     info = json.loads(told.read_text())
-    monkeypatch.setattr("rayio.predict.learnable.fixed_work_once", lambda: 0.041)
+    monkeypatch.setattr("rayio.predict.learnable.fixed_work_once", lambda _: 0.041)
     for times, expected in (([0.04, 0.042], []), ([0.04, 0.08], ["run"]), ([0.08, 0.08], ["calibration"])):
         told.write_text(json.dumps(info | {"fixed_work_seconds": times}))
         learned = calibrate(path)

@@ -186,7 +186,7 @@ def test_an_import_leads_with_the_split_of_its_own_benchmark(results: Path, tmp_
 
 def test_an_import_is_not_calibrated(results: Path, tmp_path: Path) -> None:
     made = import_dlio_results(results, tmp_path / "run")
-    with pytest.raises(RunError, match="was imported: its results say nothing of readers"):
+    with pytest.raises(RunError, match="was imported: its results say nothing of workers"):
         calibrate(made.path)
 
 

@@ -152,7 +152,7 @@ def test_a_reduced_import_is_reported_explained_as_published_and_compared(result
     assert "epochs as published" in shown
     assert "unknown" not in shown
     assert Explained.of_json(found.as_json()) == found, "what is printed with --json is read again"
-    with pytest.raises(RunError, match="was imported: its results say nothing of readers"):
+    with pytest.raises(RunError, match="was imported: its results say nothing of workers"):
         calibrate(run.path)
 
 

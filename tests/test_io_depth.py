@@ -12,19 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 from datasets import on_disk
-from objects import Objects
+from objects import Answer, Objects, s3_error
 from packages import TOY, installed
 
 import rayio
+from rayio import storage
 from rayio.data.formats import FORMATS
-from rayio.errors import ScenarioError
+from rayio.errors import RayioError, ScenarioError
 from rayio.kinds import REGISTRIES
 from rayio.scenario.model import Scenario
 from rayio.storage.ahead import Ahead
-from rayio.storage.base import Placed, Requests
+from rayio.storage.base import AtOnce, Placed, Requests
 from rayio.storage.crew import Crew
 from rayio.storage.stores.counted import Traffic
-from rayio.storage.stores.posix import PosixFile
+from rayio.storage.stores.posix import PosixFile, PosixStore
 from scenarios import run_locally, scenario
 
 #: A reader waits no longer for others to come; it is never waited for by a run that is right.
@@ -63,11 +64,11 @@ def deep(place: str, depth: int, **overrides: Any) -> Scenario:
     })  # fmt: skip
 
 
-@pytest.mark.parametrize("depth", [1, 2, 8])
+@pytest.mark.parametrize(("depth", "level"), [(1, "io"), (8, "io"), (1, "batch"), (2, "batch"), (8, "batch")])
 def test_so_many_requests_to_a_bucket_are_in_flight_and_no_more(
-    depth: int, objects: Objects, place: str, home: Path
+    depth: int, level: str, objects: Objects, place: str, home: Path
 ) -> None:
-    wanted, together = deep(f"{place}/data", depth), Together(depth)
+    wanted, together = deep(f"{place}/data", depth, trace__level=level), Together(depth)
     rayio.generate(wanted, root=home)
 
     def waiting(environ: dict[str, Any]) -> None:
@@ -96,6 +97,67 @@ def test_so_many_requests_to_files_are_in_flight_and_no_more(
     outcome = run_locally(on_disk(wanted, tmp_path), tmp_path)
     assert outcome.ledger.even
     assert together.most == depth
+
+
+def test_files_of_one_sample_are_read_whole_by_so_many_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    depth = 4
+    together, filling = Together(depth), PosixStore.filling
+
+    def noted(store: PosixStore) -> AtOnce | None:
+        fill = filling(store)
+        assert fill is not None
+
+        def filled(*request: Any) -> bool:
+            with together.request():
+                return fill(*request)
+
+        return filled
+
+    monkeypatch.setattr(PosixStore, "filling", noted)
+    monkeypatch.delattr(Ahead, "__init__")
+    wanted = deep(
+        "data", depth, dataset={"path": "data", "num_files": 16, "sample_bytes": "9 kB"}, trace__level="batch"
+    )
+    outcome = run_locally(on_disk(wanted, tmp_path), tmp_path)
+    assert outcome.ledger.even
+    assert together.most == depth
+
+
+@pytest.mark.parametrize("form", ["npz", "tfrecord", "npy", "jsonl", "parquet", "indexed_binary", "hdf5"])
+@pytest.mark.parametrize("problem", ["", "missing", "damaged"])
+def test_objects_without_a_trace_of_requests_are_counted_and_judged_as_with_one(
+    form: str, problem: str, home: Path, objects: Objects, place: str
+) -> None:
+    dataset = {"path": f"{place}/data", "format": form, "num_files": 16, "sample_bytes": "9 kB"}
+    wanted = {level: deep(place, 4, dataset=dataset, trace__level=level) for level in ("io", "batch")}
+    rayio.generate(wanted["io"], root=home)
+
+    store, victim = storage.open(f"{place}/data"), f"000000/000000005{FORMATS[form].extension}"
+    if problem == "damaged":
+        content = bytearray(store.read(victim) or b"")
+        content[len(content) // 2] ^= 255
+        store.write(victim, lambda file: file.write(content))
+
+    def missing(environ: dict[str, Any]) -> Answer | None:
+        is_hit = problem == "missing" and environ["PATH_INFO"].endswith(victim)
+        return s3_error("404 Not Found", "NoSuchKey") if is_hit else None
+
+    counted, said = dict[str, Any](), dict[str, str]()
+    for level, chosen in wanted.items():
+        objects.forget()
+        try:
+            with objects.misbehaving(missing):
+                run = rayio.run(chosen, engine="local", root=home, out=home / level)
+        except RayioError as error:
+            said[level] = str(error)
+            continue
+        reads = run.spans()
+        reads = reads[reads["name"] == "read"]
+        made = [path for _, path, _ in objects.methods("GET") if "/data/0" in path and "list-type" not in path]
+        assert reads["requests"].sum() == len(made)
+        counted[level] = reads["requests"].sum(), reads["bytes"].sum()
+    assert len({*said.values()}) == bool(problem)
+    assert len({*counted.values()}) == (not problem)
 
 
 #: A format for each way to find samples in an object; by default laws of formats and of stores have the others.

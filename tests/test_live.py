@@ -370,7 +370,7 @@ def test_all_that_is_known_is_in_the_text() -> None:
     for words in (
         "running for 20 s", "10/40 rank-steps (25 %) · 0.5/s · about 60 s left", "0.750 in the last 10 s",
         "1.5 samples/s", "compute 75.0 % · data loading 25.0 %", "read 75.0 % · decode 25.0 %",
-        "3 batches ready · 2 with readers", "4, 2 of them busy",
+        "3 batches ready · 2 with workers", "4, 2 of them busy",
     ):  # fmt: skip
         assert words in text
     assert "AU 0.750 · 1.5 samples/s · data loading 25.0 % · 3 batches ready" in line(FULL)

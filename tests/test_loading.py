@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from rayio.engines.ray.transport.lent import LentBatches
 from rayio.machine import timers
+from rayio.model.buffers import MAX_BUFFER_BYTES, MAX_BUFFERS, Buffers
 from rayio.model.inline_queue import InlineQueue
 from rayio.model.kernel import WallKernel
-from rayio.model.loading import MAX_BUFFER_BYTES, MAX_BUFFERS, Buffers
 from rayio.model.planning import plan_of
 from rayio.model.queue import Delivery
 from rayio.model.wiring import Wiring

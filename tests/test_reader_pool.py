@@ -150,9 +150,9 @@ def test_readers_that_asked_in_vain_are_counted_where_no_node_was_ever_seen(tmp_
     assert {period.nodes for period in found.over_time} == {0}
     assert done.result.scaling is not None
     told = replace(done.result, scaling=found)
-    assert f"{len(asked)} readers got none in time" in " ".join(summary(told).split())
+    assert f"{len(asked)} workers got none in time" in " ".join(summary(told).split())
     page = sections.readers(replace(Content.of(done.directory, simulate=False), result=told))
-    assert f"{len(asked)} readers got none in time" in page
+    assert f"{len(asked)} workers got none in time" in page
 
 
 def test_no_more_readers_come_than_there_is_room_for(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_requests_in_vain_are_in_the_summary(tmp_path: Path) -> None:
     done = planted(tmp_path, {"nodes": 4, "start": "100 s", "deadline": "10 s"})
     _, pool = used(done)
     assert pool.given_up > 0
-    assert f"{pool.given_up} readers got none in time" in " ".join(summary(done.result).split())
+    assert f"{pool.given_up} workers got none in time" in " ".join(summary(done.result).split())
 
 
 def test_cores_that_were_there_for_a_while_are_not_counted(tmp_path: Path) -> None:

@@ -80,8 +80,8 @@ def test_a_run_goes_on_with_the_readers_that_it_has_where_nodes_do_not_come(stor
         assert nodes_in_vain.SECONDS <= one["node_seconds"] <= one["seconds"]
     (note,) = [one for one in run["notes"] if "cluster.reader_pool.deadline" in one]
     assert f"warning: {note}" in run["said"]
-    assert f"{len(late)} readers got none in time" in run["summary"]
-    assert f"{len(late)} readers got none in time" in run["report"]
+    assert f"{len(late)} workers got none in time" in run["summary"]
+    assert f"{len(late)} workers got none in time" in run["report"]
     assert note.partition(";")[0] in run["report"]
 
     came = [one for one in run["scaling"]["changes"] if one["after"] > one["before"] > 0]

@@ -14,7 +14,7 @@ from left import open_files
 from rayio.engines.ray.transport.lent import LentBatches
 from rayio.engines.ray.transport.shared import CHUNK_BYTES, Arenas, SharedBuffers
 from rayio.errors import RunError
-from rayio.model.loading import MAX_BUFFER_BYTES
+from rayio.model.buffers import MAX_BUFFER_BYTES
 from rayio.model.queue import Delivery
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 import rayio
 from rayio.analyze.workflow import activity
 from rayio.engines import local
+from rayio.engines.ray.cluster.control import Control
 from rayio.engines.virtual.simulation import simulate
 from rayio.errors import DataError, ScenarioError, StorageError
 from rayio.model import resuming
@@ -442,8 +444,19 @@ def test_processes_on_ray_are_actors_that_come_and_go(tmp_path: Path, local_ray:
 
 
 @pytest.mark.ray
-def test_on_ray_a_failure_ends_all_processes_and_each_file_counts_once(tmp_path: Path, local_ray: None) -> None:
-    """Whatever had ended when the rank died, and whether its life had."""
+def test_on_ray_a_failure_ends_all_processes_and_each_file_counts_once(
+    tmp_path: Path, local_ray: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever had ended when the rank died, and whether its life had. The restart waits for no answer in vain."""
+    asked: list[tuple[int, int]] = []
+    answers = Control.answers
+
+    def counted(control: Control, references: Sequence[Any], seconds: float) -> list[Any]:
+        found = answers(control, references, seconds)
+        asked.append((len(references), len(found)))
+        return found
+
+    monkeypatch.setattr(Control, "answers", counted)
     stages = [
         {"name": "w", "count": 2, "compute": "400 ms", "writes": {"files": 4, "size": "1 KB"}, "path": "w"},
         {"name": "r", "count": 1, "after": ["w"], "reads": {"size": "2 KB"}, "compute": "10 ms"},
@@ -455,6 +468,8 @@ def test_on_ray_a_failure_ends_all_processes_and_each_file_counts_once(tmp_path:
     run = rayio.run(wanted, root=tmp_path)
     assert run.result.failures is not None
     assert [restart.cause for restart in run.result.failures.attempts] == ["rank 0"]
+    assert asked
+    assert all(number == answered for number, answered in asked)
     assert run.result.exit_code == 0
     assert run.result.ledger is not None
     assert run.result.ledger.even

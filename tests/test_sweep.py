@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -34,7 +35,7 @@ from rayio.scenario import derive
 from rayio.scenario.load import load
 from rayio.scenario.write import to_yaml
 from rayio.study.sweeps import worker
-from rayio.study.sweeps.choices import front, knee, memory, readers
+from rayio.study.sweeps.choices import front, knee, memory, workers
 from rayio.study.sweeps.points import grid, listed, number_of, split
 from rayio.study.sweeps.sweep_rows import Point, Row, axis
 from rayio.study.sweeps.sweep_table import table_of
@@ -217,7 +218,7 @@ def test_the_frame_has_every_metric_and_what_a_point_costs(home: Path) -> None:
     frame = found.frame()
     assert frame["loader.num_workers"].tolist() == [1, 2]
     assert {*METRICS} < {*frame.columns}
-    assert frame["readers"].tolist() == [2, 4]
+    assert frame["workers"].tolist() == [2, 4]
     # Two ranks, so many workers, two batches each, of two samples of 1 MB.
     assert frame["window_bytes"].tolist() == [2 * 1 * 2 * 2 * 1e6, 2 * 2 * 2 * 2 * 1e6]
     of_rows = [lookup(row.result, "percentiles.read.p99") for row in found.rows if row.result is not None]
@@ -500,7 +501,7 @@ def a_point(au: float, workers: int, held: float) -> Point:
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5), st.integers(1, 5)), max_size=30))
 def test_the_front_is_what_nothing_beats_by_definition(entries: list[tuple[int, int, int]]) -> None:
     points = [a_point(au / 10, workers, float(held)) for au, workers, held in entries]
-    found = front(points, readers, memory)
+    found = front(points, workers, memory)
 
     def beats(a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:
         return a != b and a[0] >= b[0] and a[1] <= b[1] and a[2] <= b[2]
@@ -577,6 +578,21 @@ def test_long_values_leave_room_for_the_numbers(
     assert all(" MiB" in row and not row.endswith("…") for row in rows)
 
 
+def test_shares_of_a_row_add_up_with_waits_for_other_ranks_unless_a_swept_key_would_be_cut(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = ("sweep", "small.yaml", "loader.num_workers=1,2", "loader.prefetch_factor=1,2", "--processes", 1)
+    for width in (120, 95):
+        monkeypatch.setenv("COLUMNS", str(width))
+        assert command(*sweep, "--out", "swept") == 0
+        head, *rows = capsys.readouterr().out.partition("\n\n")[0].splitlines()
+        assert head.split()[:2] == ["num_workers", "prefetch_factor"]
+        assert ("sync" in head) == (width == 120)
+        shares = [sum(float(share) for share in re.findall(r"([\d.]+) %", row)) for row in rows]
+        assert len(shares) == 4
+        assert (max(abs(share - 100) for share in shares) < 0.2) == (width == 120)
+
+
 def test_a_sweep_with_failures_has_a_column_for_goodput_and_one_without_has_none(home: Path) -> None:
     saved = {"path": "ck", "model": {"bytes": 1000}, "every": {"steps": 4}, "fsync": False}
     dies = {"events": [{"kind": "rank", "at": "10.5 s"}], "detect": "3 s", "restart": "7 s"}
@@ -613,7 +629,9 @@ def test_a_sweep_below_an_address_is_kept_in_the_working_directory(home: Path) -
     values = {"loader.num_workers": [1, 2]}
     swept = rayio.sweep("s.yaml", values, processes=1, root="s3://nowhere/me")
     assert (home / swept.path).resolve() == home / "sweeps/small"
-    with pytest.raises(ScenarioError, match=r"not yet: --out s3://nowhere/me/mine; give a folder"):
+    with pytest.raises(
+        ScenarioError, match=r"not yet: --out s3://nowhere/me/mine; give the full path of a folder, such as /"
+    ):
         rayio.sweep("s.yaml", values, processes=1, root="s3://nowhere/me", out="mine")
 
 
@@ -628,9 +646,9 @@ def test_a_scatter_plot_has_a_front_for_each_number_of_accelerators(tmp_path: Pa
     (tmp_path / "s.yaml").write_text(to_yaml(scenario(dataset__num_files=96)))
     swept = rayio.sweep(tmp_path / "s.yaml", slow, processes=1, out=tmp_path / "sweep")
     page = (swept.path / "sweep.html").read_text()
-    assert drawn_fronts(page, "AU against readers") == [3, 3]
+    assert drawn_fronts(page, "AU against workers") == [3, 3]
     assert "each line is the Pareto front of one number of accelerators" in page
-    assert sum(drawn_fronts(page, "AU against readers")) == len(swept.front)
+    assert sum(drawn_fronts(page, "AU against workers")) == len(swept.front)
     # Of those that meet a goal none is called the cheapest, as fewer accelerators need fewer workers.
     goal = {**slow, "expect.au": ">= 0.9"}
     met = rayio.sweep(tmp_path / "s.yaml", goal, processes=1, out=tmp_path / "goal").table
@@ -638,7 +656,7 @@ def test_a_scatter_plot_has_a_front_for_each_number_of_accelerators(tmp_path: Pa
     assert met.cheapest is None
     # Points with one setting for each number of accelerators have nothing to choose from.
     alone = rayio.sweep(tmp_path / "s.yaml", {"cluster.ranks_per_node": [1, 2, 4]}, processes=1, out=tmp_path / "b")
-    assert "AU against readers" not in (alone.path / "sweep.html").read_text()
+    assert "AU against workers" not in (alone.path / "sweep.html").read_text()
 
 
 def test_the_front_of_a_sweep_with_failures_has_the_fastest_interval(tmp_path: Path) -> None:

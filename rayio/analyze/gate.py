@@ -47,7 +47,7 @@ REPRODUCED, REPRODUCED_FACTOR = 0.05, 1.25
 REPRODUCED_STEP = 0.1
 #: Samples have another size than those that costs were calibrated with if it differs by more than this factor.
 OTHER_SAMPLES = 1.2
-#: Machines whose times of fixed work differ by more than this factor have another speed. On an idle machine the time
+#: Machines whose times of fixed work differ by more than this factor have another speed. On one machine the time
 #: differs by a tenth.
 OTHER_SPEED = 1.25
 #: Random failures below which results are chance; and the number of a run that is long enough.
@@ -201,15 +201,20 @@ def contradiction(cause: str, share: float, change: str, time_saved: float) -> D
     )
 
 
+def as_fast(time: float) -> float:
+    """Return the most that fixed work takes on a machine as fast as one where it takes ``time`` (s)."""
+    return OTHER_SPEED * time
+
+
 def speed_of_run(info: Mapping[str, Any]) -> Doubt | None:
     """Return the doubt about a run during which its machine changed its speed; ``info`` is its run.json."""
     times = fixed_work_of(info)
     return None if len(times) < 2 else _speeds("run", times[0], times[-1], (COMPARISON,))
 
 
-def speed_of_calibration(calibrated: float | None, now: float | None) -> Doubt | None:
+def speed_of_calibration(calibrated: float, now: float) -> Doubt | None:
     """Return the doubt about costs from a machine, or a moment, of another speed than this one (s of fixed work)."""
-    return None if calibrated is None or now is None else _speeds("calibration", calibrated, now, (INTERVAL,))
+    return _speeds("calibration", calibrated, now, (INTERVAL,))
 
 
 def speed_of_runs(infos: Sequence[Mapping[str, Any]]) -> Doubt | None:
@@ -236,7 +241,7 @@ def _mean(times: Sequence[float]) -> float:
 
 
 def _speeds(what: str, before: float, after: float, invalidates: tuple[str, ...]) -> Doubt | None:
-    if max(before, after) <= OTHER_SPEED * min(before, after):
+    if max(before, after) <= as_fast(min(before, after)):
         return None
     return Doubt(
         code=MACHINE_SPEED, numbers={"before": before, "after": after}, names={"of": what}, invalidates=invalidates

@@ -110,8 +110,8 @@ def advise(
         str, typer.Option(help="Goal: au=0.9, or au_dlio=0.9 (AU as defined by DLIO).", metavar="GOAL")
     ] = "au=0.9",
     price: Annotated[
-        str, typer.Option(help="Costs to minimize, most important first: readers, memory, nodes.")
-    ] = "readers,memory,nodes",
+        str, typer.Option(help="Costs to minimize, most important first: workers, memory, nodes.")
+    ] = "workers,memory,nodes",
     check: Annotated[
         str | None,
         typer.Option(
@@ -154,7 +154,7 @@ def advise(
             print(f"\n  {answer.directory}: advice.html, sweep.csv, sweep.parquet")
     if not answer.is_finished:
         raise typer.Exit(INTERRUPTED)
-    if answer.advice is None or (answer.check is not None and not answer.check.reaches):
+    if not answer.is_reached:
         raise typer.Exit(3)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol, overload
@@ -221,3 +221,6 @@ class Paths(Sequence[str]):
         if isinstance(place, slice):
             return [*map(self.layout.path, self.numbers[place].tolist())]
         return self.layout.path(int(self.numbers[place]))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.layout.names_of(self.numbers.tolist()))

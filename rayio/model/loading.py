@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ from rayio.data.formats import Format
 from rayio.data.formats.reads import place_of
 from rayio.data.layout import Batch
 from rayio.data.sampler import Block, Sampler, sample_digest
+from rayio.model.buffers import Buffers
 from rayio.model.cpu_account import StageCpu
 from rayio.model.decode_threads import runs, shares
 from rayio.model.phases import Phased
@@ -42,50 +42,9 @@ Loaded = tuple[NDArray[np.uint8], NDArray[np.int64]]
 Kept = dict[tuple[bool, bool], Any]
 
 
-#: Limits of free buffers kept for later batches: their number, and their bytes.
-MAX_BUFFERS, MAX_BUFFER_BYTES = 32, 128 << 20
-
-
-class Buffers:
-    """Reusable memory for batches. Finished batches give their memory back, and it is lent again.
-
-    Memory that is not given back is freed normally. Fresh memory costs a page fault per 4 KiB, which takes longer than
-    a read of 4 KiB from the page cache.
-    """
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._free: list[NDArray[np.uint8]] = []
-
-    def __reduce__(self) -> tuple[type[Buffers], tuple[()]]:
-        """Pickle as empty."""
-        return Buffers, ()
-
-    @property
-    def num_free(self) -> int:
-        """Number of free buffers."""
-        return len(self._free)
-
-    def lend(self, nbytes: int) -> NDArray[np.uint8]:
-        """Return an uninitialised buffer of ``nbytes`` for exclusive use until it is given back."""
-        with self._lock:
-            for place, free in enumerate(self._free):
-                if nbytes <= len(free) <= 2 * nbytes:
-                    return self._free.pop(place)[:nbytes]
-        return np.empty(nbytes, np.uint8)[:]
-
-    def give_back(self, buffer: NDArray[np.uint8]) -> None:
-        """Take back a lent buffer; it and its views must not be used after that."""
-        whole = buffer.base
-        assert isinstance(whole, np.ndarray)
-        with self._lock:
-            self._free.append(whole)
-            while len(self._free) > MAX_BUFFERS or sum(map(len, self._free)) > MAX_BUFFER_BYTES:
-                self._free.pop(0)
-
-
 #: Real storage counts its requests; only a model gets planned ones.
 NOTHING = np.empty(0, np.int64)
+NO_TABLE = RequestTable([], NOTHING, [], [])
 
 
 class Loading:
@@ -240,8 +199,11 @@ class Load:
         """The requests of reading this batch; empty if they are known only by the real read that issues them."""
         loading, (rank, epoch, step, _) = self.loading, self.at
         if not loading.modelled:
-            planned = Requests((rank, epoch, step), 0, NOTHING)
-            if loading.ahead or loading.gap.of(epoch):
+            if not loading.ahead and not loading.gap.of(epoch):
+                planned = Requests((rank, epoch, step), 0, NOTHING)
+            elif (table := self._table) is not None:
+                planned = table.row(self.row, (rank, epoch, step), 0)
+            else:
                 planned, self.planned_after = loading.planned(self.files, self.batch, self.planned_before)
             return self._named(planned._replace(num_samples=self.block.batch_size))
         table = self._table
@@ -265,15 +227,16 @@ class Load:
 
     @property
     def _table(self) -> RequestTable | None:
-        """The requests of every step of the block; None if there is no fast way."""
+        """The requests of every step of the block, with places on real storage; None if there is no fast way."""
         block, loading = self.block, self.loading
         if block.requests is None and not loading.itemised:
-            arrays = self.files, block.files, block.index, block.nbytes
-            gap = loading.joining(self.at.epoch)
-            block.requests = (
-                joined_table(loading.access, *arrays, gap) if gap else loading.access.request_table(*arrays)
-            )
-        return block.requests
+            arrays, gap = (self.files, block.files, block.index, block.nbytes), loading.joining(self.at.epoch)
+            if gap or not loading.modelled:
+                table = joined_table(loading.access, *arrays, gap, has_places=not loading.modelled)
+            else:
+                table = loading.access.request_table(*arrays)
+            block.requests = table or NO_TABLE
+        return block.requests if block.requests and block.requests.edges else None
 
     def ahead(self, most: int, kept: Sequence[Kept]) -> Ahead:
         """Return this batch and those of later steps in the block, for modelled storage without cache.

@@ -42,7 +42,7 @@ from rayio.scenario.storage import UNKNOWN
 from rayio.trace.run_directory import RunDirectory
 
 #: The meaning of data_wait in imported results, which have no readers.
-WAITED = "waiting for a batch; the results say nothing of readers"
+WAITED = "waiting for a batch; the results say nothing of workers"
 
 
 def readers_of(directory: RunDirectory, scenario: Scenario) -> int:

@@ -66,9 +66,10 @@ def fixed_work(info: Mapping[str, Any]) -> float:
 def speeds(runs: Sequence[Learnable]) -> tuple[Doubt, ...]:
     """Return the doubt about the machine's speed: it changed during a run, or since then if it was this machine."""
     for run in runs:
-        now = fixed_work_once() if run.info.get("host") == platform.node() else None
-        changed = gate.speed_of_run(run.info)
-        if (doubt := changed or gate.speed_of_calibration(fixed_work(run.info) or None, now)) is not None:
+        before, doubt = fixed_work(run.info), gate.speed_of_run(run.info)
+        if doubt is None and before and run.info.get("host") == platform.node():
+            doubt = gate.speed_of_calibration(before, fixed_work_once(gate.as_fast(before)))
+        if doubt is not None:
             return (doubt,)
     return ()
 
@@ -106,7 +107,7 @@ def learnable(path: str | Path, reporter: Reporter) -> Learnable:
         raise RunError(f"{path} ended with exit code {result.exit_code}; calibrate a run that went well")
     if result.imported:
         raise RunError(
-            f"{path} was imported: its results say nothing of readers and messages; calibrate a run of rayio"
+            f"{path} was imported: its results say nothing of workers and messages; calibrate a run of rayio"
         )
     if without := info.get("without_reads"):
         raise RunError(f"{path} cannot be calibrated, because no reads are known: {without}")

@@ -108,7 +108,7 @@ class SweptRun(Record):
     repeat: int = value("number of the repeat, from 0")
     status: str = value("done, unmet (expect:), impossible (contradictory values) or failed")
     error: str | None = value("error, unless done", default=None)
-    readers: int | None = value("workers of all ranks", default=None)
+    workers: int | None = value("workers of all ranks", default=None)
     window_bytes: float | None = value("expected bytes of all full prefetch windows", "bytes", default=None)
     result: RunResult | None = value("result; null if nothing ran", default=None)
 

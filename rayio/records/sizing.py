@@ -107,7 +107,7 @@ class CapacityFound(Record):
 class Price(Record):
     """The price of a setting."""
 
-    readers: int = value("workers of all ranks")
+    workers: int = value("workers of all ranks")
     memory: float = value("expected bytes of all full prefetch windows", "bytes")
     nodes: int = value("nodes of the cluster")
 
@@ -142,6 +142,7 @@ class Checked(Record):
     directory: str = value("run directory")
     au: Number = value("AU", "fraction")
     reaches: bool = value("true if it reaches the goal")
+    doubts: tuple[Doubt, ...] = value("reasons why its AU may not be that of the storage", default=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +166,7 @@ class Advised(Record):
     varied: tuple[str, ...] = value("the varied keys")
     goal: str = value("formula of AU: au or au_dlio")
     target_au: float = value("target AU", "fraction")
-    priced_by: tuple[str, ...] = value("costs to minimize, most important first: readers, memory, nodes")
+    priced_by: tuple[str, ...] = value("costs to minimize, most important first: workers, memory, nodes")
     possible: int = value("possible settings")
     simulations: int = value("simulations made, including repeats with other seeds")
     is_finished: bool = value("true if the search was not interrupted")
@@ -180,6 +181,15 @@ class Advised(Record):
     )
     notes: tuple[str, ...] = value("notes on the numbers, a sentence each")
     doubts: tuple[Doubt, ...] = value("reasons why some of the answer is not given", default=())
+
+    @property
+    def is_reached(self) -> bool:
+        """True if the advised setting reaches the goal in the search, in the scenario's own epochs and in a run."""
+        own, check = self.as_written, self.check
+        missed = (own is not None and own.au is not None and not own.reaches) or (
+            check is not None and not check.reaches
+        )
+        return self.advice is not None and not missed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

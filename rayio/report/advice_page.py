@@ -11,12 +11,14 @@ from rayio.report.text.advice import (
     bandwidth,
     best_of,
     checked,
+    doubts,
     goal,
     headline,
     in_words,
     nearest,
     overrides,
     searched,
+    shorter,
     table,
 )
 from rayio.report.text.sizing import half_interval, percent, with_interval
@@ -38,7 +40,7 @@ DEFINITIONS = {
     ),
     "price": (
         "price",
-        "the parts of --price, the most important first: readers are the workers of all ranks, memory is the bytes of "
+        "the parts of --price, the most important first: workers are those of all ranks, memory is the bytes of "
         "their full prefetch windows, nodes are those of the cluster",
     ),
     "front": (
@@ -61,7 +63,7 @@ def page(advised: Advised) -> str:
             "" if advised.is_finished else "interrupted",
         ],
         answer=capitalised(headline(advised)),
-        todo="" if advice is None else "set",
+        todo="" if advice is None else "for longer epochs, set" if shorter(advised) else "set",
         typed="" if advice is None else overrides(advised, advice),
         more=[*filter(None, more)],
         tiles=_tiles(advised, best),
@@ -71,8 +73,8 @@ def page(advised: Advised) -> str:
             section("notes", "Notes", notes(advised.notes)),
         ],
         definitions=DEFINITIONS,
-        colour="met" if advice is not None else "missed",
-        doubts=advised.doubts,
+        colour="met" if advised.is_reached else "missed",
+        doubts=doubts(advised),
     )  # fmt: skip
 
 
@@ -82,7 +84,7 @@ def _tiles(advised: Advised, best: Setting | None) -> list[Tile]:
     name = "AU" if advised.advice is not None else "AU of the nearest"
     tiles = [Tile(name, percent(best.au), half_interval(best.au, best.au_high))]
     tiles += [
-        Tile("Readers", f"{best.price.readers:,}", "workers of all ranks"),
+        Tile("Workers", f"{best.price.workers:,}", "of all ranks"),
         Tile("Memory", format_bytes(best.price.memory), "of full prefetch windows"),
     ]
     if best.bytes_per_second is not None and best.needed_bytes_per_second is not None:

@@ -31,7 +31,7 @@ TERMS: dict[str, tuple[str, str]] = {
     ),
     "fetched": (
         "from device, from server, from network, from storage",
-        "Bytes that came from the device, over the network or from modelled storage for what readers read in the whole "
+        "Bytes that came from the device, over the network or from modelled storage for what workers read in the whole "
         "run. The rest came from the page cache, in memory (storage.page_cache), or from a modelled one "
         "(storage.cache): where that is much, the other numbers measure memory and not storage.",
     ),
@@ -122,9 +122,9 @@ TERMS: dict[str, tuple[str, str]] = {
         "Time with at least one request in flight over the wall time of the rank that it was for, and the part of "
         "it in which that rank did not compute.",
     ),
-    "readers": (
-        "readers",
-        "Readers that came and went with the load: paid is each from when it was wanted until it had gone, at work "
+    "workers": (
+        "workers",
+        "Workers that came and went with the load: paid is each from when it was wanted until it had gone, at work "
         "while it got batches to read.",
     ),
     "ledger": (

@@ -141,7 +141,7 @@ def readers(content: Content) -> str:
     )
     shapes = charts.stacked([("ready", worked), ("startup", np.maximum(paid - worked, 0))], high)
     drawn = charts.plot(
-        shapes, label="readers over time", x=axes.time(bins.seconds), y=axes.linear(high), tips=tips, height=130
+        shapes, label="workers over time", x=axes.time(bins.seconds), y=axes.linear(high), tips=tips, height=130
     )
     au = charts.plot(
         charts.steps(shares, 1.0, "rate"), label="AU over time", x=axes.time(bins.seconds),
@@ -156,9 +156,9 @@ def readers(content: Content) -> str:
             charts.steps(nodes, roof, "rate"), label="nodes over time", x=axes.time(bins.seconds), y=axes.linear(roof),
             tips=_tips(bins, [f"nodes paid: {number:.2f}" for number in nodes]), height=90,
         )  # fmt: skip
-    cost = f"{scaling.mean:.1f} on average, {scaling.reader_seconds:.0f} reader-seconds"
+    cost = f"{scaling.mean:.1f} on average, {scaling.reader_seconds:.0f} worker-seconds"
     return (
-        f"<h3>{term('readers', 'readers of all ranks')} <small>{cost}</small></h3>{names}{drawn}{of_nodes}"
+        f"<h3>{term('workers', 'workers of all ranks')} <small>{cost}</small></h3>{names}{drawn}{of_nodes}"
         f"<h3>AU, in the same parts of the run</h3>{au}{tables.reader_changes(scaling)}"
     )
 
@@ -170,7 +170,7 @@ def _bought(pool: PoolUse) -> str:
     if pool.capacity_seconds is not None:
         text += f"; {pool.capacity_seconds:.1f} s to capacity at most"
     if pool.given_up:
-        text += f"; {pool.given_up} readers got none in time"
+        text += f"; {pool.given_up} workers got none in time"
     return text
 
 

@@ -51,7 +51,7 @@ def reader_changes(scaling: Scaling) -> str:
         for row in scaling.changes
     ]
     listed = f"{len(rows)} of {scaling.num_changes} changes" if scaling.num_changes > len(rows) else "changes"
-    return f"<details><summary>{listed}</summary>{table(['at', 'rank', 'readers', 'took', 'why'], rows)}</details>"
+    return f"<details><summary>{listed}</summary>{table(['at', 'rank', 'workers', 'took', 'why'], rows)}</details>"
 
 
 def hosts(listed: Sequence[Host]) -> str:

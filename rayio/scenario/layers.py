@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from rayio.kinds import KEYED_LAYERS, LAYERS
+from rayio.kinds import KEYLESS_LAYERS, LAYERS
 from rayio.scenario.model import Scenario
 
 
@@ -17,7 +17,7 @@ def layers_of(scenario: Scenario, *, modelled: bool) -> tuple[Any, ...]:
     """
     given, layers = dict(scenario.storage.layers), []
     for name in dict.fromkeys([*LAYERS.built_in, *given]):
-        if name in KEYED_LAYERS and name not in given:
+        if name not in given and name not in KEYLESS_LAYERS:
             continue
         with LAYERS.answerable(name):
             layers.append(LAYERS[name].of(scenario, given.get(name), modelled=modelled))

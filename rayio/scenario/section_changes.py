@@ -91,19 +91,19 @@ def of_sync(run: Run) -> Iterator[Change]:
         "no barrier", kind="removal", to=with_keys("train", sync=NoSync()), removes=("straggler", "allreduce"),
         words="no barrier (train.sync=none)", helps=("straggler", "all-reduce"),
     )  # fmt: skip
-    if not isinstance(train.sync, AllReduce):
-        return
-    other = "tree" if train.sync.algorithm == "ring" else "ring"
-    for name, key, value in (("all-reduce", "algorithm", other), ("overlap", "overlap", OVERLAP)):
-        if key == "algorithm" or train.sync.overlap < OVERLAP:
-            yield Change(
-                f"{name} {value}", kind="setting", key=f"train.sync.{key}={value}", helps=("all-reduce",),
-                to=with_keys("train", sync=train.sync.model_copy(update={key: value})), after=("no barrier",),
-            )  # fmt: skip
-    if (twice := 2 * train.accumulate) <= derive.steps_per_epoch(run.scenario):
+    if isinstance(train.sync, AllReduce):
+        other = "tree" if train.sync.algorithm == "ring" else "ring"
+        for name, key, value in (("all-reduce", "algorithm", other), ("overlap", "overlap", OVERLAP)):
+            if key == "algorithm" or train.sync.overlap < OVERLAP:
+                yield Change(
+                    f"{name} {value}", kind="setting", key=f"train.sync.{key}={value}", helps=("all-reduce",),
+                    to=with_keys("train", sync=train.sync.model_copy(update={key: value})), after=("no barrier",),
+                )  # fmt: skip
+    is_dear = isinstance(train.sync, AllReduce) or run.costs.barrier > 0
+    if is_dear and (twice := 2 * train.accumulate) <= derive.steps_per_epoch(run.scenario):
         yield Change(
             "accumulate × 2", kind="setting", to=with_keys("train", accumulate=twice), key=f"train.accumulate={twice}",
-            helps=("all-reduce",), after=("no barrier",), effort=3,
+            helps=("all-reduce", "overhead"), after=("no barrier",), effort=3,
         )  # fmt: skip
 
 

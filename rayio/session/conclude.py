@@ -175,7 +175,7 @@ def _of_skipped(skipped: int, planned: int, rate: float | None) -> str:
 def speed_of_costs(scenario: Scenario) -> Doubt | None:
     """Return the doubt about a prediction whose costs are from a machine of another speed than this one."""
     calibrated = scenario.charges.fixed_work
-    return gate.speed_of_calibration(calibrated, fixed_work_once()) if calibrated else None
+    return gate.speed_of_calibration(calibrated, fixed_work_once(gate.as_fast(calibrated))) if calibrated else None
 
 
 def _verdict(

@@ -236,7 +236,8 @@ class _Session:
                 error = raised
             interrupts.hold()
             if "fixed_work_seconds" in self.info:
-                self.info["fixed_work_seconds"].append(round(fixed_work(), 6))
+                before = self.info["fixed_work_seconds"][0]
+                self.info["fixed_work_seconds"].append(round(fixed_work(gate.as_fast(before)), 6))
             if error is not None and not has_begun:
                 first_error(self.engine.close, self.directory.unmake)
                 raise error

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any
@@ -102,8 +102,6 @@ class Ahead:
         #: Threads that wait for any change, and the request that the reader waits for: others wake nobody.
         self._watching = 0
         self._awaited: _Request | None = None
-        #: The last file that :meth:`fill` read, open until the reader has looked at its bytes.
-        self._filled: Any = None
         self._in_flight = self._held = self._helpers = 0
         self._is_over = False
         if crew is not None and depth > 1 and len(self._waiting) > 1:
@@ -163,46 +161,6 @@ class Ahead:
             view[:length] = content[begin : begin + length]
         return length
 
-    def fill(
-        self, name: str, size: int, total: int, offset: int, buffers: Sequence[Any], *more: tuple[int, Sequence[Any]]
-    ) -> bool:
-        """Fill buffers from the planned requests to a file; see :data:`rayio.storage.base.AtOnce`.
-
-        Its bytes are then dropped, unless :meth:`again` comes before the next file.
-        """
-        self._close_filled()
-        if (known := self._files.get(name)) is None:
-            return False
-        contents = []
-        with self._changed:
-            for place, parts in ((offset, buffers), *more):
-                request = self._done(known, place, sum(map(len, parts)))
-                if request is None or request.error is not None:
-                    return False
-                contents.append((request.content, place - request.offset, parts))
-            file = known.file
-        if file is None or 0 <= size != file.size:
-            return False
-        for content, begin, parts in contents:
-            view = memoryview(content)
-            for part in parts:
-                piece = view[begin : begin + len(part)]
-                if len(piece) < len(part):
-                    return False
-                part[:] = piece
-                begin += len(part)
-        self._filled = file
-        return True
-
-    def _close_filled(self) -> None:
-        if (file := self._filled) is not None:
-            self._filled = None
-            file.close()
-
-    def again(self) -> None:
-        """Keep the bytes of the last file that was filled: the reader opens it."""
-        self._filled = None
-
     def look(self, name: str) -> bool:
         """Make the first planned request to a file, if it has one; return True if it is done."""
         known = self._files.get(name)
@@ -226,7 +184,6 @@ class Ahead:
 
     def finish(self, *, waits: bool = True) -> None:
         """End; with ``waits``, after all requests in flight."""
-        self._close_filled()
         with self._changed:
             self._is_over = True
             self._waiting.clear()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, BinaryIO, Generic, NamedTuple, Protocol, TypeVar
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 #: Opens a file for reading and counts its requests: ``opener(path)``, relative to the storage's root.
 #: ``opener(path, file)`` reuses a file that an earlier call to storage opened.
@@ -25,10 +27,11 @@ AtOnce = Callable[..., bool]
 class Noting:
     """An opener that notes the path of each file before it is opened or read in one call."""
 
-    __slots__ = ("_note", "_opener", "fill")
+    __slots__ = ("_note", "_opener", "depth", "fill")
 
     def __init__(self, opener: Opener, note: Callable[[str], None]) -> None:
         self._opener, self._note = opener, note
+        self.depth: int = getattr(opener, "depth", 1)
         fill: AtOnce | None = getattr(opener, "fill", None)
         #: As :attr:`rayio.storage.real.CountedOpener.fill`.
         self.fill: AtOnce | None = None
@@ -49,9 +52,9 @@ class Noting:
         """Count what :attr:`fill` read."""
         self._opener.filled(opens, requests, nbytes)  # type: ignore[attr-defined]
 
-    def again(self) -> None:
-        """Note that the last file that :attr:`fill` read is opened after all."""
-        self._opener.again()  # type: ignore[attr-defined]
+    def each(self, work: Callable[[Iterator[T]], R], items: Iterator[T], number: int) -> list[R]:
+        """Call ``work`` with ``number`` items, in some threads if several requests may be in flight."""
+        return self._opener.each(work, items, number)  # type: ignore[attr-defined, no-any-return]
 
 
 class Placed(NamedTuple):
@@ -125,15 +128,19 @@ class RequestTable(NamedTuple):
     nbytes: NDArray[np.int64]
     edges: list[int]
     totals: list[int]
+    #: Returns the places of those of one step, from their first to their last; None if nobody needs them.
+    places: Callable[[int, int], Placed] | None = None
 
     def row(self, row: int, address: tuple[int, int, int], num_samples: int) -> Requests:
         """Return the requests of one step, which read ``num_samples`` samples."""
-        num_opens, nbytes, edges, totals = self
-        return Requests(address, num_opens[row], nbytes[edges[row] : edges[row + 1]], None, totals[row], num_samples)
+        num_opens, nbytes, edges, totals, of_step = self
+        first, last = edges[row], edges[row + 1]
+        places = None if of_step is None else partial(of_step, first, last)
+        return Requests(address, num_opens[row], nbytes[first:last], places, totals[row], num_samples)
 
     def rows(self, first: int, number: int) -> RequestTable:
         """Return the requests of some of the steps."""
-        num_opens, nbytes, edges, totals = self
+        num_opens, nbytes, edges, totals, _ = self
         last = first + number
         return RequestTable(num_opens[first:last], nbytes, edges[first : last + 1], totals[first:last])
 

@@ -290,7 +290,7 @@ class ModelStorage:
 
     def ahead(self, address: tuple[int, int, int], table: RequestTable) -> tuple[list[int], list[int]]:
         """Return the durations of a step and later steps on an idle system (ns), and their numbers of capped calls."""
-        spec, numbers, (num_opens, nbytes, edges, totals) = self.spec, table.numbers, table
+        spec, numbers, (num_opens, nbytes, edges, totals, _) = self.spec, table.numbers, table
         calls = spec.calls(num_opens, numbers)
         if self.io_depth == 1:
             sums = self.latencies.sums_of_reads(address, numbers, spec.open, num_opens)

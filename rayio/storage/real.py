@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import lru_cache
 from threading import Event
 from typing import Any, BinaryIO, NamedTuple, Protocol, Self, TypeVar, cast
@@ -11,13 +11,14 @@ import numpy as np
 
 from rayio.errors import DataError, RayioError
 from rayio.machine.counters import fetched_by_this_thread
-from rayio.storage.ahead import Ahead
 from rayio.storage.base import AtOnce, Moved, Opener, Requests, Served
 from rayio.storage.crew import Crew
+from rayio.storage.in_flight import InFlight
 from rayio.storage.stores.counted import CountedFile, Traffic
 from rayio.storage.stores.opening import Store
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Threaded(Protocol):
@@ -28,43 +29,46 @@ class Threaded(Protocol):
 
 
 class CountedOpener:
-    """An opener of a store's files that counts in ``traffic``."""
+    """An opener of a store's files that counts in ``traffic``; ``planned`` makes requests with a plan."""
 
-    __slots__ = ("fill", "store", "traffic")
+    __slots__ = ("depth", "fill", "planned", "store", "traffic")
 
-    def __init__(self, store: Store, traffic: Traffic) -> None:
-        self.store, self.traffic = store, traffic
+    def __init__(self, store: Store, traffic: Traffic, planned: InFlight | None = None) -> None:
+        self.store, self.traffic, self.planned = store, traffic, planned
         filling = getattr(store, "filling", None)
         #: Reads a file in one call, which counts nothing: :meth:`filled` does. None where requests need more care.
         self.fill: AtOnce | None = None
-        if traffic.ahead is not None:
-            self.fill = traffic.ahead.fill
+        #: Requests that may be in flight.
+        self.depth = 1 if planned is None else planned.depth
+        if planned is not None:
+            self.fill = planned.fill
         elif filling is not None and not traffic.needs_files:
             self.fill = filling()
 
     def __call__(self, path: str, kept: BinaryIO | None = None) -> BinaryIO:
         """Open a file, or reuse one that an earlier call opened."""
         traffic = self.traffic
-        if traffic.ahead is not None:
-            return cast(BinaryIO, traffic.ahead.open(path, kept))
+        if self.planned is not None:
+            return cast(BinaryIO, self.planned.open(path, kept))
         return self.store.open(path, traffic) if kept is None else cast(CountedFile, kept).again(path, traffic)
 
+    def each(self, work: Callable[[Iterator[T]], R], items: Iterator[T], number: int) -> list[R]:
+        """Call ``work`` with ``number`` items, in some threads if several requests may be in flight."""
+        return [work(items)] if self.planned is None else self.planned.each(work, items, number)
+
     def filled(self, opens: int, requests: int, nbytes: int) -> None:
-        """Count what :attr:`fill` read; requests made ahead are counted as they are made."""
-        if self.traffic.ahead is None:
-            self.traffic.opens += opens
-            self.traffic.requests += requests
-            self.traffic.nbytes += nbytes
-
-    def again(self) -> None:
-        """Note that the last file that :attr:`fill` read is opened after all."""
-        if self.traffic.ahead is not None:
-            self.traffic.ahead.again()
+        """Count what :attr:`fill` read."""
+        if self.planned is not None:
+            self.planned.filled(opens, requests, nbytes)
+            return
+        self.traffic.opens += opens
+        self.traffic.requests += requests
+        self.traffic.nbytes += nbytes
 
 
-def counted_opener(store: Store, traffic: Traffic) -> Opener:
+def counted_opener(store: Store, traffic: Traffic, planned: InFlight | None = None) -> Opener:
     """Return an opener for files of a store that counts in ``traffic``."""
-    return CountedOpener(store, traffic)
+    return CountedOpener(store, traffic, planned)
 
 
 @lru_cache(maxsize=2)
@@ -205,30 +209,32 @@ class RealStorage:
         if requests.places is None or not requests.is_ahead or not len(requests.nbytes):
             return *self._watched(load, traffic), 0
         source, store, is_done = self.store.source, self.store, False
-        ahead = traffic.ahead = Ahead(
-            requests, store.open, traffic, depth=self.depth, crew=self._crew, is_watched=source == "device"
-        )
+        traffic.is_watched = source == "other" and self.depth == 1
+        planned = InFlight(
+            requests, store, traffic, depth=self.depth, crew=self._crew, is_watched=source == "device"
+        )  # fmt: skip
         try:
-            value, fetched = self._watched(load, traffic)
+            value, fetched = self._watched(load, traffic, planned)
             is_done = True
         finally:
-            ahead.finish(waits=is_done or store.is_local)
-            traffic.ahead = None
+            planned.finish(waits=is_done or store.is_local)
         if source == "device":
-            fetched = None if fetched is None or ahead.fetched is None else fetched + ahead.fetched
+            fetched = None if fetched is None or planned.fetched is None else fetched + planned.fetched
         elif source == "network":
             fetched = traffic.nbytes
-        return value, fetched, ahead.cpu_ns
+        return value, fetched, planned.cpu_ns
 
-    def _watched(self, load: Callable[[Opener], T], traffic: Traffic) -> tuple[T, int | None]:
+    def _watched(
+        self, load: Callable[[Opener], T], traffic: Traffic, planned: InFlight | None = None
+    ) -> tuple[T, int | None]:
         """Call ``load``; return also the bytes fetched for it, if the thread's counters have them.
 
         With several requests in flight, pages added to the cache cannot be told apart by request.
         """
-        source, is_alone = self.store.source, traffic.ahead is None or self.depth == 1
+        source, is_alone = self.store.source, planned is None or self.depth == 1
         traffic.is_watched = source == "other" and is_alone
         before = fetched_by_this_thread() if source == "device" else None
-        value = load(counted_opener(self.store, traffic))
+        value = load(counted_opener(self.store, traffic, planned))
         match source:
             case "device":
                 after = fetched_by_this_thread()

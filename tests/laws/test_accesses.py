@@ -24,7 +24,7 @@ from rayio.data.sampler import Sampler
 from rayio.errors import ScenarioError
 from rayio.schema.choice import options_of
 from rayio.schema.distribution import Uniform
-from rayio.storage.base import READ, Issued, Requests
+from rayio.storage.base import READ, Issued, Placed, Requests
 from rayio.storage.itemise import itemise
 from rayio.storage.joining import joined
 from rayio.storage.real import counted_opener
@@ -81,6 +81,14 @@ def issued_in(requests: Requests) -> list[tuple[str, int, int, int]]:
     number = len(requests.nbytes)
     opens = np.zeros(requests.num_opens)
     return calls(itemise(READ, 0, 1000, np.ones(number), requests.nbytes, opens, places=requests.places))
+
+
+def by_name(requests: Requests) -> tuple[list[str], list[int]]:
+    assert requests.places is not None
+    placed = Placed(*requests.places())
+    assert placed.offset is not None
+    assert placed.opening is None
+    return [placed.files[number] for number in placed.file.tolist()], placed.offset.tolist()
 
 
 def calls(issued: Issued | None) -> list[tuple[str, int, int, int]]:
@@ -156,7 +164,7 @@ def test_the_requests_of_many_steps_at_once_are_those_of_each_step(access: str, 
 @few
 @given(
     steps=st.integers(1, 4), size=st.integers(1, 3), high=st.sampled_from([40, 20_000]),
-    gap=st.sampled_from([1, 5000, 1 << 20]), data=st.data(),
+    gap=st.sampled_from([0, 1, 5000, 1 << 20]), data=st.data(),
 )  # fmt: skip
 def test_joined_requests_of_many_steps_are_those_of_each_step_where_a_file_is_one_sample(
     access: str, form: str, steps: int, size: int, high: int, gap: int, data: st.DataObject
@@ -167,7 +175,7 @@ def test_joined_requests_of_many_steps_are_those_of_each_step_where_a_file_is_on
     files = Files(made, layout, data.draw(drawn(options_of(found))))
     file = np.array(data.draw(st.permutations(range(12)))[: steps * size]).reshape(steps, size)
     index, nbytes = np.zeros_like(file), layout.delivered_bytes_of(file, file)
-    table = joined_table(found, files, file, index, nbytes, gap)
+    table = joined_table(found, files, file, index, nbytes, gap, has_places=True)
     for step in range(steps if table is not None else 0):
         assert table is not None
         batch = Batch(0, 0, step, file[step], file[step], index[step], nbytes[step])
@@ -175,6 +183,7 @@ def test_joined_requests_of_many_steps_are_those_of_each_step_where_a_file_is_on
         together = table.row(step, alone.address, size)
         assert (together.num_opens, together.nbytes.tolist()) == (alone.num_opens, alone.nbytes.tolist())
         assert together.total_bytes == alone.total_bytes
+        assert by_name(together) == by_name(alone)
 
 
 @there

@@ -19,7 +19,7 @@ from rayio.engines import local
 from rayio.engines.in_process import InProcess
 from rayio.engines.virtual import simulation
 from rayio.errors import StorageError
-from rayio.kinds import KEYED_LAYERS, LAYERS
+from rayio.kinds import KEYLESS_LAYERS, LAYERS
 from rayio.model.ledger import Tally, close
 from rayio.model.plan import Plan
 from rayio.model.planning import plan_of, storage_of
@@ -64,7 +64,9 @@ def test_a_layer_is_a_small_value_of_the_plan_that_is_there_only_if_asked_for(na
         assert layers_of(without, modelled=True) == ()
         assert plan_of(without, modelled=True).layers == ()
         assert wanted.storage.model_dump().keys() == without.storage.model_dump().keys() or name not in LAYERS.built_in
-        assert name in KEYED_LAYERS or name not in LAYERS.built_in, "it is imported only if a key of it is given"
+        assert name not in KEYLESS_LAYERS, "it is imported only if its key is given"
+        acts = layers_of(wanted, modelled=False) == (layer,)
+        assert acts or f"storage.{name}" in layer.idle_if_real, "on real storage its key has no effect, without a note"
 
 
 @every(LAYERS)

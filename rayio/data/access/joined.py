@@ -1,6 +1,8 @@
-"""The requests of many steps to an object store, computed together where every object is one sample."""
+"""The requests of many steps, computed together where every file or object is one sample."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +14,10 @@ from rayio.storage.joining import joined
 
 
 def joined_table(
-    access: Access, files: Files, file: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64], gap: int
-) -> RequestTable | None:
-    """Return the joined requests of many steps, without places; None where steps may share a file.
+    access: Access, files: Files, file: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64],
+    gap: int, *, has_places: bool = False,
+) -> RequestTable | None:  # fmt: skip
+    """Return the joined requests of many steps, perhaps with their places; None where steps may share a file.
 
     The arrays are those of :meth:`Access.request_table`.
     """
@@ -27,7 +30,9 @@ def joined_table(
     if kept is not None or together.places is None:
         return None
     placed = Placed(*together.places())
-    if len(placed.files) != flat.size:  # a sample has other files too, such as an index
+    if placed.offset is None or len(placed.files) != flat.size:  # a sample has other files too, such as an index
+        return None
+    if has_places and placed.opening is not None:
         return None
     if isinstance(placed.files, Paths):
         names, numbers = placed.files.numbers.tolist(), flat.tolist()
@@ -38,4 +43,19 @@ def joined_table(
     order = np.argsort(step, kind="stable")  # files of a step stay in their order
     sizes, edges = together.nbytes[order], np.searchsorted(step[order], np.arange(steps + 1))
     sums = np.concatenate([[0], np.cumsum(sizes)])
-    return RequestTable([size] * steps, sizes, edges.tolist(), np.diff(sums[edges]).tolist())
+    places = partial(_places, placed, placed.file[order], placed.offset[order]) if has_places else None
+    return RequestTable([size] * steps, sizes, edges.tolist(), np.diff(sums[edges]).tolist(), places)
+
+
+def _places(placed: Placed, file: NDArray[np.int64], offset: NDArray[np.int64], first: int, last: int) -> Placed:
+    """Return the places of some requests; those to a file are adjacent."""
+    file = file[first:last]
+    is_new = np.ones(len(file), np.bool_)
+    np.not_equal(file[1:], file[:-1], out=is_new[1:])
+    names, chosen = placed.files, file[is_new]
+    files = (
+        names.layout.names_of(names.numbers[chosen].tolist())
+        if isinstance(names, Paths)
+        else [names[number] for number in chosen.tolist()]
+    )
+    return Placed(files, np.cumsum(is_new) - 1, offset[first:last])

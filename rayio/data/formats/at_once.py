@@ -7,9 +7,10 @@ what to say. Bytes around samples go into a separate buffer in the same request,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import accumulate
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,9 @@ from rayio.data.formats.sample import Judge
 from rayio.data.layout import Batch, Layout
 from rayio.storage.base import AtOnce, Opener
 
+T = TypeVar("T")
+#: The name of a file, and the place of its sample in the batch.
+Named = tuple[str, int]
 #: A file with the runs of its samples as places in the batch: first and one past the last.
 Group = tuple[int, list[tuple[int, int]]]
 #: Returns the bytes of a record around a sample, from its number and its bytes.
@@ -55,7 +59,7 @@ class Whereabouts:
     What runs once a batch is slow: the samples of a batch have then displaced it from the processor's own caches.
     """
 
-    __slots__ = ("fill", "layout", "offsets", "opener", "out", "samples", "sizes", "view")
+    __slots__ = ("depth", "fill", "layout", "offsets", "opener", "out", "samples", "sizes", "view")
 
     def __init__(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> None:
         self.layout = layout
@@ -67,6 +71,8 @@ class Whereabouts:
         self.opener = opener
         #: Reads a file in one call; None if the opener cannot.
         self.fill: AtOnce | None = getattr(opener, "fill", None)
+        #: Requests that may be in flight.
+        self.depth: int = getattr(opener, "depth", 1)
 
     def starts(self, compute: Callable[[], NDArray[np.int64]]) -> list[int]:
         """Return where records begin after a file's head."""
@@ -81,9 +87,10 @@ class Whereabouts:
         order = sorted(range(len(files)), key=files.__getitem__)
         return [files[n] for n in order], order
 
-    def leave(self) -> None:
-        """Leave the last file to the reader of open files."""
-        self.opener.again()  # type: ignore[attr-defined]
+    def each(self, read: Callable[[Iterator[Named]], T], names: list[str], order: list[int]) -> list[T]:
+        """Call ``read`` with names of files and the places of their samples, in some threads if that helps."""
+        pairs = zip(names, order, strict=True)
+        return self.opener.each(read, pairs, len(order))  # type: ignore[attr-defined, no-any-return]
 
     def count(self, opens: int, requests: int, nbytes: int) -> None:
         """Count what was read in one call each."""
@@ -101,10 +108,11 @@ def read_at_once(
     if here.fill is None or (form.reads_whole and not (form.is_framed and here.layout.samples_per_file == 1)):
         return [*groups()]
     if (in_order := here.in_order(batch)) is None:
-        return [*groups()] if form.is_framed else _runs(form, here, batch, groups(), starts)
+        return [*groups()] if form.is_framed else _runs(form, here, batch, [*groups()], starts)
     files, order = in_order
-    read = _framed if form.is_framed else _headed if form.reads_head else _plain
-    left, nbytes = read(form, here, batch, here.layout.names_of(files), order, starts, records)
+    read = partial(_framed if form.is_framed else _headed if form.reads_head else _plain, form, here, batch, starts)
+    each = here.each(partial(read, records), here.layout.names_of(files), order)
+    left, nbytes = [n for some, _ in each for n in some], sum(nbytes for _, nbytes in each)
     done = len(order) - len(left)
     here.count(done, done * (1 + form.reads_head), nbytes)
     return groups_of(batch, left)
@@ -116,29 +124,30 @@ def groups_of(batch: Batch, left: list[int]) -> list[Group]:
 
 
 def _plain(
-    form: Framed, here: Whereabouts, batch: Batch, names: list[str], order: list[int], starts: list[int], _: list[int]
+    form: Framed, here: Whereabouts, batch: Batch, starts: list[int], _: list[int], named: Iterator[Named]
 ) -> tuple[list[int], int]:
     """Read one sample of each file, without frame; return the places of those that were not read, and the bytes."""
     view, offsets, sizes, samples, base = here.view, here.offsets, here.sizes, here.samples, form.head_bytes
-    fill, is_right, left = here.fill, form.judge(here.layout), []
+    fill, is_right, left, nbytes = here.fill, form.judge(here.layout), [], 0
     assert fill is not None
-    for name, n in zip(names, order, strict=True):
-        span = view[offsets[n] : offsets[n + 1]]
-        if not (fill(name, -1, sizes[n], base + starts[n], (span,)) and is_right(span, samples[n])):
-            here.leave()
+    for name, n in named:
+        span, size = view[offsets[n] : offsets[n + 1]], sizes[n]
+        if fill(name, -1, size, base + starts[n], (span,)) and is_right(span, samples[n]):
+            nbytes += size
+        else:
             left.append(n)
-    return left, offsets[-1] - (sum(sizes[n] for n in left) if left else 0)
+    return left, nbytes
 
 
 def _headed(
-    form: Framed, here: Whereabouts, batch: Batch, names: list[str], order: list[int], starts: list[int], _: list[int]
+    form: Framed, here: Whereabouts, batch: Batch, starts: list[int], _: list[int], named: Iterator[Named]
 ) -> tuple[list[int], int]:
     """Read the same after the beginning of each file, with its head."""
     view, offsets, sizes, samples, base = here.view, here.offsets, here.sizes, here.samples, form.head_bytes
     fill, is_right, left, known, nbytes = here.fill, form.judge(here.layout), [], -1, 0
     window, expected = bytearray(), b""
     assert fill is not None
-    for name, n in zip(names, order, strict=True):
+    for name, n in named:
         size, begin = sizes[n], offsets[n]
         if size != known:
             known, window = size, bytearray(form.window_bytes(here.layout, batch, n))
@@ -151,15 +160,13 @@ def _headed(
         ):
             nbytes += total
         else:
-            here.leave()
             left.append(n)
     return left, nbytes
 
 
 def _framed(
-    form: Framed, here: Whereabouts, batch: Batch, names: list[str], order: list[int], starts: list[int],
-    records: list[int],
-) -> tuple[list[int], int]:  # fmt: skip
+    form: Framed, here: Whereabouts, batch: Batch, starts: list[int], records: list[int], named: Iterator[Named]
+) -> tuple[list[int], int]:
     """Read one record of each file; formats that read whole files have their head in the same request."""
     view, out, offsets, sizes, samples = here.view, here.out, here.offsets, here.sizes, here.samples
     fill, is_right, frame, left, nbytes = here.fill, form.judge(here.layout), form.framing(here.layout), [], 0
@@ -167,7 +174,7 @@ def _framed(
     known, expected, around = (-1, -1), b"", bytearray()
     before = after = memoryview(around)
     assert fill is not None
-    for name, n in zip(names, order, strict=True):
+    for name, n in named:
         size, begin, total = sizes[n], offsets[n], records[n] + extra
         if known != (size, total):
             known, around, cut = (size, total), bytearray(total - size), extra + form.leading(samples[n], size)
@@ -182,17 +189,27 @@ def _framed(
         ):
             nbytes += total
         else:
-            here.leave()
             left.append(n)
     return left, nbytes
 
 
-def _runs(form: Framed, here: Whereabouts, batch: Batch, groups: Iterable[Group], starts: list[int]) -> list[Group]:
-    """Read runs of samples without frames."""
+def _runs(form: Framed, here: Whereabouts, batch: Batch, groups: list[Group], starts: list[int]) -> list[Group]:
+    """Read runs of samples without frames; with fewer files than requests in flight, all is left."""
+    if len(groups) < here.depth:
+        return groups
+    each = here.opener.each(partial(_read_runs, form, here, batch, starts), zip(groups), len(groups))  # type: ignore[attr-defined]
+    here.count(*map(sum, zip(*(counts for _, *counts in each), strict=True)))
+    return [group for left, *_ in each for group in left]
+
+
+def _read_runs(
+    form: Framed, here: Whereabouts, batch: Batch, starts: list[int], groups: Iterator[tuple[Group]]
+) -> tuple[list[Group], int, int, int]:
+    """Return the files that are to be read otherwise; opens, requests and bytes of the others."""
     view, offsets, samples, fill, head = here.view, here.offsets, here.samples, here.fill, form.head_bytes
-    is_right, left, opens, requests, nbytes = form.judge(here.layout), [], 0, 0, 0
+    is_right, left, opens, requests, nbytes = form.judge(here.layout), list[Group](), 0, 0, 0
     assert fill is not None
-    for file, runs in groups:
+    for ((file, runs),) in groups:
         first, window = runs[0][0], bytearray()
         reads: list[Any] = [(head + starts[start], (view[offsets[start] : offsets[stop]],)) for start, stop in runs]
         total = sum(offsets[stop] - offsets[start] for start, stop in runs)
@@ -211,7 +228,5 @@ def _runs(form: Framed, here: Whereabouts, batch: Batch, groups: Iterable[Group]
         ):
             opens, requests, nbytes = opens + 1, requests + len(reads), nbytes + total
         else:
-            here.leave()
             left.append((file, runs))
-    here.count(opens, requests, nbytes)
-    return left
+    return left, opens, requests, nbytes

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, BinaryIO, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.data.formats.at_once import Group, Whereabouts, groups_of
+from rayio.data.formats.at_once import Group, Named, Whereabouts, groups_of
 from rayio.data.formats.reads import HEAD, NOT_KEPT, Runs, by_file, opened, read_into, scratch
 from rayio.data.formats.records import AGAIN, Records
 from rayio.data.formats.sample import Place
 from rayio.data.layout import Batch, Layout
-from rayio.storage.base import Opener, Requests, RequestTable
+from rayio.storage.base import AtOnce, Opener, Requests, RequestTable
 from rayio.units import format_bytes
 
 if TYPE_CHECKING:
@@ -169,18 +169,27 @@ class Indexed(Records):
     def _at_once(self, here: Whereabouts, batch: Batch) -> list[Group]:
         """Read and verify one sample of each file, a call for each of its two; return what is to be read otherwise."""
         fill, layout = here.fill, here.layout
-        number = layout.samples_per_file
-        index_bytes = self.index_bytes(number)
-        is_small = index_bytes <= AHEAD_BYTES and self.reads_index_at_once(layout)
+        is_small = self.index_bytes(layout.samples_per_file) <= AHEAD_BYTES and self.reads_index_at_once(layout)
         if fill is None or not is_small or (in_order := here.in_order(batch)) is None:
             return [*by_file(batch)]
-        is_right, samples, sizes, offsets = self.judge(layout), here.samples, here.sizes, here.offsets
-        (files, order), view = in_order, here.view
-        rows: list[int] = [0] * len(order) if number == 1 else batch.index.tolist()
-        left: list[int] = []
+        files, order = in_order
+        rows: list[int] = [0] * len(order) if layout.samples_per_file == 1 else batch.index.tolist()
+        each = here.each(partial(self._read_each, here, fill, rows), layout.names_of(files), order)
+        left, done = [n for some, _ in each for n in some], 2 * len(order)
+        done -= 2 * len(left)
+        here.count(done, done, sum(nbytes for _, nbytes in each))
+        return groups_of(batch, left)
+
+    def _read_each(
+        self, here: Whereabouts, fill: AtOnce, rows: list[int], named: Iterator[Named]
+    ) -> tuple[list[int], int]:
+        """Return the places of samples that are to be read otherwise, and the bytes of the others' requests."""
+        layout, number, left = here.layout, here.layout.samples_per_file, list[int]()
+        is_right, samples, sizes, offsets, view = self.judge(layout), here.samples, here.sizes, here.offsets, here.view
+        index_bytes = self.index_bytes(number)
         content, around, nbytes = bytearray(index_bytes), memoryview(bytearray(2 * PAGE_BYTES)), 0
         known, index, end, suffix = -1, b"", -len(layout.extension), self.beside[0]
-        for name, n in zip(layout.names_of(files), order, strict=True):
+        for name, n in named:
             size, begin = sizes[n], offsets[n]
             if size != known:
                 known, index = size, self.index(number, size)
@@ -198,11 +207,8 @@ class Indexed(Records):
             ):
                 nbytes += index_bytes + total
             else:
-                here.leave()
                 left.append(n)
-        done = len(order) - len(left)
-        here.count(2 * done, 2 * done, nbytes)
-        return groups_of(batch, left)
+        return left, nbytes
 
     def page_edges(self, start: int, stop: int, size: int) -> tuple[int, int]:
         """Return the first byte and the end of the read for bytes ``start`` to ``stop`` of a file of ``size`` bytes."""

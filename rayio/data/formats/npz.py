@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import struct
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Any, BinaryIO
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.data.formats import npz_ragged as ragged
-from rayio.data.formats.at_once import Group, Whereabouts, groups_of
+from rayio.data.formats.at_once import Group, Named, Whereabouts, groups_of
 from rayio.data.formats.npy_header import HEADER_BYTES as NPY
 from rayio.data.formats.npy_header import find_array, header
 from rayio.data.formats.reads import (
@@ -35,7 +35,7 @@ from rayio.data.formats.reads import (
 from rayio.data.formats.sample import LABEL, Place, check, fill, judge, wrong_label
 from rayio.data.layout import Batch, Layout, Paths
 from rayio.errors import DataError, RayioError
-from rayio.storage.base import Opener, Requests, RequestTable
+from rayio.storage.base import AtOnce, Opener, Requests, RequestTable
 from rayio.storage.stores.counted import WINDOW_BYTES
 
 SAMPLES, LABELS = "x.npy", "y.npy"
@@ -289,12 +289,24 @@ def _at_once(here: Whereabouts, batch: Batch) -> list[Group]:
     fill, layout = here.fill, here.layout
     if fill is None or (in_order := here.in_order(batch)) is None:
         return [*by_file(batch)]
-    is_right, samples, sizes, offsets, view = judge(layout.seed), here.samples, here.sizes, here.offsets, here.view
-    (files, order), number = in_order, layout.samples_per_file
-    rows: list[int] = [0] * len(order) if number == 1 else batch.index.tolist()
+    files, order = in_order
+    rows: list[int] = [0] * len(order) if layout.samples_per_file == 1 else batch.index.tolist()
+    each = here.each(partial(_read_each, here, fill, rows), layout.names_of(files), order)
+    left = [n for some, *_ in each for n in some]
+    requests, nbytes = (sum(counts[number] for *_, counts in each) for number in range(2))
+    here.count(len(order) - len(left), requests, nbytes)
+    return groups_of(batch, left)
+
+
+def _read_each(
+    here: Whereabouts, fill: AtOnce, rows: list[int], named: Iterator[Named]
+) -> tuple[list[int], tuple[int, int]]:
+    """Return the places of samples that are to be read otherwise, and the requests and bytes of the others."""
+    seed, number = here.layout.seed, here.layout.samples_per_file
+    is_right, samples, sizes, offsets, view = judge(seed), here.samples, here.sizes, here.offsets, here.view
     left: list[int] = []
     requests, nbytes, known, is_small, tail, head = 0, 0, -1, False, bytearray(), bytearray()
-    for name, n in zip(layout.names_of(files), order, strict=True):
+    for name, n in named:
         size, begin = sizes[n], offsets[n]
         if size != known:
             known, (file_bytes, tail_at, entry_at, of_entries, entries, of_start, start) = size, _shape_of(number, size)
@@ -318,10 +330,8 @@ def _at_once(here: Whereabouts, batch: Batch) -> list[Group]:
         ):
             requests, nbytes = requests + 3 - is_small, nbytes + total
         else:
-            here.leave()
             left.append(n)
-    here.count(len(order) - len(left), requests, nbytes)
-    return groups_of(batch, left)
+    return left, (requests, nbytes)
 
 
 @lru_cache(maxsize=256)

@@ -6,11 +6,12 @@ Whatever is not as expected is left to the reader of open files, which says what
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-from rayio.data.formats.at_once import Whereabouts
+from rayio.data.formats.at_once import Named, Whereabouts
 from rayio.data.formats.parquet_file import DIGEST_BYTES, KEY, Shape, chunk_number, digest
 from rayio.data.formats.parquet_plan import check_group, ranges_of, sizes_of
 from rayio.data.formats.parquet_stream import TAIL_BYTES, Chunk, chunks_at, wrong_page
@@ -48,18 +49,31 @@ def _plan(shape: Shape, columns: int, sample_bytes: int, group: int) -> Plan | N
 
 def read_at_once(here: Whereabouts, batch: Batch, shape: Shape, columns: int) -> set[int]:
     """Read one sample of each file, verify and count them; return the files that were read."""
-    fill, layout, done = here.fill, here.layout, set[int]()
-    if fill is None or (in_order := here.in_order(batch)) is None:
-        return done
+    if here.fill is None or (in_order := here.in_order(batch)) is None:
+        return set()
+    files, order = in_order
+    each = here.each(partial(_read_each, here, batch, shape, columns), here.layout.names_of(files), order)
+    done = {file for some, _ in each for file in some}
+    here.count(len(done), 2 * len(done), sum(nbytes for _, nbytes in each))
+    return done
+
+
+def _read_each(
+    here: Whereabouts, batch: Batch, shape: Shape, columns: int, named: Iterator[Named]
+) -> tuple[list[int], int]:
+    """Return the files of which a sample was read, and the bytes of their requests."""
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
-    files, order = in_order
+    fill, layout, done = here.fill, here.layout, list[int]()
+    assert fill is not None
     is_whole = columns == shape.num_columns
     sizes: list[int] = here.sizes if is_whole else layout.sample_bytes_of(batch.files).tolist()
     rows: list[int] = batch.index.tolist()
+    numbers: list[int] = batch.files.tolist()
     nbytes = 0
-    for name, file, n in zip(layout.names_of(files), files, order, strict=True):
+    for name, n in named:
+        file = numbers[n]
         group, row = divmod(rows[n], shape.group_rows)
         plan = _plan(shape, columns, sizes[n], group)
         if plan is None:
@@ -79,12 +93,9 @@ def read_at_once(here: Whereabouts, batch: Batch, shape: Shape, columns: int) ->
                 finally:
                     parquet.close(force=True)
         if is_read:
-            done.add(file)
+            done.append(file)
             nbytes += total
-        else:
-            here.leave()
-    here.count(len(done), 2 * len(done), nbytes)
-    return done
+    return done, nbytes
 
 
 def _take(

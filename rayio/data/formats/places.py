@@ -38,6 +38,9 @@ def edges_of(form: Sized, layout: Layout, number: int) -> NDArray[np.int64]:
 
 def starts_of(form: Sized, layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the offset of record ``index`` of each file from the file's first one; ``index`` may be the end."""
+    if layout.samples_per_file == 1:
+        sizes: NDArray[np.int64] = index * form.record_sizes(layout, files)
+        return sizes
     starts = np.empty_like(index)
     numbers, file = np.unique(files, return_inverse=True)
     for place, number in enumerate(numbers.tolist()):

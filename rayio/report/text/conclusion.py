@@ -54,6 +54,8 @@ def sentence(explained: Explained) -> str:
     parts.append(withheld(doubt for doubt in explained.doubts if doubt.code in explained.withheld))
     if explained.prediction is not None:
         parts.append(_predicted(verdict, explained.prediction))
+    elif verdict.bound == "overhead" and _other(verdict) == CHARGED and explained.simulated and not explained.withheld:
+        parts.append("No key but `costs` changes that.")
     return " ".join(filter(None, parts))
 
 

@@ -46,8 +46,8 @@ def _lines(live: Live) -> Iterator[tuple[str, str]]:
         yield "data loading", shares(live.waits, {name: shown(name) for name in live.waits})
     if (queues := live.queues) is not None:
         flight = f" · {format_bytes(queues.in_flight_bytes)} in flight" if queues.in_flight_bytes else ""
-        yield "queues", f"{queues.ready} batches ready · {queues.leased} with readers{flight}"
-        yield "readers", f"{queues.readers}, {queues.busy_readers} of them busy"
+        yield "queues", f"{queues.ready} batches ready · {queues.leased} with workers{flight}"
+        yield "workers", f"{queues.readers}, {queues.busy_readers} of them busy"
     if live.restarts:
         yield "restarts", str(live.restarts)
     if live.error is not None:
@@ -65,7 +65,7 @@ def line(live: Live) -> str:
         parts.append(f"data loading {100 * recent.shares['data_wait']:.1f} %")
     if live.queues is not None:
         parts.append(f"{live.queues.ready} batches ready")
-        parts.append(f"{live.queues.readers} readers")
+        parts.append(f"{live.queues.readers} workers")
     return _printable(f"{live.run}: " + " · ".join(parts) + (f" · {live.error}" if live.error else ""))
 
 

@@ -34,13 +34,13 @@ SENTENCES = {
     "no_files_in_spans": "spans have no {missing}: nothing is known of files",
     "caches_had": "modelled caches (storage.cache) had {percent:.0f} % of what was read in the whole run: what ranks "
     "need of storage is the rest",
-    "imported_without_readers": "imported results have no readers: waits cannot be taken apart, nor the run simulated",
+    "imported_without_readers": "imported results have no workers: waits cannot be taken apart, nor the run simulated",
     "name_its_storage": "to predict from it, name its storage: rayio simulate {run}/scenario.yaml storage.model=NAME "
     "({models}, or parameters)",
     "nothing_to_explain_untraced": "trace.level is none: no step was recorded, so nothing can be explained; run with "
     "trace.level=batch",
     "no_step_completed": "no rank completed a step: nothing can be explained",
-    "no_spans_of_readers": "no spans of readers: waits cannot be taken apart, nor the run simulated; run with "
+    "no_spans_of_readers": "no spans of workers: waits cannot be taken apart, nor the run simulated; run with "
     "trace.level=batch",
     "no_reads_known": "no reads are known, so waits cannot be taken apart, nor the run simulated: {why}",
     "workers_scaled": "workers came and went: capacities count their average number ({mean:.1f}), and changes of "

@@ -172,9 +172,9 @@ def _headline(result: RunResult) -> list[str]:
     if scaling := result.scaling:
         remark = (
             f"on average, {scaling.least} to {scaling.most} at once, {scaling.num_changes} changes; "
-            f"{format_number(scaling.reader_seconds)} reader-seconds"
+            f"{format_number(scaling.reader_seconds)} worker-seconds"
         )
-        rows.append(("readers", f"{scaling.mean:.1f}", remark))
+        rows.append(("workers", f"{scaling.mean:.1f}", remark))
         if scaling.pool is not None:
             rows.append(("nodes", f"{scaling.pool.mean:.1f}", _nodes(scaling.pool)))
     rows = [row for row in rows if not row[1].startswith(UNKNOWN)]
@@ -224,14 +224,14 @@ def transfer_rows(result: RunResult) -> Iterator[tuple[str, str, str]]:
 
 def _nodes(pool: PoolUse) -> str:
     text = (
-        f"came and went with readers, on average; {pool.most} at once; {format_number(pool.node_seconds)} node-seconds"
+        f"came and went with workers, on average; {pool.most} at once; {format_number(pool.node_seconds)} node-seconds"
     )
     if pool.spared_seconds is not None:
         text += f", which spared ranks {format_number(pool.spared_seconds)} s of waiting"
     if pool.capacity_seconds is not None:
         text += f"; {seconds(pool.capacity_seconds)} to capacity at most"
     if pool.given_up:
-        text += f"; {pool.given_up} readers got none in time"
+        text += f"; {pool.given_up} workers got none in time"
     return text
 
 

@@ -18,7 +18,7 @@ SEEN = 0.005
 
 #: Meaning of rows that are no stage of a batch.
 WORK_OF_STAGES = {
-    "storage": "what all readers share",
+    "storage": "what all workers share",
     "worker": "all stages, one after the other",
     "transfer": "network interfaces of the nodes",
     "writer": "checkpoint files",

@@ -87,6 +87,7 @@ class Throttle(Layer):
     seed: int = 0
 
     name: ClassVar[str] = "throttle"
+    idle_if_real: ClassVar[str] = "storage.throttle: no effect, because it is a limit of modelled storage"
     example: ClassVar[Any] = {"storage": {"throttle": {"reads_per_second": 100}, "max_attempts": 50}}
     options: ClassVar[type[Section]] = ThrottleOptions
     sharing: ClassVar[Literal["", "node", "all"]] = "all"

@@ -39,12 +39,6 @@ class MadeAhead(Protocol):
     def take(self, name: str, position: int, buffer: Any) -> int:
         """Fill ``buffer`` and return its bytes; -1 if no planned request has them."""
 
-    def fill(self, name: str, size: int, total: int, offset: int, buffers: Any, *more: Any) -> bool:
-        """Fill buffers from planned requests; see ``rayio.storage.base.AtOnce``."""
-
-    def again(self) -> None:
-        """Keep the bytes of the last file that was filled: the reader opens it."""
-
     def look(self, name: str) -> bool:
         """Make the first planned request to a file; return False without one."""
 

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rayio.analyze.filled import enough
+from rayio.analyze.gate import of_result
 from rayio.errors import RayioError, ScenarioError
 from rayio.records.doubts import SETTING, blocking
 from rayio.records.sizing import HOLDS, UNDECIDED, Advised, AsWritten, Bottleneck, Checked, Setting
@@ -70,7 +71,7 @@ def advise(
         vary: keys and their values: ``loader.num_workers=1..16`` (ordered: assumes that more is not worse, so few are
             simulated), ``dataset.format=npz|tfrecord`` (alternatives: all are simulated).
         reach: ``au=0.9``, or ``au_dlio=0.9`` by DLIO's formula.
-        price: costs to minimize, most important first: readers, memory, nodes.
+        price: costs to minimize, most important first: workers, memory, nodes.
         check: ``ray`` or ``local``: run the advised setting once, on real storage.
         address: Ray cluster for that run, see :func:`rayio.run`.
         out: directory of the simulations, resumed if it exists; None is ``advice/<name>`` below ``root``.
@@ -83,8 +84,12 @@ def advise(
     """
     formula, target = _goal(reach)
     dear = tuple(name.strip() for name in price.split(","))
-    if strange := [name for name in dear if name not in DEAR] or [n for k, n in enumerate(dear) if n in dear[:k]]:
-        raise ScenarioError(f"--price {price}: {strange[0]} is not allowed; give {', '.join(DEAR)}, each at most once")
+    twice = [name for place, name in enumerate(dear) if name in dear[:place]]
+    if strange := [name for name in dear if name not in DEAR] or twice:
+        why = "not allowed" if strange[0] not in DEAR else "given twice"
+        raise ScenarioError(
+            f"--price {price}: {strange[0] or 'an empty part'} is {why}; give {', '.join(DEAR)}, each at most once"
+        )
     if check not in (None, "ray", "local"):
         raise ScenarioError(f"--check {check}: must be ray or local")
     dear = (*dear, *(name for name in DEAR if name not in dear))
@@ -343,7 +348,8 @@ class _Advising:
         path = self.trials.directory.free("check", scenario.stores)
         run = run_one(scenario, engine=engine, address=address, out=path, root=self.root, reporter=self.reporter)
         au = au_of(run.result, self.formula)
-        return Checked(engine=engine, directory=path, au=au, reaches=au is not None and au >= self.target)
+        reaches = au is not None and au >= self.target
+        return Checked(engine=engine, directory=path, au=au, reaches=reaches, doubts=of_result(run.result))
 
     def _notes(self) -> Iterator[SizingNote]:
         yield from self.notes

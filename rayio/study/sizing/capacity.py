@@ -46,10 +46,11 @@ from rayio.scenario import derive
 from rayio.scenario.layers import layers_of, without_layers
 from rayio.scenario.model import Scenario
 from rayio.scenario.origin import origin_of
+from rayio.scenario.write import to_yaml
 from rayio.session.dataset import base_folder
 from rayio.storage.address import is_path, join
 from rayio.study.sizing.doubts import of_capacity
-from rayio.study.sizing.knee import Like, best_change, bottleneck_of, changes_at, learned, widest
+from rayio.study.sizing.knee import CALIBRATED, Like, best_change, bottleneck_of, changes_at, learned, widest, written
 from rayio.study.sizing.mlperf import rules_checked
 from rayio.study.sizing.questions import Question
 from rayio.study.sizing.search import Bracket, falls, largest
@@ -258,9 +259,16 @@ class _Searching:
         tried = changes_at(like(trial.scenario), formula, target, self.reporter)
         changes = best_change(question, tried, fails, target, formula, self.most, like)
         combination = None
-        if self.is_virtual and not any(change.holds for change in changes):
-            combination = widest(question, fails, target, formula)
+        if not any(change.holds for change in changes):
+            combination = widest(like(trial.scenario), target, formula, self._source(fails, like))
         return Help(bottleneck, changes, combination, is_tried=True)
+
+    def _source(self, fails: int, like: Like) -> list[str]:
+        """Return a point's scenario as arguments; on a wall clock that is a file with what its run taught."""
+        if self.is_virtual:
+            return written(self.question, fails)
+        taught = to_yaml(like(self.trials.tried[fails].scenario))
+        return [str(self.directory.write(CALIBRATED, taught.encode()))]
 
     def _answer(self, bracket: Bracket, help_found: Help, is_finished: bool) -> CapacityFound:
         question, base = self.question, self.question.base

@@ -59,6 +59,9 @@ MISSED = 1.0
 PAIRED = 3
 #: How many times the workers and the requests in flight of a worker are tried where pairs are not enough.
 WIDER, DEEPER = 16, 8
+WORKERS, DEPTH = "loader.num_workers", "loader.io_depth"
+#: The file of a scenario with what a run on a wall clock taught.
+CALIBRATED = "calibrated.yaml"
 
 
 def bottleneck_of(scenario: Scenario, run: str | None, reporter: Reporter) -> Bottleneck | None:
@@ -264,13 +267,12 @@ def reaches(au: float | None, target: float) -> bool:
     return au is not None and au >= target - ROUNDING
 
 
-def widest(question: Question, fails: int, target: float, formula: str) -> Combination | None:
+def widest(scenario: Scenario, target: float, formula: str, source: Sequence[str]) -> Combination | None:
     """Return the AU of many more workers with many more requests in flight; None if they cannot be simulated.
 
-    They are tried on the virtual clock with its own model of storage, as ``advise`` does. None also if they reach the
-    target by an effect that is not worth proposing.
+    They are tried on the virtual clock with its own model of storage, as ``advise`` does on ``source``: the scenario's
+    file and overrides. None also if they reach the target by an effect that is not worth proposing.
     """
-    scenario = question.scenario(fails)
     workers, depth = scenario.loader.num_workers, scenario.loader.io_depth
     if not isinstance(workers, int):
         return None
@@ -287,13 +289,16 @@ def widest(question: Question, fails: int, target: float, formula: str) -> Combi
         return None
     if reaches(au, target) and not is_worth_proposing(without, au):
         return None
-    fixed = {**question.fixed, question.over: fails}
-    fixed.pop("loader.num_workers", None)
-    fixed.pop("loader.io_depth", None)
-    overrides = [f"{key}={in_yaml(value)}" for key, value in fixed.items()]
-    vary = f"loader.num_workers={workers}..{most},loader.io_depth={depth}..{deepest}"
-    command = ("rayio", "advise", str(question.source), *overrides, "--reach", f"{formula}={target:g}", "--vary", vary)
+    vary = f"{WORKERS}={workers}..{most},{DEPTH}={depth}..{deepest}"
+    command = ("rayio", "advise", *source, "--reach", f"{formula}={target:g}", "--vary", vary)
     return Combination(workers=most, io_depth=deepest, au=au, holds=reaches(au, target), command=command)
+
+
+def written(question: Question, fails: int) -> list[str]:
+    """Return the scenario of a point as ``advise`` takes it: its file, and overrides but those that it varies."""
+    fixed = {**question.fixed, question.over: fails}
+    overrides = [f"{key}={in_yaml(value)}" for key, value in fixed.items() if key not in (WORKERS, DEPTH)]
+    return [str(question.source), *overrides]
 
 
 def is_held(scenario: Scenario, formula: str, target: float) -> bool:

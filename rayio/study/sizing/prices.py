@@ -19,7 +19,7 @@ from rayio.study.sweeps.sweep_rows import window_bytes
 #: The most settings of a search; a scenario is made for each.
 MOST_SETTINGS = 5_000
 #: The parts of a price, in the default order of importance.
-DEAR = ("readers", "memory", "nodes")
+DEAR = ("workers", "memory", "nodes")
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Choice:
 
 def price_of(scenario: Scenario) -> Price:
     """Return the price of a scenario."""
-    return Price(readers=derive.num_readers(scenario), memory=window_bytes(scenario), nodes=scenario.cluster.all_nodes)
+    return Price(workers=derive.num_readers(scenario), memory=window_bytes(scenario), nodes=scenario.cluster.all_nodes)
 
 
 def choices(

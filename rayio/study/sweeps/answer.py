@@ -26,7 +26,7 @@ def answer(sweep: Sweep) -> SweptPoints:
                 repeat=row.repeat,
                 status=row.status,
                 error=row.error,
-                readers=row.readers,
+                workers=row.workers,
                 window_bytes=row.window_bytes,
                 result=row.result,
             )

@@ -88,9 +88,9 @@ def accelerators(point: Point) -> int | None:
     return None if result is None else result.world_size
 
 
-def readers(point: Point) -> float | None:
+def workers(point: Point) -> float | None:
     """Return a point's cost in processes: the workers of all ranks."""
-    return point.first.readers
+    return point.first.workers
 
 
 def memory(point: Point) -> float | None:

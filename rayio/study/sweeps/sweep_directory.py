@@ -86,7 +86,10 @@ class SweepDirectory:
         """
         if out is not None:
             if not is_path(path := join(root, str(out))):
-                raise ScenarioError(f"not yet: --out {path}; give a folder (datasets may be at an address)")
+                raise ScenarioError(
+                    f"not yet: --out {path}; give the full path of a folder, such as {Path.cwd() / Path(path).name} "
+                    "(datasets may be at an address)"
+                )
             return cls.open(Path(path), definition, root)
         path, number = join(root, default) if is_path(root) else default, 1
         place = Path(path)

@@ -43,9 +43,9 @@ _DEFINITIONS = {
     "front": (
         "front",
         "the Pareto front: no other point with as many accelerators has at least the same AU (after failures goodput) "
-        "with no more readers, memory and reader nodes",
+        "with no more workers, memory and reader nodes",
     ),
-    "readers": ("readers", "workers of all ranks: ranks × loader.num_workers"),
+    "workers": ("workers", "workers of all ranks: ranks × loader.num_workers"),
     "memory": (
         "memory",
         "expected bytes of the full prefetch windows of all ranks: ranks × workers × "
@@ -134,11 +134,11 @@ def _titled(title: str, drawn: str) -> str:
 def _costs(sweep: Swept) -> str:
     points, metric = sweep.points, sweep.metric
     title = sweep_figures.TITLES[metric]
-    readers = sweep_figures.against(
-        points, choices.readers, lambda value: f"{value:,.0f}", f"{title} against readers", metric=metric
+    workers = sweep_figures.against(
+        points, choices.workers, lambda value: f"{value:,.0f}", f"{title} against workers", metric=metric
     )
     memory = sweep_figures.against(points, choices.memory, format_bytes, f"{title} against memory", 1024, metric)
-    if not readers and not memory:
+    if not workers and not memory:
         return ""
     has_several = len(set(map(choices.accelerators, points))) > 1
     line = (
@@ -146,7 +146,7 @@ def _costs(sweep: Swept) -> str:
     )
     return (
         f'<p class="lead">Each dot is a point; {line}.</p>'
-        + _titled(f"{title} against readers <small>of all ranks</small>", readers)
+        + _titled(f"{title} against workers <small>of all ranks</small>", workers)
         + _titled(f"{title} against memory <small>of full prefetch windows, all ranks</small>", memory)
     )
 

@@ -39,7 +39,7 @@ class Row:
     repeat: int
     status: str
     error: str | None = None
-    readers: int | None = None
+    workers: int | None = None
     window_bytes: float | None = None
     result: RunResult | None = None
     #: AU of each epoch by DLIO's formula, as fractions, if runs are judged by it.
@@ -59,7 +59,7 @@ class Row:
             "repeat": self.repeat,
             "status": self.status,
             "error": self.error,
-            "readers": self.readers,
+            "readers": self.workers,
             "window_bytes": self.window_bytes,
             "result": None if self.result is None else self.result.as_json(),
             **({"epochs": list(self.epochs)} if self.epochs else {}),
@@ -173,7 +173,7 @@ def axis(values: Sequence[Any]) -> list[Any]:
 def columns(keys: Sequence[str], rows: Sequence[Row]) -> dict[str, list[Any]]:
     """Return rows as named columns: the swept keys, status, costs, every metric."""
     table: dict[str, list[Any]] = {key: [_cell(row.values[index]) for row in rows] for index, key in enumerate(keys)}
-    for name in ("repeat", "status", "error", "readers", "window_bytes"):
+    for name in ("repeat", "status", "error", "workers", "window_bytes"):
         table[name] = [getattr(row, name) for row in rows]
     table["exit_code"] = [None if row.result is None else row.result.exit_code for row in rows]
     for metric in METRICS:

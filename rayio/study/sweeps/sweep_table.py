@@ -37,7 +37,8 @@ def _row(point: Point, *, is_knee: bool, is_on_front: bool, has_failures: bool) 
         au_half=half,
         samples_per_second=point.mean("samples_per_second"),
         data_wait_share=point.mean("data_wait_share"),
-        readers=point.first.readers,
+        sync_share=point.mean("sync_share"),
+        workers=point.first.workers,
         window_bytes=point.first.window_bytes,
         status=point.status,
         error=point.error,
@@ -70,7 +71,7 @@ def _least(points: Sequence[Point], compared: Sequence[int], chosen: Sequence[in
     doubts = (doubt for index in compared for doubt in of_repeats(points[index].measured))
     if blocking(doubts, SETTING) or len({accelerators(points[index]) for index in compared}) > 1:
         return None
-    costs = {index: (points[index].first.readers or 0, points[index].first.window_bytes or 0.0) for index in chosen}
+    costs = {index: (points[index].first.workers or 0, points[index].first.window_bytes or 0.0) for index in chosen}
     return min(chosen, key=lambda index: costs[index], default=None)
 
 

@@ -76,12 +76,12 @@ class Swept:
     def front(self) -> list[Point]:
         """The Pareto front: the best trade-offs of AU (after failures goodput) against its costs.
 
-        Costs are readers, memory and reader nodes. Points with different numbers of accelerators do different work, and
+        Costs are workers, memory and reader nodes. Points with different numbers of accelerators do different work, and
         are not compared. There is none with too few random failures.
         """
         if self._is_chance:
             return []
-        costs = [choices.readers, choices.memory]
+        costs = [choices.workers, choices.memory]
         if READER_NODES in self.keys:
             place = self.keys.index(READER_NODES)
             costs.append(lambda point: number_of(point.values[place]))
@@ -98,7 +98,7 @@ class Swept:
         return table_of(self.keys, self.points, self.knee, self.front)
 
     def frame(self) -> pd.DataFrame:
-        """Return a row for every run: swept keys, status, readers, window_bytes, and every metric by its name."""
+        """Return a row for every run: swept keys, status, workers, window_bytes, and every metric by its name."""
         import pandas as pd
 
         return pd.DataFrame(columns(self.keys, [row for point in self.points for row in point.rows]))

@@ -52,7 +52,7 @@ class StagesActor(Server):
         self._offset = birth.anchor.here().ns
         #: The attempt of the run, as far as this actor knows, and what carries out its stages.
         self._attempt = 0
-        self._kernel: WallKernel | None = None
+        self._running: asyncio.Future[None] | None = None
         self._is_over = asyncio.Event()
 
     async def ready(self) -> dict[str, Any]:
@@ -63,10 +63,11 @@ class StagesActor(Server):
         """Run all stages to their end, or until they are halted; return the tally of each."""
         self._cpu.begin()
         attempt, kernel = self._attempt, WallKernel(self._offset)
-        self._kernel = kernel
+        conductor = Conductor(self.birth.plan.workflow, kernel, self._process, self.progress)
+        self._running = asyncio.ensure_future(conductor.run())
         self._is_over.clear()
         try:
-            await Conductor(self.birth.plan.workflow, kernel, self._process, self.progress).run()
+            await self._running
         except asyncio.CancelledError:
             if attempt == self._attempt:
                 raise
@@ -78,8 +79,8 @@ class StagesActor(Server):
     async def halt(self) -> None:
         """End the running processes: a failure ended the attempt, and they begin again with the next one."""
         self._attempt += 1
-        if self._kernel is not None:
-            await self._kernel.cancel()
+        if self._running is not None:
+            self._running.cancel()
             await self._is_over.wait()
 
     def spent(self) -> tuple[int, ProcessCpu | None]:
@@ -127,10 +128,12 @@ class StagesActor(Server):
         """Wait for the end of a process, and ask now and then what it does."""
         cluster = self.birth.plan.cluster
         running, begun = asyncio.ensure_future(handle.run.remote()), time.monotonic()
+        running.add_done_callback(_seen)
         look = min(5.0, cluster.stall_deadline / 4)
         heard = begun
         while not (await asyncio.wait({running}, timeout=look))[0]:
             answer = asyncio.ensure_future(handle.standing.remote())
+            answer.add_done_callback(_seen)
             await asyncio.wait({answer, running}, timeout=look, return_when=asyncio.FIRST_COMPLETED)
             now = self._offset + time.perf_counter_ns()
             if answer.done() and (longest := silence(answer.result(), now)) is not None:
@@ -146,3 +149,9 @@ class StagesActor(Server):
                 )
         ended: tuple[StageTally, int, ProcessCpu | None] = running.result()
         return ended
+
+
+def _seen(call: asyncio.Future[Any]) -> None:
+    """Look at the error of a call that nobody awaits any more: asyncio prints the others."""
+    if not call.cancelled():
+        call.exception()

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.errors import RunError
-from rayio.model.loading import MAX_BUFFER_BYTES, MAX_BUFFERS, Buffers
+from rayio.model.buffers import MAX_BUFFER_BYTES, MAX_BUFFERS, Buffers
 
 #: An arena at least doubles, and grows by at least this many bytes, because each mapped chunk keeps a file open.
 CHUNK_BYTES = 4 << 20

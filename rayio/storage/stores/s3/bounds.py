@@ -59,6 +59,7 @@ class Watch:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        #: Calls remove themselves at any moment, without the lock.
         self._calls: dict[int, _Call] = {}
         #: Bytes asked for so far.
         self._requested = 0
@@ -87,8 +88,7 @@ class Watch:
                 raise EndlessError from None
             raise
         finally:
-            with self._lock:
-                del self._calls[id(mine)]
+            del self._calls[id(mine)]
 
     def _watch(self) -> None:
         """Look until nothing has been in flight for a while."""
@@ -100,7 +100,7 @@ class Watch:
                     self._is_watching = False
                     return
                 now = time.monotonic()
-                long = [call for call in self._calls.values() if now - call.since > LOOK_SECONDS]
+                long = [call for call in [*self._calls.values()] if now - call.since > LOOK_SECONDS]
             if long:
                 self._look(long)
 
@@ -108,7 +108,7 @@ class Watch:
         ports = {call.port for call in calls}
         received = {name: nbytes for name, port, nbytes in connections() if port in ports}
         with self._lock:
-            in_flight, requested = sum(call.nbytes for call in self._calls.values()), self._requested
+            in_flight, requested = sum(call.nbytes for call in [*self._calls.values()]), self._requested
         worst: set[str] = set()
         for call in calls:
             if call.received is None:

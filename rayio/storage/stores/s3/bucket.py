@@ -109,7 +109,8 @@ class Place:
 
     def key(self, name: str) -> str:
         """Return the key of a file."""
-        return "/".join(part for part in (self.prefix, name.strip("/")) if part)
+        name = name.strip("/")
+        return f"{self.prefix}/{name}" if self.prefix and name else self.prefix or name
 
     def url(self, key: str) -> str:
         """Return the address of an object, without a signature."""

@@ -112,6 +112,8 @@ class S3Store:
                 "does not survive that; start workers with spawn or forkserver (loader.multiprocessing_context)"
             )
         power = 0 if nbytes <= SMALL_BYTES else math.ceil(math.log(nbytes / SMALL_BYTES, 4))
+        if (known := self._clients.get(power)) is not None:
+            return known
         with self._lock:
             if power not in self._clients:
                 self._clients[power], _process = self.place.client(SMALL_BYTES * 4**power), os.getpid()
@@ -142,11 +144,11 @@ class S3Store:
             DataError: the object is missing.
             StorageError: the store refuses, or the budget is used up.
         """
-        began = perf_counter_ns()
+        began, bounded = perf_counter_ns(), partial(WATCH.call, request, self._port, nbytes, seconds)
         for attempt in count(1):
             start = perf_counter_ns()
             try:
-                answer = heard(lambda: WATCH.call(request, self._port, nbytes, seconds))
+                answer = heard(bounded)
             except Exception as error:
                 if isinstance(error, RayioError | TypeError | NameError | LookupError | ArithmeticError):
                     raise  # not about the request

@@ -1,0 +1,205 @@
+"""The planned requests of a batch, as many in flight as allowed: file by file, or ahead of a reader of open files.
+
+Files of one sample each are read in one call (:data:`rayio.storage.base.AtOnce`), by as many threads as requests may be
+in flight; each takes the next file, makes its requests, and verifies the sample in place. A reader of open files stays
+sequential, and :class:`rayio.storage.ahead.Ahead` makes its requests before it asks for them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.errors import DataError
+from rayio.machine.counters import fetched_by_this_thread
+from rayio.storage.ahead import LOOK_SECONDS, MAX_BYTES, Ahead
+from rayio.storage.base import AtOnce, Placed, Requests
+from rayio.storage.crew import Crew
+from rayio.storage.stores.counted import Traffic
+from rayio.storage.stores.opening import Store
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: Copies of more bytes let other threads run: to change threads takes as long as a copy of 100 KB.
+SHORT_BYTES = 256 << 10
+
+
+class InFlight:
+    """The planned requests of one batch to a store, at most ``depth`` of them in flight; counted in ``traffic``.
+
+    With ``is_watched`` each thread counts the bytes that it fetched from devices.
+    """
+
+    def __init__(
+        self, requests: Requests, store: Store, traffic: Traffic, *, depth: int, crew: Crew, is_watched: bool
+    ) -> None:
+        assert requests.places is not None
+        self._requests, self._placed = requests, Placed(*requests.places())
+        self._store, self._traffic = store, traffic
+        self.depth, self._crew, self._is_watched = depth, crew, is_watched
+        self._ahead: Ahead | None = None
+        #: Bytes that other threads fetched from devices (None: unknown), and their CPU time (ns).
+        self.fetched: int | None = 0
+        self.cpu_ns = 0
+        self._lock = threading.Lock()
+        #: True once files were read in one call: few are left then.
+        self._is_begun = False
+        #: Objects that were read in one call, with the number of their requests and bytes.
+        self._read: dict[str, tuple[int, int]] = {}
+        self._planned: dict[str, list[tuple[int, int]]] = {}
+        #: Reads a file in one call; None where requests need more care.
+        self.fill: AtOnce | None = None
+        filling, self._get = getattr(store, "filling", None), getattr(store, "get", None)
+        if traffic.needs_files or self._placed.opening is not None:
+            return
+        if filling is not None:
+            self.fill = filling()
+        elif self._get is not None:
+            self.fill = self._fill
+            if int(requests.nbytes.max()) * depth > MAX_BYTES:
+                self.depth = max(1, MAX_BYTES // int(requests.nbytes.max()))
+
+    def filled(self, opens: int, requests: int, nbytes: int) -> None:
+        """Count what :attr:`fill` read; objects are counted by their planned requests, at the end."""
+        if self.fill != self._fill:
+            self._is_begun = self._is_begun or opens > 0
+            self._traffic.opens += opens
+            self._traffic.requests += requests
+            self._traffic.nbytes += nbytes
+
+    def open(self, name: str, kept: Any = None) -> Any:
+        """Return a file for the reader of open files, whose requests are made ahead from now on."""
+        if self._ahead is None:
+            if self._is_begun:
+                return self._store.open(name, self._traffic)
+            self._ahead = self._traffic.ahead = Ahead(
+                self._left(), self._store.open, self._traffic, depth=self.depth, crew=self._crew,
+                is_watched=self._is_watched,
+            )  # fmt: skip
+        return self._ahead.open(name, kept)
+
+    def _left(self) -> Requests:
+        """Return the requests to files that were not read yet."""
+        requests, placed = self._requests, self._placed
+        if not self._read:
+            return requests
+        assert placed.offset is not None
+        is_left: NDArray[np.bool_] = np.array([name not in self._read for name in placed.files])[placed.file]
+        left = Placed(placed.files, placed.file[is_left], placed.offset[is_left])
+        return requests._replace(nbytes=requests.nbytes[is_left], places=lambda: left, known_bytes=None)
+
+    def each(self, work: Callable[[Iterator[T]], R], items: Iterator[T], number: int) -> list[R]:
+        """Call ``work`` in as many threads as requests may be in flight, each with the next of ``number`` items.
+
+        ``items`` must be an iterator in C, such as ``zip`` of lists: the next item is then one thread's alone.
+        """
+        results, errors, helpers = list[R](), list[BaseException](), min(self.depth, number) - 1
+
+        def take() -> None:
+            try:
+                results.append(work(items))
+            except BaseException as error:
+                errors.append(error)
+                deque(items, 0)  # the others stop
+
+        if helpers < 1:
+            return [work(items)]
+        ended = threading.Semaphore(0)
+
+        def help_() -> None:
+            began, before = time.thread_time_ns(), fetched_by_this_thread() if self._is_watched else None
+            take()
+            after = None if before is None else fetched_by_this_thread()
+            with self._lock:
+                self.cpu_ns += time.thread_time_ns() - began
+                known = before is not None and after is not None and self.fetched is not None
+                self.fetched = self.fetched + after - before if known else None  # type: ignore[operator]
+            ended.release()
+
+        self._crew.call(help_, helpers)
+        take()
+        while helpers and not self._traffic.ending.is_set():
+            helpers -= ended.acquire(timeout=LOOK_SECONDS)
+        if errors:
+            raise errors[0]
+        return results
+
+    def _fill(self, name: str, size: int, total: int, *request: Any) -> bool:
+        """Get the planned requests of an object, and fill buffers from them; see :data:`AtOnce`."""
+        del total
+        if not (planned := self._plan.get(name)):
+            return False
+        assert self._get is not None
+        contents, received = [], 0
+        try:
+            for begin, nbytes in planned:
+                whole, content = self._get(name, begin, nbytes, self._traffic)
+                contents.append((begin, content))
+                received += len(content)
+        except DataError:  # the reader of open files knows the sample that is missing
+            return False
+        offset, buffers, *more = request
+        is_read = not 0 <= size != whole and _are_copied(contents, ((offset, buffers), *more))
+        self._read[name] = len(planned), received
+        return is_read
+
+    @property
+    def _plan(self) -> dict[str, list[tuple[int, int]]]:
+        """The offset and bytes of the requests to each file."""
+        if not self._planned:
+            with self._lock:
+                if not self._planned:
+                    self._planned = self._by_name()
+        return self._planned
+
+    def _by_name(self) -> dict[str, list[tuple[int, int]]]:
+        placed, by_number = self._placed, dict[int, list[tuple[int, int]]]()
+        assert placed.offset is not None
+        each = zip(placed.file.tolist(), placed.offset.tolist(), self._requests.nbytes.tolist(), strict=True)
+        for number, *place in each:
+            by_number.setdefault(number, []).append((place[0], place[1]))
+        return {placed.files[number]: planned for number, planned in by_number.items()}
+
+    def finish(self, *, waits: bool) -> None:
+        """End, and count; with ``waits``, after all requests in flight."""
+        traffic = self._traffic
+        for requests, nbytes in self._read.values():
+            traffic.opens += 1
+            traffic.requests += requests
+            traffic.nbytes += nbytes
+        if (ahead := self._ahead) is not None:
+            ahead.finish(waits=waits)
+            traffic.ahead = None
+            self.cpu_ns += ahead.cpu_ns
+            known = self.fetched is not None and ahead.fetched is not None
+            self.fetched = self.fetched + ahead.fetched if known else None  # type: ignore[operator]
+
+
+def _are_copied(contents: list[tuple[int, Any]], ranges: tuple[tuple[int, Any], ...]) -> bool:
+    """Fill the buffers of requests from contents by offset; return False if a request lies in none of them."""
+    for place, parts in ranges:
+        for begin, content in contents:
+            start, nbytes = place - begin, len(content)
+            if start < 0:
+                continue
+            for part in parts:
+                end = start + len(part)
+                if end > nbytes:
+                    break
+                if end - start > SHORT_BYTES:
+                    np.asarray(part)[:] = np.frombuffer(content, np.uint8, end - start, start)
+                else:
+                    part[:] = content[start:end]
+                start = end
+            else:
+                break
+        else:
+            return False
+    return True
