@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +188,12 @@ def test_what_is_advised_is_run_where_that_is_asked_for(tmp_path: Path) -> None:
     assert (found.check.engine, found.check.reaches) == ("local", True)
     result = json.loads((Path(found.check.directory) / "result.json").read_text())
     assert (result["engine"], result["au"]) == ("local", found.check.au)
-    assert "Run once with --engine local: AU" in advice(found, 200)
+    said = " ".join(advice(found, 200).split())
+    assert "Run once with --engine local: AU" in said
+    assert [doubt.sentence for doubt in found.check.doubts] == [doubt["sentence"] for doubt in result["doubts"]]
+    assert all(doubt.sentence in said for doubt in found.check.doubts)
+    missed = replace(found, check=replace(found.check, reaches=False, au=0.5))
+    assert advice(missed, 200).splitlines()[0].endswith("≥ 0.1 %, but a run with --engine local had AU 50.0 %")
 
 
 JITTER = {"loader.decode": {"kind": "exponential", "mean": 0.0375}, "train.steps": None}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
+import subprocess
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -193,6 +195,25 @@ def test_the_collector_names_a_checkpoint_once_every_rank_has_passed_it(
         collector.saved(2, Tally(rank), in_burst=False)
     assert collector.booked(2, False) == {0, 1}, "not yet due"
     assert collector.booked(2, True) is None, "it cannot be written"
+
+
+def test_the_collector_of_a_killed_driver_keeps_every_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lives on for seconds, in which the run may be resumed from a checkpoint that it would replace."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    directory(tmp_path)
+    driver = subprocess.Popen(["sleep", "1000"])
+    collector = Collector(str(tmp_path / "run"), DEFAULTS, Anchor.new(), driver=driver.pid)
+    collector.saved(0, Tally(0), in_burst=False)
+    assert collector.booked(0, True) == {0}
+    driver.kill()
+    os.waitid(os.P_PID, driver.pid, os.WEXITED | os.WNOWAIT)
+    collector.saved(1, Tally(0), in_burst=False)
+    assert collector.booked(1, True) is None
+    driver.wait()
+    assert collector.booked(1, True) is None
+    assert named_in(tmp_path) == [0]
 
 
 def full(*_: object) -> None:

@@ -51,6 +51,10 @@ def test_checkpoints_that_do_not_fit_are_refused_before_anything_is_made(tmp_pat
         made(tmp_path, model={"bytes": each}, request_bytes="1 GiB")
     assert str(told.value).startswith("checkpoint.path=kept: only ")
     assert "choose another checkpoint.path, or fewer or smaller checkpoints" in str(told.value)
+    with pytest.raises(ScenarioError, match=r"request_bytes=4 MiB: a writer's 500 TB .*; use at least 114 MiB$"):
+        made(tmp_path, model={"bytes": "500 TB"})
+    with pytest.raises(StorageError, match=r"only .* are free for checkpoints"):
+        made(tmp_path, model={"bytes": "500 TB"}, request_bytes="114 MiB")
     assert not [*tmp_path.iterdir()]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -575,6 +576,21 @@ def test_long_values_leave_room_for_the_numbers(
     assert "memory" in head
     assert max(map(len, [head, *rows])) <= 80
     assert all(" MiB" in row and not row.endswith("…") for row in rows)
+
+
+def test_shares_of_a_row_add_up_with_waits_for_other_ranks_unless_a_swept_key_would_be_cut(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = ("sweep", "small.yaml", "loader.num_workers=1,2", "loader.prefetch_factor=1,2", "--processes", 1)
+    for width in (120, 95):
+        monkeypatch.setenv("COLUMNS", str(width))
+        assert command(*sweep, "--out", "swept") == 0
+        head, *rows = capsys.readouterr().out.partition("\n\n")[0].splitlines()
+        assert head.split()[:2] == ["num_workers", "prefetch_factor"]
+        assert ("sync" in head) == (width == 120)
+        shares = [sum(float(share) for share in re.findall(r"([\d.]+) %", row)) for row in rows]
+        assert len(shares) == 4
+        assert (max(abs(share - 100) for share in shares) < 0.2) == (width == 120)
 
 
 def test_a_sweep_with_failures_has_a_column_for_goodput_and_one_without_has_none(home: Path) -> None:

@@ -142,6 +142,7 @@ class Checked(Record):
     directory: str = value("run directory")
     au: Number = value("AU", "fraction")
     reaches: bool = value("true if it reaches the goal")
+    doubts: tuple[Doubt, ...] = value("reasons why its AU may not be that of the storage", default=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

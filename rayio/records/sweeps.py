@@ -20,6 +20,7 @@ class TablePoint:
     au_half: float | None
     samples_per_second: float | None
     data_wait_share: float | None
+    sync_share: float | None
     workers: int | None
     window_bytes: float | None
     status: str

@@ -11,6 +11,7 @@ from rayio.report.text.advice import (
     bandwidth,
     best_of,
     checked,
+    doubts,
     goal,
     headline,
     in_words,
@@ -73,7 +74,7 @@ def page(advised: Advised) -> str:
         ],
         definitions=DEFINITIONS,
         colour="met" if advised.is_reached else "missed",
-        doubts=advised.doubts,
+        doubts=doubts(advised),
     )  # fmt: skip
 
 

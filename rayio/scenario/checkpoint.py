@@ -192,9 +192,11 @@ class Checkpoint(Section):
                 )
         largest = max(self.writers.loads(self.model, topology), default=0)
         if (requests := -(-largest // self.request_bytes)) > MAX_REQUESTS:
+            least = -(-largest // (MAX_REQUESTS << 20)) << 20
             yield (
                 f"checkpoint.request_bytes={BYTES.exact(self.request_bytes)}: a writer's {BYTES.exact(largest)} of "
-                f"checkpoint.model take {requests} requests; at most {MAX_REQUESTS} are possible"
+                f"checkpoint.model take {requests} requests, at most {MAX_REQUESTS} are possible; use at least "
+                f"{BYTES.exact(least)}"
             )
         files = sum(number for number, _ in self.writers.contents(self.model, topology).values())
         if files > MAX_FILES:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, cast
 
 import numpy as np
-import psutil
 
 from rayio.analyze.run_scenario import scenario_of
 from rayio.analyze.timeline import integers, is_text
 from rayio.errors import DataError, ScenarioError, StorageError
 from rayio.kinds import LOADERS
+from rayio.machine.processes import is_alive
 from rayio.model import manifest, resuming
 from rayio.model.attempts import BROKE_OFF, BrokenOffError, Resumed, continued
 from rayio.model.engine import engine_named
@@ -172,10 +172,8 @@ def _alive(info: Mapping[str, Any]) -> int | None:
     pid, started = info.get("pid"), str(info.get("started"))
     if info.get("host") != platform.node() or type(pid) is not int or pid == os.getpid():
         return None
-    with suppress(psutil.Error, ValueError):
-        process = psutil.Process(pid)
-        is_older = process.create_time() <= datetime.fromisoformat(started).timestamp() + 1
-        if is_older and process.status() != psutil.STATUS_ZOMBIE:
+    with suppress(ValueError):
+        if is_alive(pid, datetime.fromisoformat(started).timestamp()):
             return pid
     return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import wrap
 
-from rayio.records.doubts import LIMIT, SETTING, blocking
+from rayio.records.doubts import LIMIT, SETTING, Doubt, blocking
 from rayio.records.sizing import HOLDS, Advised, Setting
 from rayio.report.text.doubts import reasons
 from rayio.report.text.sizing import note_lines, warning_lines, with_interval
@@ -20,14 +20,15 @@ AS_WORDS = {"prefetch_factor": "prefetch"}
 def headline(advised: Advised) -> str:
     """Return the answer in one sentence."""
     target = goal(advised)
-    if doubts := blocking(advised.doubts, SETTING):
-        return f"no advice which setting reaches {target} ({reasons(doubts)})"
+    if unsure := blocking(advised.doubts, SETTING):
+        return f"no advice which setting reaches {target} ({reasons(unsure)})"
     if advised.advice is not None:
-        return f"{in_words(advised, advised.advice)}: the cheapest setting that reaches {target}{shorter(advised)}"
+        but = f"{shorter(advised)}{_missed(advised)}"
+        return f"{in_words(advised, advised.advice)}: the cheapest setting that reaches {target}{but}"
     if not advised.is_finished:
         return "the search was interrupted before it knew the cheapest setting"
-    if doubts := blocking(advised.doubts, LIMIT):
-        return f"no advice which setting reaches {target} ({reasons(doubts)})"
+    if unsure := blocking(advised.doubts, LIMIT):
+        return f"no advice which setting reaches {target} ({reasons(unsure)})"
     best = best_of(advised)
     near = ""
     if best is not None:
@@ -43,6 +44,13 @@ def shorter(advised: Advised) -> str:
         f" in epochs of {own.searched_steps} steps; in those of the scenario ({counted(own.steps, 'step')}) AU is only "
         f"{format_share(own.au)}"
     )
+
+
+def _missed(advised: Advised) -> str:
+    """Return that the run of the setting misses the goal; empty if it reaches it, or without a run."""
+    if (check := advised.check) is None or check.reaches:
+        return ""
+    return f", but a run with --engine {check.engine} had AU {format_share(check.au)}"
 
 
 def best_of(advised: Advised) -> Setting | None:
@@ -106,6 +114,11 @@ def checked(advised: Advised) -> str:
     return f"Run once with --engine {check.engine}: AU {format_share(check.au)}, which {verdict} ({check.directory})."
 
 
+def doubts(advised: Advised) -> tuple[Doubt, ...]:
+    """Return the doubts about the search, and about the run of the setting."""
+    return (*advised.doubts, *(() if advised.check is None else advised.check.doubts))
+
+
 def text(advised: Advised, width: int = 100) -> str:
     """Return the advice: the setting, the search, every setting that was simulated, and the check."""
     if not advised.tried:
@@ -125,7 +138,7 @@ def text(advised: Advised, width: int = 100) -> str:
     used = [] if best is None else bandwidth(best)
     sentences = [searched(advised), *used, *nearest(advised), checked(advised)]
     lines += ["", *(line for sentence in sentences for line in wrap(sentence, width, break_long_words=False))]
-    lines += warning_lines(advised.doubts, width)
+    lines += warning_lines(doubts(advised), width)
     return "\n".join([*lines, *(line for note in advised.notes for line in note_lines(note, width))])
 
 

@@ -148,7 +148,7 @@ def _restored_from_memory(doubt: Doubt) -> str:
 def _busy_machine(doubt: Doubt) -> str:
     return (
         f"The processors of this machine were {100 * doubt.numbers['busy']:.0f} % busy, so they may be the bottleneck, "
-        "not the storage. Use a machine with more cores, or a Ray cluster of several (--engine ray)"
+        "not the storage. Use more cores: a larger machine, or more Ray nodes (--engine ray)"
     )
 
 

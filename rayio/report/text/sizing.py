@@ -53,19 +53,21 @@ def fed(capacity: CapacityFound) -> str:
         return f"no answer how many accelerators it feeds at {target} ({reasons(doubts)})"
     if capacity.accelerators is None:
         first = next(iter(capacity.points), None)
-        reached = "" if first is None or first.au is None else f": {au} is {percent(first.au)} with it"
+        least = 1 if first is None else first.accelerators
+        number, them = ("one accelerator", "it") if least == 1 else (counted(least, "accelerator"), "them")
+        reached = "" if first is None or first.au is None else f": {au} is {percent(first.au)} with {them}"
         if first is not None and first.status == UNDECIDED:
             interval = with_interval(first.au, first.au_high)
-            return f"feeds one accelerator or none at {target}, which is undecided: {au} is {interval} with it"
+            return f"feeds {number} or none at {target}, which is undecided: {au} is {interval} with {them}"
         so_far = "" if capacity.is_finished else " in the points tried so far"
-        setting = "one accelerator" if capacity.over == RANKS else f"{capacity.over}=1"
+        setting = number if capacity.over == RANKS else f"{capacity.over}=1"
         if doubts := blocking(capacity.doubts, LIMIT):
             return f"no answer whether it feeds {setting} at {target} ({reasons(doubts)})"
         return f"does not feed {setting} at {target}{so_far}{reached}{not_storage(capacity.bottleneck)}"
-    many = counted(capacity.accelerators, "accelerator")
-    least = "at least " * (capacity.is_at_least or not capacity.is_finished)
+    is_more = capacity.is_at_least or not capacity.is_finished
+    many = "at least " * is_more + counted(capacity.accelerators, "accelerator")
     searched = "" if capacity.over == RANKS else f" ({capacity.over}={capacity.setting})"
-    return f"feeds {least}{many} at {target}{searched}{_unsure(capacity)}{not_storage(capacity.bottleneck)}"
+    return f"feeds {many} at {target}{searched}{_unsure(capacity)}{not_storage(capacity.bottleneck)}"
 
 
 def _unsure(capacity: CapacityFound) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rayio.analyze.worth import LEAST_AU
 from rayio.records.doubts import SETTING, blocking
 from rayio.records.sweeps import DONE, FAILED, IMPOSSIBLE, UNMET, SweepTable, TablePoint
 from rayio.report.text.doubts import worded
-from rayio.report.text.terms import counted, kept
+from rayio.report.text.terms import LEAST_SYNC, counted, kept
 from rayio.units import format_bytes
 
 #: Points that a terminal shows; the files have all.
@@ -21,22 +21,35 @@ SHORTEST_VALUE = 8
 #: Columns that a narrow terminal leaves out, in this order; sweep.csv has them.
 DISPENSABLE = ("data loading", "workers", "samples/s")
 
-_HEAD = ("AU", "samples/s", "data loading", "workers", "memory", "")
-
 
 def head(points: Sequence[TablePoint]) -> tuple[str, ...]:
-    """Return the titles of the columns after the swept values; goodput if runs had failures, which AU does not show."""
-    return (_HEAD[0], "goodput", *_HEAD[1:]) if _has_goodput(points) else _HEAD
+    """Return the titles of the columns after the swept values.
+
+    Goodput is among them if runs had failures, which AU does not show, and sync if ranks waited for each other.
+    """
+    return tuple(title for title, _ in _columns(points))
 
 
 def rows_of(points: Sequence[TablePoint]) -> list[list[str]]:
     """Return the cells of points, as :func:`head` has titles."""
-    has_goodput = _has_goodput(points)
-    return [_cells(point, has_goodput=has_goodput) for point in points]
+    columns = _columns(points)
+    return [[*point.values, *(cell(point) for _, cell in columns)] for point in points]
 
 
-def _has_goodput(points: Sequence[TablePoint]) -> bool:
-    return any(point.goodput is not None for point in points)
+def _columns(points: Sequence[TablePoint]) -> list[tuple[str, Callable[[TablePoint], str]]]:
+    """Return the titles of columns, and how a point's cell is made."""
+    has_goodput = any(point.goodput is not None for point in points)
+    has_sync = any((point.sync_share or 0.0) >= LEAST_SYNC for point in points)
+    return [
+        ("AU", _au),
+        *([("goodput", lambda point: _share(point.goodput))] if has_goodput else []),
+        ("samples/s", lambda point: "-" if point.samples_per_second is None else f"{point.samples_per_second:,.1f}"),
+        ("data loading", lambda point: _share(point.data_wait_share)),
+        *([("sync", lambda point: _share(point.sync_share))] if has_sync else []),
+        ("workers", lambda point: "-" if point.workers is None else f"{point.workers:,}"),
+        ("memory", lambda point: "-" if point.window_bytes is None else format_bytes(point.window_bytes)),
+        ("", lambda point: ", ".join(remarks(point))),
+    ]
 
 
 def short_names(keys: Sequence[str]) -> list[str]:
@@ -45,21 +58,15 @@ def short_names(keys: Sequence[str]) -> list[str]:
     return [last if lasts.count(last) == 1 else key for key, last in zip(keys, lasts, strict=True)]
 
 
-def _cells(point: TablePoint, *, has_goodput: bool) -> list[str]:
-    """Return a point's cells: its values, AU, goodput, samples/s, exposed data loading, workers, memory, remarks."""
-    au = "-" if point.au is None else f"{100 * point.au:.1f} %"
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def _au(point: TablePoint) -> str:
+    """Return a point's AU, with half of its interval if it was repeated."""
     if point.au is not None and point.au_half is not None:
-        au = f"{100 * point.au:.1f} ± {100 * point.au_half:.1f} %"
-    return [
-        *point.values,
-        au,
-        *(["-" if point.goodput is None else f"{100 * point.goodput:.1f} %"] if has_goodput else []),
-        "-" if point.samples_per_second is None else f"{point.samples_per_second:,.1f}",
-        "-" if point.data_wait_share is None else f"{100 * point.data_wait_share:.1f} %",
-        "-" if point.workers is None else f"{point.workers:,}",
-        "-" if point.window_bytes is None else format_bytes(point.window_bytes),
-        ", ".join(remarks(point)),
-    ]
+        return f"{100 * point.au:.1f} ± {100 * point.au_half:.1f} %"
+    return _share(point.au)
 
 
 def remarks(point: TablePoint) -> list[str]:
@@ -76,6 +83,9 @@ def text(table: SweepTable, width: int = 100) -> str:
     points = shown(table)
     rows = rows_of(points)
     titles = [*short_names(table.keys), *head(points)]
+    if "sync" in titles and _needed([titles, *rows], 0) > width:  # rather than cut a swept key
+        place = titles.index("sync")
+        titles, *rows = ([*row[:place], *row[place + 1 :]] for row in (titles, *rows))
     brief = [[*["" for _ in table.keys], *row[len(table.keys) :]] for row in (titles, *rows)]
     places = kept(brief, width - len(table.keys) * SHORTEST_VALUE, *DISPENSABLE)
     titles, *rows = ([row[place] for place in places] for row in (titles, *rows))
@@ -98,10 +108,17 @@ def shown(table: SweepTable) -> list[TablePoint]:
 
 def _shorten(rows: Sequence[list[str]], num_keys: int, width: int) -> None:
     """Cut the swept values of a table so that its numbers fit; sweep.csv has them whole."""
-    taken = 2 + sum(2 + max(len(row[n]) for row in rows) for n in range(num_keys, len(rows[0])))
+    if _needed(rows, 0) <= width:
+        return
+    taken = _needed(rows, num_keys)
     most = max(SHORTEST_VALUE, (width - taken) // num_keys - 2) if num_keys else 0
     for row in rows:
         row[:num_keys] = [cell if len(cell) <= most else f"{cell[: most - 1]}…" for cell in row[:num_keys]]
+
+
+def _needed(rows: Sequence[list[str]], first: int) -> int:
+    """Return the width of a table's columns from the one with number ``first`` on."""
+    return 2 + sum(2 + max(len(row[n]) for row in rows) for n in range(first, len(rows[0])))
 
 
 def _line(row: Sequence[str], wide: Sequence[int], width: int) -> str:

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rayio.analyze.filled import enough
+from rayio.analyze.gate import of_result
 from rayio.errors import RayioError, ScenarioError
 from rayio.records.doubts import SETTING, blocking
 from rayio.records.sizing import HOLDS, UNDECIDED, Advised, AsWritten, Bottleneck, Checked, Setting
@@ -347,7 +348,8 @@ class _Advising:
         path = self.trials.directory.free("check", scenario.stores)
         run = run_one(scenario, engine=engine, address=address, out=path, root=self.root, reporter=self.reporter)
         au = au_of(run.result, self.formula)
-        return Checked(engine=engine, directory=path, au=au, reaches=au is not None and au >= self.target)
+        reaches = au is not None and au >= self.target
+        return Checked(engine=engine, directory=path, au=au, reaches=reaches, doubts=of_result(run.result))
 
     def _notes(self) -> Iterator[SizingNote]:
         yield from self.notes

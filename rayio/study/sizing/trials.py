@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 MOST_RUNS = {True: 4, False: 3}
 #: The fewest epochs for an interval of AU by DLIO's formula.
 FEWEST_EPOCHS = 3
+#: Standard deviations in half a 95 % interval. Runs differ if they scatter so many times as
+#: much as their intervals say.
+SIGMAS, APART = 1.96, 2.0
 #: Tolerance of a goal, for rounding of nanoseconds.
 ROUNDING = 1e-9
 
@@ -88,15 +91,21 @@ class Trial:
 def mean_of(runs: Sequence[tuple[float, float | None, float | None]]) -> Interval | None:
     """Return the interval of the mean of independent values (AU, low, high); None if one has no interval.
 
-    The wider side of each interval counts, because the other may be cut at 0 or 1.
+    The wider side of each interval counts, because the other may be cut at 0 or 1. Where the values differ by more than
+    their intervals allow, as on a machine with other work, they alone give the interval (Student's t).
 
-    >>> mean_of([(0.83, 0.80, 0.86), (0.96, 0.92, 1.0)])
+    >>> mean_of([(0.87, 0.84, 0.90), (0.92, 0.88, 0.96)])
     Interval(low=0.87, high=0.92)
+    >>> apart = mean_of([(0.86, 0.82, 0.90), (0.94, 0.91, 0.97), (0.95, 0.92, 0.98)])
+    >>> round(apart.low, 2), round(apart.high, 2)
+    (0.79, 1.04)
     """
     halves = [max(au - low, high - au) for au, low, high in runs if low is not None and high is not None]
     if not halves or len(halves) < len(runs):
         return None
-    return around(fmean(au for au, _, _ in runs), math.sqrt(sum(half**2 for half in halves)) / len(halves))
+    between, half = spread([au for au, _, _ in runs]), math.sqrt(sum(half**2 for half in halves)) / len(halves)
+    is_apart = SIGMAS * (between.stdev or 0.0) > APART * half * math.sqrt(len(halves))
+    return around(between.mean, max(half, between.ci95 or 0.0) if is_apart else half)
 
 
 def around(mean: float, half: float) -> Interval:

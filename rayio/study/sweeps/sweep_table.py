@@ -37,6 +37,7 @@ def _row(point: Point, *, is_knee: bool, is_on_front: bool, has_failures: bool) 
         au_half=half,
         samples_per_second=point.mean("samples_per_second"),
         data_wait_share=point.mean("data_wait_share"),
+        sync_share=point.mean("sync_share"),
         workers=point.first.workers,
         window_bytes=point.first.window_bytes,
         status=point.status,

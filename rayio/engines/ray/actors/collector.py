@@ -11,6 +11,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from rayio.errors import RayioError, StorageError
+from rayio.machine.processes import is_alive
 from rayio.model.cpu_account import ProcessCpu, Stopwatch
 from rayio.model.ledger import Tally
 from rayio.storage.stores.opening import Settings
@@ -37,6 +38,7 @@ class Collector:
         anchor: Anchor,
         showing: Callable[[], Showing] | None = None,
         world_size: int = 1,
+        driver: int | None = None,
     ) -> None:
         # Every actor imports the module of this class for its handle: the modules for the files of a run come here.
         from rayio.model.marks import Saved
@@ -46,6 +48,8 @@ class Collector:
         from rayio.trace.run_directory import RunDirectory
 
         self._anchor = anchor.here()
+        #: The driver's process and a time at which it existed (s); None if it cannot be seen from here.
+        self._driver = (driver, now) if driver is not None and is_alive(driver, now := time.time()) else None
         #: Live state of the run; None if nobody needs it.
         self._showing = None if showing is None else showing()
         self._clocks = Clocks()
@@ -151,7 +155,12 @@ class Collector:
             progress.began = began
 
     def booked(self, number: int, is_needed: bool) -> Collection[int] | None:
-        """Have the resume file name a checkpoint; see ``rayio.model.attempts.Book``."""
+        """Have the resume file name a checkpoint; see ``rayio.model.attempts.Book``.
+
+        Actors outlive a killed driver for seconds, in which the run may be resumed: then all checkpoints stay.
+        """
+        if self._driver is not None and not is_alive(*self._driver):
+            return None
         if self._keeper.must_write(number, is_needed=is_needed):
             self._write_books()
         return None if self._keeper.is_failing else self._keeper.named

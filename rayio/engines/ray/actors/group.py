@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -133,7 +134,7 @@ class ActorGroup:
         beside_driver = NodeAffinitySchedulingStrategy(self.connection.driver_node, soft=False)
         self.handles["collector"] = self._actor(
             Collector, "collector", beside_driver, 0, self.directory, self.plan.stores, self.anchor, self._showing(),
-            self.plan.world_size,
+            self.plan.world_size, os.getpid(),
         )  # fmt: skip
         if self.plan.has_barrier:
             self._serve(BarrierActor, "barrier", -1)
@@ -147,15 +148,9 @@ class ActorGroup:
             pooled, here = self.plan.cluster.has_pool, self.anchor.here()
             slots = Slots(self.plan, self.run_id, here, self._lived) if pooled else None
             self.team = Team(
-                self.plan,
-                self.specs,
-                self.handles,
-                self.create,
-                self.actors.append,
-                self.deaths.not_started,
-                slots,
+                self.plan, self.specs, self.handles, self.create, self.actors.append, self.deaths.not_started, slots,
                 say,
-            )
+            )  # fmt: skip
 
     def _serve(self, cls: type, name: str, retries: int, *args: Any) -> None:
         where, birth, concurrency = self._bundle(0), self._birth(name, 0, ()), shells.MAX_CONCURRENCY
