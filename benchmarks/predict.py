@@ -14,8 +14,9 @@ median time of an epoch after the first one, over its steps.
 Goals: median error 5 %, 95th percentile 15 %; 85 % of points in their interval, whose median width (from its low to its
 high end) is 15 %; a third of the trivial predictor's mean error.
 
-``python benchmarks/predict.py`` draws points until 24 count; ``--count N`` N of them, ``--minutes N`` those of some
-minutes, ``--seed N`` others, ``--group NAME`` (again and again) those of some groups. ``--taught 600`` calibrates one
+``python benchmarks/predict.py`` draws points until 24 count; ``--count N`` N of them, ``--seed N`` others.
+``--minutes N`` bounds all of it: no point begins that would take longer, as the longest one did. SIGTERM and Ctrl-C end
+it with its summary, too. ``--group NAME`` (again and again) those of some groups. ``--taught 600`` calibrates one
 sample size, so that intervals are wide for the others. ``--disk DIR`` has the files whose cache is dropped.
 """
 
@@ -25,11 +26,12 @@ import argparse
 import itertools
 import random
 import shutil
+import signal
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,7 @@ from side import memory_and_ray, print_head, print_row
 
 import rayio
 from rayio.errors import RayioError, RunError
+from rayio.machine.speed import fixed_work_once
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
 from rayio.session.busy_runs import calibrated
@@ -127,7 +130,16 @@ class Outcome:
         return self.made >= (1 + HARD) * max(self.trivial, NO_COMPUTE_MS / 1000)
 
 
-def points(seed: int, groups: list[str]) -> Iterator[Point]:
+@dataclass
+class Found:
+    """The outcomes so far: those of points that count and of easy ones, and the number of points discarded."""
+
+    hard: list[Outcome] = field(default_factory=list)
+    easy: list[Outcome] = field(default_factory=list)
+    discarded: int = 0
+
+
+def points(seed: int, groups: Sequence[str]) -> Iterator[Point]:
     """Draw points without end, the groups in turn."""
     grid = [*itertools.product((1, 2, 4), (1, 2), (2, 4, 8), (100, 300, 1000, 2000), (0, 2, 5, 20))]
     draws = {group: random.Random(f"{seed} {group}").sample(grid, len(grid)) for group in groups}
@@ -159,6 +171,7 @@ def learned(group: str, root: str, tries: int, sizes: Sequence[int] = TAUGHT_KB)
 
 def predicted(taught: Scenario, wanted: dict[str, Any], root: str) -> tuple[float, float, float]:
     """Simulate a point with the calibration; give the seconds of an epoch, at least and at most."""
+    fixed_work_once.cache_clear()  # the speed of this point's moment
     asked = build(wanted)
     changed = taught.model_copy(
         update={
@@ -195,7 +208,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=24, help="how many points that count")
     parser.add_argument("--most", type=int, default=80, help="how many points at most, easy and discarded ones too")
-    parser.add_argument("--minutes", type=float, default=60.0, help="no point begins later than this")
+    parser.add_argument("--minutes", type=float, default=60.0, help="bound of the whole benchmark")
     parser.add_argument("--seed", type=int, default=23, help="which points")
     parser.add_argument("--tries", type=int, default=3, help="how often a point is made until the speed is right")
     parser.add_argument("--group", choices=[*GROUPS], action="append", help="points of this group")
@@ -204,21 +217,38 @@ def main() -> None:
     asked = parser.parse_args()
     print_machine()
     groups, latest = asked.group or [*GROUPS], time.monotonic() + 60 * asked.minutes
-    hard: list[Outcome] = []
-    easy: list[Outcome] = []
-    discarded = 0
+    found = Found()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        measure(asked, groups, latest, found)
+    except KeyboardInterrupt:
+        print("\nended by a signal")
+    print(f"\n{found.discarded} points discarded: the machine was at another speed")
+    print_errors("points that count", found.hard)
+    print_errors("easy points", found.easy)
+
+
+def measure(asked: argparse.Namespace, groups: Sequence[str], latest: float, outcomes: Found) -> None:
+    """Calibrate the groups, and add the outcomes of their points until ``latest``, as they are printed."""
     taught: dict[str, tuple[Scenario, float]] = {}
+    longest = 0.0
     with memory_and_ray() as memory, tempfile.TemporaryDirectory(prefix="rayio-bench-", dir=asked.disk) as disk:
         roots = {group: disk if GROUPS[group][1] else memory for group in groups}
         for group in groups:
+            began = time.monotonic()
+            if began + longest > latest:
+                break
             taught[group] = learned(group, roots[group], asked.tries, asked.taught)
+            longest = max(longest, time.monotonic() - began)
+        longest = 0.0
         print()
         print_head(
             "group", "workers", "ranks", "batch", "sample", "compute", "step made", "predicted", "error", "trivial",
             "interval", "width", "speed",
         )  # fmt: skip
-        for point in itertools.islice(points(asked.seed, groups), asked.most):
-            if len(hard) >= asked.count or time.monotonic() > latest:
+        for point in itertools.islice(points(asked.seed, [*taught]), asked.most):
+            began = time.monotonic()
+            if len(outcomes.hard) >= asked.count or began + longest > latest:
                 break
             scenario, fixed = taught[point.group]
             try:
@@ -226,10 +256,12 @@ def main() -> None:
             except RayioError as error:
                 print(f"{point}: {error}", flush=True)
                 continue
+            finally:
+                longest = max(longest, time.monotonic() - began)
             moved = abs(speed - 1) > SPEED_WITHIN
-            discarded += moved
+            outcomes.discarded += moved
             if not moved:
-                (hard if found.is_hard else easy).append(found)
+                (outcomes.hard if found.is_hard else outcomes.easy).append(found)
             trivial = found.trivial / found.made - 1
             print_row(
                 point.group, point.workers, point.ranks, point.batch, f"{point.sample_kb} kB", f"{point.compute_ms} ms",
@@ -239,9 +271,6 @@ def main() -> None:
                 f"{100 * found.width:.0f} %",
                 f"{1 / speed:.2f}{' discarded' if moved else '' if found.is_hard else ' easy'}",
             )  # fmt: skip
-    print(f"\n{discarded} points discarded: the machine was at another speed")
-    print_errors("points that count", hard)
-    print_errors("easy points", easy)
 
 
 def print_errors(which: str, found: list[Outcome]) -> None:

@@ -94,7 +94,9 @@ def test_a_barrier_that_costs_time_is_met_half_as_often_and_other_costs_have_no_
     assert change(found, "accumulate × 2").au == pytest.approx(made, abs=0.001)
     assert found.prediction is not None
     assert found.prediction.change == "With train.accumulate=2"
-    of_steps = explained(planted({}, costs={"step": "30 ms"}), tmp_path / "steps")
+    alone = explained(planted({}, **dear, cluster__ranks_per_node=1), tmp_path / "alone")
+    assert (alone.prediction and alone.prediction.change) == "With train.accumulate=2", "its messages take as long"
+    of_steps = explained(planted({"first_byte": "4 ms"}, costs={"step": "30 ms"}), tmp_path / "steps")
     assert of_steps.prediction is None
     assert of_steps.sentence.endswith("charged by costs: barrier, end of a step. No key but `costs` changes that.")
 

@@ -13,7 +13,7 @@ ADDITIONS, AT_A_TIME = 2_000_000, 2_000
 #: Parts of a group, groups of a reading, and the pause between groups (s): neighbours on a core come and go meanwhile.
 PARTS, GROUPS, PAUSE = 8, 10, 0.006
 #: How often a reading that is too slow is made again, and the pause before (s).
-AGAIN, PAUSE_AGAIN = 10, 0.1
+AGAIN, PAUSE_AGAIN = 6, 0.1
 
 
 def fixed_work(at_most: float = math.inf) -> float:

@@ -43,8 +43,8 @@ def prediction(verdict: Verdict, replays: Counterfactuals) -> Foreseen | None:
     if foreseen is None or foreseen.is_free:
         return foreseen
     row = foreseen.prediction
-    is_data = verdict.bound in OF_DATA
-    if (row.time_saved or 0.0) < LEAST_TIME or (is_data and not is_worth_proposing(replays.baseline.au, row.au)):
+    shows_in_au = verdict.bound in OF_DATA or verdict.bound == "overhead"
+    if (row.time_saved or 0.0) < LEAST_TIME or (shows_in_au and not is_worth_proposing(replays.baseline.au, row.au)):
         return None
     return foreseen
 

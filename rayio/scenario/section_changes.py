@@ -85,7 +85,8 @@ def of_prefetch(run: Run) -> Iterator[Change]:
 def of_sync(run: Run) -> Iterator[Change]:
     """``train.sync``: ranks that never wait for each other, another all-reduce, or half as many."""
     train = run.scenario.train
-    if derive.world_size(run.scenario) == 1 or not train.sync.meets:
+    has_cost = run.costs.barrier > 0  # of a rank alone, too
+    if not train.sync.meets or (derive.world_size(run.scenario) == 1 and not has_cost):
         return
     yield Change(
         "no barrier", kind="removal", to=with_keys("train", sync=NoSync()), removes=("straggler", "allreduce"),
@@ -99,8 +100,9 @@ def of_sync(run: Run) -> Iterator[Change]:
                     f"{name} {value}", kind="setting", key=f"train.sync.{key}={value}", helps=("all-reduce",),
                     to=with_keys("train", sync=train.sync.model_copy(update={key: value})), after=("no barrier",),
                 )  # fmt: skip
-    is_dear = isinstance(train.sync, AllReduce) or run.costs.barrier > 0
-    if is_dear and (twice := 2 * train.accumulate) <= derive.steps_per_epoch(run.scenario):
+    if (has_cost or isinstance(train.sync, AllReduce)) and (twice := 2 * train.accumulate) <= derive.steps_per_epoch(
+        run.scenario
+    ):
         yield Change(
             "accumulate × 2", kind="setting", to=with_keys("train", accumulate=twice), key=f"train.accumulate={twice}",
             helps=("all-reduce", "overhead"), after=("no barrier",), effort=3,
