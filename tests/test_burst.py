@@ -200,7 +200,7 @@ def test_the_tier_never_holds_more_than_fits(rooms: Any, period: int, rate: int,
     ("changes", "said"),
     [
         ({"burst": {"capacity": "39 kB"}}, "checkpoint.burst.capacity=39 kB: one checkpoint has 39.1 KiB"),
-        ({"burst": {"path": "kept"}}, "checkpoint.burst.path=kept: is checkpoint.path too"),
+        ({"burst": {"path": "kept"}}, "checkpoint.burst.path=kept: is the folder of checkpoint.path=kept;"),
         ({"burst": {"path": "kept/fast"}}, "checkpoint.burst.path=kept/fast: lies in checkpoint.path=kept"),
         ({"burst": {"path": "model://fast"}}, "checkpoint.burst.path=model://fast: has no bytes"),
         ({"burst": {"model": "unknown"}}, "checkpoint.burst.model=unknown: nobody described it"),

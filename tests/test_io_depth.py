@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from threading import Event
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,12 +19,13 @@ from packages import TOY, installed
 import rayio
 from rayio import storage
 from rayio.data.formats import FORMATS
-from rayio.errors import RayioError, ScenarioError
+from rayio.errors import RayioError, ScenarioError, StorageError
 from rayio.kinds import REGISTRIES
 from rayio.scenario.model import Scenario
 from rayio.storage.ahead import Ahead
 from rayio.storage.base import AtOnce, Placed, Requests
 from rayio.storage.crew import Crew
+from rayio.storage.in_flight import InFlight
 from rayio.storage.stores.counted import Traffic
 from rayio.storage.stores.posix import PosixFile, PosixStore
 from scenarios import run_locally, scenario
@@ -239,3 +241,32 @@ def test_sixteen_requests_of_8_mb_are_in_flight_together() -> None:
         assert ahead.take(name, 0, bytearray(1)) == 0
     ahead.finish()
     assert together.most == number
+
+
+def test_a_run_that_ends_does_not_wait_for_other_threads_and_has_no_batch() -> None:
+    going, ending, inside = Event(), Event(), Event()
+
+    class Store:
+        address, source = "s3://bucket", "network"
+
+        def get(self, name: str, position: int, nbytes: int, traffic: Traffic) -> tuple[int, bytes]:
+            if threading.current_thread() is threading.main_thread():
+                assert inside.wait(PATIENCE)
+                ending.set()
+            else:
+                inside.set()
+                going.wait(PATIENCE)
+            return nbytes, bytes(nbytes)
+
+    names, each, traffic = ["0", "1"], np.arange(2), Traffic(ending=ending)
+    planned = Requests((0, 0, 0), 2, np.full(2, 10), lambda: Placed(names, each, np.zeros_like(each)))
+    in_flight = InFlight(planned, cast(Any, Store()), traffic, depth=2, crew=Crew(2), is_watched=False)
+
+    def work(items: Iterator[tuple[str]]) -> None:
+        for (name,) in items:
+            assert in_flight.fill is not None
+            in_flight.fill(name, 10, 10, 0, (bytearray(10),))
+
+    with pytest.raises(StorageError, match="reading was given up, the run is ending"):
+        in_flight.each(work, zip(names, strict=True), 2)
+    going.set()

@@ -140,3 +140,11 @@ def test_links_to_files_are_files(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").rename(tmp_path / "other.yaml")
     (tmp_path / "base.yaml").symlink_to(tmp_path / "other.yaml")
     assert load(tmp_path / "x.yaml").name == "x"
+
+
+def test_a_link_to_itself_is_named(tmp_path: Path) -> None:
+    again, path = dataset(tmp_path), tmp_path / LAYOUT.path(1)
+    path.unlink()
+    path.symlink_to(path.name)
+    with pytest.raises(RayioError, match=rf"^{path}: this symbolic link leads back to itself; remove it"):
+        again()

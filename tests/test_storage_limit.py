@@ -155,7 +155,7 @@ def test_without_spans_of_readers_the_plan_says_what_storage_gives_and_a_note_wh
     found = explained(wanted, tmp_path, simulate=False)
     assert found.sentence.startswith("Input-bound: ")
     assert LIMITS["bandwidth"][2] in found.sentence
-    assert any("no spans of readers: waits cannot be taken apart" in note for note in found.notes)
+    assert any("no spans of workers: waits cannot be taken apart" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])

@@ -129,7 +129,7 @@ def test_batches_from_memory_take_no_time_and_are_not_missed(tmp_path: Path) -> 
         train__compute="1 ms", train__epochs=5, loader__num_workers=1, cluster__ranks_per_node=1,
     )  # fmt: skip
     explained = explain(rayio.simulate(wanted, root=tmp_path).path)
-    assert not any("no spans of readers" in str(note) for note in explained.notes)
+    assert not any("no spans of workers" in str(note) for note in explained.notes)
 
 
 @pytest.mark.ray

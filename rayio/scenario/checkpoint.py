@@ -142,8 +142,6 @@ class Checkpoint(Section):
             yield f"checkpoint.phases.reads={self.phases.reads}: more than the {self.phases.writes} of writes"
         if self.burst is not None:
             yield from self.burst.contradictions()
-            if self.burst.path == self.path:
-                yield f"checkpoint.burst.path={self.burst.path}: is checkpoint.path too; a tier is another folder"
         if self.phases is not None and self.keep is not None:
             yield f"checkpoint.keep={self.keep}: checkpoint.phases reads what it writes; leave one of the two out"
         if self.phases is not None and self.restore != NOTHING:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.errors import DataError
+from rayio.errors import DataError, StorageError
 from rayio.machine.counters import fetched_by_this_thread
 from rayio.storage.ahead import LOOK_SECONDS, MAX_BYTES, Ahead
 from rayio.storage.base import AtOnce, Placed, Requests
@@ -99,6 +99,9 @@ class InFlight:
         """Call ``work`` in as many threads as requests may be in flight, each with the next of ``number`` items.
 
         ``items`` must be an iterator in C, such as ``zip`` of lists: the next item is then one thread's alone.
+
+        Raises:
+            StorageError: the storage refuses, or the run is ending.
         """
         results, errors, helpers = list[R](), list[BaseException](), min(self.depth, number) - 1
 
@@ -125,10 +128,12 @@ class InFlight:
 
         self._crew.call(help_, helpers)
         take()
-        while helpers and not self._traffic.ending.is_set():
+        while helpers and not self._traffic.ending.is_set() and all(isinstance(error, Exception) for error in errors):
             helpers -= ended.acquire(timeout=LOOK_SECONDS)
         if errors:
             raise errors[0]
+        if helpers:
+            raise StorageError(f"{self._store.address}: reading was given up, the run is ending")
         return results
 
     def _fill(self, name: str, size: int, total: int, *request: Any) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.data.formats.at_once import Group, Named, Whereabouts, groups_of
+from rayio.data.formats.places import KEPT_FILES, edges_of
 from rayio.data.formats.reads import HEAD, NOT_KEPT, Runs, by_file, opened, read_into, scratch
 from rayio.data.formats.records import AGAIN, Records
 from rayio.data.formats.sample import Place
@@ -44,11 +45,20 @@ class Indexed(Records):
 
     extension = ".bin"
     beside = (".idx",)
-    sizes_vary = False
 
     @abstractmethod
-    def index(self, rows: int, nbytes: int) -> bytes:
-        """Return the index of a file with ``rows`` samples of ``nbytes``."""
+    def index(self, edges: NDArray[np.int64]) -> bytes:
+        """Return the index of a file whose samples begin at ``edges``, with the end of the last."""
+
+    def index_of(self, layout: Layout, number: int, nbytes: int) -> bytes:
+        """Return the index of file ``number``; samples have ``nbytes``, if those of a file are equal."""
+        if layout.sizes == "per_sample":
+            return _index_of_file(self, layout, number)
+        return _index_of_equal(self, layout.samples_per_file, nbytes)
+
+    def data_bytes(self, layout: Layout, files: NDArray[np.int64], nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bytes of the samples of files."""
+        return self._starts(layout, files, np.full_like(files, layout.samples_per_file), nbytes)
 
     @abstractmethod
     def index_bytes(self, rows: int) -> int:
@@ -61,7 +71,7 @@ class Indexed(Records):
     def write_beside(self, file: BinaryIO, layout: Layout, number: int, suffix: str) -> None:
         """Write the index of file ``number``."""
         nbytes = int(layout.sample_bytes_of(np.array([number]))[0])
-        file.write(self.index(layout.samples_per_file, nbytes))
+        file.write(self.index_of(layout, number, nbytes))
 
     @abstractmethod
     def index_reads(self, layout: Layout, first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -71,18 +81,20 @@ class Indexed(Records):
         """
 
     def data_span(
-        self, layout: Layout, start: NDArray[np.int64], stop: NDArray[np.int64], nbytes: NDArray[np.int64]
+        self, start: NDArray[np.int64], stop: NDArray[np.int64], end: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the first byte and the end of the reads for bytes ``start`` to ``stop`` of files."""
+        """Return the first byte and the end of the reads for bytes ``start`` to ``stop`` of files up to ``end``."""
         return start, stop
 
     def _reads(self, layout: Layout, runs: Runs, batch: Batch) -> NDArray[np.int64]:
         """Return offset and length of each run's reads: those of the index, then of the samples."""
         first = runs.order[runs.starts]
-        rows, nbytes = np.diff(runs.starts, append=len(runs.order)), batch.nbytes[first]
+        rows, files, nbytes = np.diff(runs.starts, append=len(runs.order)), batch.files[first], batch.nbytes[first]
         spans = self.index_reads(layout, batch.index[first], batch.index[first] + rows)
         spans[:, 0, 1] = np.where(runs.is_first, spans[:, 0, 1], 0)
-        start, stop = self.data_span(layout, batch.index[first] * nbytes, (batch.index[first] + rows) * nbytes, nbytes)
+        begin = self._starts(layout, files, batch.index[first], nbytes)
+        end = begin + np.add.reduceat(batch.nbytes[runs.order], runs.starts)
+        start, stop = self.data_span(begin, end, self.data_bytes(layout, files, nbytes))
         return np.concatenate([spans, np.stack([start, stop - start], axis=1)[:, np.newaxis]], axis=1)
 
     def _sizes(self, layout: Layout, runs: Runs, batch: Batch) -> NDArray[np.int64]:
@@ -142,10 +154,12 @@ class Indexed(Records):
             return batch.samples
         sizes, samples, offsets = here.sizes, here.samples, here.offsets
         ids, rows = batch.samples.copy(), batch.index.tolist()
+        starts = self._starts(layout, batch.files, batch.index, batch.nbytes).tolist()
+        ends = self.data_bytes(layout, batch.files, batch.nbytes).tolist()
         for file, runs in left:
             begin = runs[0][0]
-            path, index, nbytes = layout.path(file), index_path(layout, file), sizes[begin]
-            wanted = self.index(layout.samples_per_file, nbytes)
+            path, index = layout.path(file), index_path(layout, file)
+            wanted = self.index_of(layout, file, sizes[begin])
             with opened(opener, Place(index, samples[begin], rows[begin])) as described:
                 for start, stop in runs:
                     edges = np.array([rows[start]]), np.array([rows[start] + stop - start])
@@ -156,12 +170,12 @@ class Indexed(Records):
                 with opened(opener, Place(path, samples[begin], rows[begin])) as data:
                     for start, stop in runs:
                         span = out[offsets[start] : offsets[stop]].data
-                        have = self._samples(data, layout, rows[start] * nbytes, nbytes, span)
+                        have = self._samples(data, starts[start], ends[start], span)
                         for n in range(start, stop):
                             place = Place(path, samples[n], rows[n])
-                            if (rest := have - (n - start) * nbytes) < nbytes:
+                            if (rest := have - (offsets[n] - offsets[start])) < sizes[n]:
                                 raise place.error(
-                                    f"expected {nbytes} bytes, found {max(rest, 0)}: the file is truncated"
+                                    f"expected {sizes[n]} bytes, found {max(rest, 0)}: the file is truncated"
                                 )
                             ids[n] = self.check(out[offsets[n] : offsets[n + 1]].data, layout, place)
         return ids
@@ -170,6 +184,7 @@ class Indexed(Records):
         """Read and verify one sample of each file, a call for each of its two; return what is to be read otherwise."""
         fill, layout = here.fill, here.layout
         is_small = self.index_bytes(layout.samples_per_file) <= AHEAD_BYTES and self.reads_index_at_once(layout)
+        is_small = is_small and layout.sizes != "per_sample"
         if fill is None or not is_small or (in_order := here.in_order(batch)) is None:
             return [*by_file(batch)]
         files, order = in_order
@@ -192,7 +207,7 @@ class Indexed(Records):
         for name, n in named:
             size, begin = sizes[n], offsets[n]
             if size != known:
-                known, index = size, self.index(number, size)
+                known, index = size, self.index_of(layout, 0, size)
             span, start = view[begin : begin + size], rows[n] * size
             first, last = self.page_edges(start, start + size, number * size)
             total = last - first
@@ -214,8 +229,8 @@ class Indexed(Records):
         """Return the first byte and the end of the read for bytes ``start`` to ``stop`` of a file of ``size`` bytes."""
         return start, stop
 
-    def _samples(self, stream: BinaryIO, layout: Layout, start: int, nbytes: int, span: memoryview) -> int:
-        """Read samples from byte ``start`` on into ``span``; return the bytes that are there."""
+    def _samples(self, stream: BinaryIO, start: int, end: int, span: memoryview) -> int:
+        """Read samples from byte ``start`` on of a file that ends at ``end``; return the bytes that are there."""
         return read_into(stream, start, span)
 
 
@@ -224,9 +239,12 @@ class IndexedBinary(Indexed):
 
     opens_per_file: ClassVar[int] = 2
 
-    def index(self, rows: int, nbytes: int) -> bytes:
+    def index(self, edges: NDArray[np.int64]) -> bytes:
         """Return signature, counts, offsets of dimensions, offsets, sizes and documents."""
-        return _older(rows, nbytes)
+        counts = np.arange(len(edges), dtype="<i8")
+        head = OLDER.pack(b"TNTIDX\0\0", 1, UINT8, 1, len(edges) - 1, len(edges) - 1, len(edges))
+        arrays = (counts, edges.astype("<i8"), np.diff(edges).astype("<i8"), counts)
+        return b"".join([head, *(array.tobytes() for array in arrays)])
 
     def index_bytes(self, rows: int) -> int:
         """Return its bytes."""
@@ -253,9 +271,11 @@ class MmapIndexedBinary(Indexed):
         if (size := scenario.dataset.sample_bytes.expected) > MAX_BYTES:
             yield f"dataset.sample_bytes={format_bytes(size)}: mmap_indexed_binary has samples of less than 2 GiB"
 
-    def index(self, rows: int, nbytes: int) -> bytes:
+    def index(self, edges: NDArray[np.int64]) -> bytes:
         """Return signature, counts, sizes, offsets and documents."""
-        return _newer(rows, nbytes)
+        head = NEWER.pack(b"MMIDIDX\0\0", 1, UINT8, len(edges) - 1, len(edges))
+        arrays = (np.diff(edges).astype("<i4"), edges[:-1].astype("<i8"), np.arange(len(edges), dtype="<i8"))
+        return b"".join([head, *(array.tobytes() for array in arrays)])
 
     def index_bytes(self, rows: int) -> int:
         """Return its bytes."""
@@ -279,17 +299,17 @@ class MmapIndexedBinary(Indexed):
         return spans
 
     def data_span(
-        self, layout: Layout, start: NDArray[np.int64], stop: NDArray[np.int64], nbytes: NDArray[np.int64]
+        self, start: NDArray[np.int64], stop: NDArray[np.int64], end: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the first byte and the end of the pages of samples."""
-        return _pages(start, stop, layout.samples_per_file * nbytes)
+        return _pages(start, stop, end)
 
     def page_edges(self, start: int, stop: int, size: int) -> tuple[int, int]:
         """Return the first byte and the end of the pages of bytes ``start`` to ``stop``."""
         return start // PAGE_BYTES * PAGE_BYTES, min(-(-stop // PAGE_BYTES) * PAGE_BYTES, size)
 
-    def _samples(self, stream: BinaryIO, layout: Layout, start: int, nbytes: int, span: memoryview) -> int:
-        begin, end = self.page_edges(start, start + len(span), layout.samples_per_file * nbytes)
+    def _samples(self, stream: BinaryIO, start: int, end: int, span: memoryview) -> int:
+        begin, end = self.page_edges(start, start + len(span), end)
         if (begin, end) == (start, start + len(span)):
             return read_into(stream, start, span)
         pages = scratch(end - begin)
@@ -304,19 +324,13 @@ def index_path(layout: Layout, number: int) -> str:
 
 
 @lru_cache(maxsize=64)
-def _older(rows: int, nbytes: int) -> bytes:
-    counts = np.arange(rows + 1, dtype="<i8")
-    head = OLDER.pack(b"TNTIDX\0\0", 1, UINT8, 1, rows, rows, rows + 1)
-    arrays = (counts, counts * nbytes, np.full(rows, nbytes, "<i8"), counts)
-    return b"".join([head, *(array.tobytes() for array in arrays)])
+def _index_of_equal(form: Indexed, rows: int, nbytes: int) -> bytes:
+    return form.index(np.arange(rows + 1, dtype=np.int64) * nbytes)
 
 
-@lru_cache(maxsize=64)
-def _newer(rows: int, nbytes: int) -> bytes:
-    counts = np.arange(rows + 1, dtype="<i8")
-    head = NEWER.pack(b"MMIDIDX\0\0", 1, UINT8, rows, rows + 1)
-    arrays = (np.full(rows, nbytes, "<i4"), counts[:-1] * nbytes, counts)
-    return b"".join([head, *(array.tobytes() for array in arrays)])
+@lru_cache(maxsize=KEPT_FILES)
+def _index_of_file(form: Indexed, layout: Layout, number: int) -> bytes:
+    return form.index(edges_of(form, layout, number))
 
 
 def _pages(

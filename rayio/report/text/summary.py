@@ -26,7 +26,7 @@ from rayio.records.scaling import PoolUse
 from rayio.report.text import failures, workflow
 from rayio.report.text.between import between_row, between_words
 from rayio.report.text.doubts import warnings
-from rayio.report.text.terms import seconds
+from rayio.report.text.terms import LEAST_SYNC, seconds
 from rayio.scenario.expect import Condition
 from rayio.units import UNKNOWN, format_bytes, format_mib_rate, format_number, format_seconds, format_share
 
@@ -159,6 +159,7 @@ def _headline(result: RunResult) -> list[str]:
             format_share(result.loader_share),
             "of step time, its messages and copies, as costs charge it",
         ),
+        *_sync(result),
         ("overhead", format_share(result.other_share, 2), f"of step time ({whose_overhead(result)})"),
         ("goodput", format_share(result.goodput), "of wall time was compute that counts"),
     ]
@@ -274,6 +275,12 @@ def meaning_of(result: RunResult) -> dict[str, str]:
     others = {IMPORTED: "in no record of the results", PREDICTED: CHARGED, WATCHED: OWN_WORK}
     computed = {"compute": "work on batches"} if _kind(result) == WATCHED else {}
     return _WHAT | computed | ({"other": meaning} if (meaning := others.get(_kind(result))) else {})
+
+
+def _sync(result: RunResult) -> Iterator[tuple[str, str, str]]:
+    """Return a row for waits in which most of the loss to slow data may be: one rank waits for it, the others here."""
+    if (result.sync_share or 0.0) >= LEAST_SYNC:
+        yield "sync", format_share(result.sync_share), "of step time: waiting for other ranks, or all-reduce"
 
 
 def whose_overhead(result: RunResult) -> str:

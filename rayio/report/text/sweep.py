@@ -8,7 +8,7 @@ from rayio.analyze.worth import LEAST_AU
 from rayio.records.doubts import SETTING, blocking
 from rayio.records.sweeps import DONE, FAILED, IMPOSSIBLE, UNMET, SweepTable, TablePoint
 from rayio.report.text.doubts import worded
-from rayio.report.text.terms import counted, kept
+from rayio.report.text.terms import LEAST_SYNC, counted, kept
 from rayio.units import format_bytes
 
 #: Points that a terminal shows; the files have all.
@@ -20,8 +20,6 @@ SHORTEST_VALUE = 8
 
 #: Columns that a narrow terminal leaves out, in this order; sweep.csv has them.
 DISPENSABLE = ("data loading", "workers", "samples/s")
-#: The share of step time from which waits for other ranks have a column: most of them wait for the others' batches.
-LEAST_SYNC = 0.01
 
 
 def head(points: Sequence[TablePoint]) -> tuple[str, ...]:

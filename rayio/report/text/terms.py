@@ -15,6 +15,8 @@ PLENTY = 100
 
 #: Share of step time that shows in percentages without decimals.
 SEEN = 0.005
+#: The share of step time from which waits for other ranks have a row and a column next to data loading.
+LEAST_SYNC = 0.01
 
 #: Meaning of rows that are no stage of a batch.
 WORK_OF_STAGES = {

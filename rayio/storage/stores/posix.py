@@ -13,7 +13,7 @@ from time import perf_counter_ns
 from typing import Any, BinaryIO, cast
 
 from rayio.errors import StorageError
-from rayio.files import NotAFileError, open_regular, read_regular, replacing
+from rayio.files import open_regular, read_regular, replacing
 from rayio.machine.mounts import Source
 from rayio.machine.pages import evict
 from rayio.storage.address import path_of
@@ -277,10 +277,8 @@ class PosixStore:
                         sizes[entry.name] = size
         except FileNotFoundError:
             pass
-        except NotAFileError as error:
-            raise refusal(error, error.filename, "reading") from error
         except OSError as error:
-            raise refusal(error, place, "reading") from error
+            raise refusal(error, error.filename or place, "reading") from error
         return sizes
 
     def entries(self) -> list[str]:

@@ -32,6 +32,8 @@ def refusal(error: OSError, path: Path | str, doing: str) -> RayioError:
             return StorageError(f"{path}: a part of this path is a file, not a folder; choose another path")
         case errno.EISDIR:
             return StorageError(f"{path}: a folder is in the place of this file; remove it, or choose another path")
+        case errno.ELOOP:
+            return StorageError(f"{path}: this symbolic link leads back to itself; remove it, or choose another path")
     return StorageError(f"{path}: {error.strerror or error} while {doing}")
 
 
