@@ -192,11 +192,11 @@ def test_unequal_nodes_of_readers_decode_at_the_rate_of_their_cores() -> None:
             {"cluster__placement": "dedicated_readers", "loader__kind": "torch", "dataset__path": "data"},
             "cluster.placement=dedicated_readers: PyTorch's workers run on their rank's node",
         ),
-        ({"cluster__cores": [4, 4]}, r"cluster.cores=\[4, 4\]: has 2 numbers for the 1 nodes of cluster.nodes=1; give"),
+        ({"cluster__cores": [4, 4]}, r"cluster.cores=\[4, 4\]: its length is 2; give one number for each node"),
         ({"cluster__cores": [4, 0]}, "cluster.cores=.*must have a whole number from 1 to 1048576 for each node"),
         (
             {"cluster__placement": "dedicated_readers", "cluster__reader_nodes": 2, "cluster__cores": [4]},
-            "the 3 nodes of cluster.nodes=1 and cluster.reader_nodes=2; give one for each",
+            "give one number for each node \(cluster.nodes=1 and cluster.reader_nodes=2\)",
         ),
     ],
 )

@@ -159,7 +159,7 @@ def test_numbers_shown_and_files_written_are_those_of_the_list() -> None:
     ("keys", "said"),
     [
         ({"cluster__ranks_per_node": [2, 1]},
-         r"cluster.ranks_per_node=\[2, 1\]: has 2 numbers for cluster.nodes=1; give one for each node"),
+         r"cluster.ranks_per_node=\[2, 1\]: its length is 2; give one number for each node \(cluster.nodes=1\)"),
         ({"cluster__ranks_per_node": []}, "must have a whole number from 1 to 1048576 for each node"),
         ({"cluster__ranks_per_node": [2, 0], "cluster__nodes": 2}, "must have a whole number from 1 to"),
         ({"cluster__ranks_per_node": [1 << 20, 1], "cluster__nodes": 2}, "ranks; at most 1048576 are possible"),

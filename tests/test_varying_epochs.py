@@ -208,7 +208,10 @@ def test_a_list_is_written_as_it_was_read() -> None:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"train__steps": [3]}, r"train.steps=\[3\]: has 1 numbers for train.epochs=2; give one for each epoch"),
+        (
+            {"train__steps": [3]},
+            r"train.steps=\[3\]: its length is 1; give one number for each epoch \(train.epochs=2\)",
+        ),
         ({"train__steps": [3, 0]}, "must have a whole number from 1 to 1073741824 for each epoch"),
         ({"train__steps": []}, "must have a whole number from 1 to"),
         ({"train__steps": [True, 3]}, "must have a whole number from 1 to"),

@@ -100,15 +100,15 @@ class Cluster(Section):
         """Refuse a stall deadline below 1 s, and a list whose length is not the number of nodes."""
         if isinstance(self.ranks_per_node, tuple) and len(self.ranks_per_node) != self.nodes:
             yield (
-                f"cluster.ranks_per_node={show([*self.ranks_per_node])}: has {len(self.ranks_per_node)} numbers for "
-                f"cluster.nodes={self.nodes}; give one for each node"
+                f"cluster.ranks_per_node={show([*self.ranks_per_node])}: its length is {len(self.ranks_per_node)}; "
+                f"give one number for each node (cluster.nodes={self.nodes})"
             )
         if isinstance(self.cores, tuple) and len(self.cores) != self.all_nodes:
             nodes = f"cluster.nodes={self.nodes}"
             nodes += f" and cluster.reader_nodes={self.reader_nodes}" * self.has_reader_tier
             yield (
-                f"cluster.cores={show([*self.cores])}: has {len(self.cores)} numbers for the {self.all_nodes} nodes of "
-                f"{nodes}; give one for each"
+                f"cluster.cores={show([*self.cores])}: its length is {len(self.cores)}; give one number for "
+                f"each node ({nodes})"
             )
         if self.reader_pool is not None and isinstance(self.cores, tuple):
             yield (

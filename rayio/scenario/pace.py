@@ -210,7 +210,8 @@ class Pace:
         for key, numbers, most, word in named:
             if numbers and (largest := max(numbers)) >= most:
                 written = show(dict(getattr(speeds, key[7:]))) if key.startswith("speeds") else show(numbers)
-                yield f"train.{key}={written}: no {word} {largest}; {who} are {word}s 0 to {most - 1}"
+                there = f"{who} are {word}s 0 to {most - 1}" if most > 1 else f"there is only {word} 0 ({who})"
+                yield f"train.{key}={written}: no {word} {largest}; {there}"
         if slow is not None and slow.every is not None and self.mean == 0:
             yield "train.stragglers.every: train.compute takes no time, so no interval passes; use probability"
 

@@ -82,8 +82,8 @@ class Train(Section):
         """Refuse a list of caps whose length is not the number of epochs."""
         if isinstance(self.steps, tuple) and len(self.steps) != self.epochs:
             yield (
-                f"train.steps={show([*self.steps])}: has {len(self.steps)} numbers for train.epochs={self.epochs}; "
-                "give one for each epoch"
+                f"train.steps={show([*self.steps])}: its length is {len(self.steps)}; give one number for each "
+                f"epoch (train.epochs={self.epochs})"
             )
 
     @property
