@@ -4,7 +4,8 @@ Every round writes and reads with each, in turn, every other round backwards, so
 The rates are by wall clock: all bytes, from the first request of a checkpoint to its last file. Goal: the median of
 rayio's rates is at least 0.95 of the median of its bare loop's. The comparing of bytes that rayio adds to a read is not
 in its rate; the column has its share of the restore. Rows "rayio, torch" and "rayio, dcp" show checkpoint.engine, on
-the local engine; the bare loops save the same files (dcp: a checkpoint for each file), with fsync too.
+the local engine; the bare loops save the same files (dcp: a checkpoint for each file), with fsync too. The row "rayio,
+ray" is compared with the raw loop in bare actors of the same Ray ("raw loop, ray"), whose own ratio is to the raw loop.
 
 Next to other work a rate shows the other work. So a column has the CPU seconds of both sides' threads: those of the
 bare loop divided by rayio's, without the comparing, for writing and for reading.
@@ -54,7 +55,10 @@ class Rates(NamedTuple):
 
 
 #: The bare loop that a row is compared with; the others with the raw loop.
-BARE = {"torch.save": "torch.save", "rayio, torch": "torch.save", "dcp.save": "dcp.save", "rayio, dcp": "dcp.save"}
+BARE = {
+    "torch.save": "torch.save", "rayio, torch": "torch.save", "dcp.save": "dcp.save", "rayio, dcp": "dcp.save",
+    "rayio, ray": "raw loop, ray",
+}  # fmt: skip
 WRITERS: dict[str, int] = {"rank_zero": 1, "sharded": 2}
 
 
@@ -215,6 +219,45 @@ def by_hand(
     return Rates(total / writing, total / reading, cpu_writing, cpu_reading)
 
 
+class Bare:
+    """An actor with nothing but the raw loop."""
+
+    def work(self, write: bool, path: Path, size: int) -> tuple[float, float]:
+        """Write or read a file; return when that began and ended."""
+        began = time.time()
+        if write:
+            raw_write(size)(path)
+        else:
+            raw_read(path)
+        return began, time.time()
+
+
+def by_actors(root: Path, size: int, number: int, *, drops: bool) -> Rates:
+    """Return the rates of the raw loop in bare actors of the same Ray, one for each file.
+
+    Ray's own processes take a part of the machine, and calls of actors take time; this is what they leave.
+    """
+    import ray
+
+    folder = Path(tempfile.mkdtemp(dir=root))
+    actors = [ray.remote(num_cpus=0)(Bare).remote() for _ in range(number)]
+    ray.get([actor.work.remote(True, folder / f"{part}.bin", REQUEST) for part, actor in enumerate(actors)])  # imports
+    rates = []
+    for write in (True, False):
+        seconds = 0.0
+        for place in range(CHECKPOINTS):
+            files = [folder / f"{place}-{part}.bin" for part in range(number)]
+            times = ray.get([actor.work.remote(write, path, size) for actor, path in zip(actors, files, strict=True)])
+            seconds += max(end for _, end in times) - min(begin for begin, _ in times)
+            if write and drops:
+                forget(files)
+        rates.append(CHECKPOINTS * size * number / 2**20 / seconds)
+    for actor in actors:
+        ray.kill(actor)
+    shutil.rmtree(folder)
+    return Rates(rates[0], rates[1], 0.0, 0.0)
+
+
 def by_rayio(root: Path, size: int, writers: str, engine: str, *, drops: bool, saver: str = "raw") -> Rates:
     """Return the rates of writing and of reading by a run."""
     folder = Path(tempfile.mkdtemp(dir=root))
@@ -252,14 +295,15 @@ def rounds(root: Path, number: int, size: int, writers: str, *, drops: bool) -> 
     sides: dict[str, Callable[[], Rates]] = {
         "raw loop": lambda: bare(raw_write(share), raw_read),
         "rayio, local": lambda: run("local"),
+        "raw loop, ray": lambda: by_actors(root, share, parts, drops=drops),
         "rayio, ray": lambda: run("ray"),
         "torch.save": lambda: bare(torch_write(share), torch_read),
         "rayio, torch": lambda: run("local", saver="torch"),
         "dcp.save": lambda: bare(dcp_write(share), dcp_read),
         "rayio, dcp": lambda: run("local", saver="dcp"),
     }
-    for name in BARE:
-        sides[name]()  # imports
+    for name in ("rayio, ray", *BARE):
+        sides[name]()  # imports, and a start of Ray
     return in_turn(sides, number)
 
 
