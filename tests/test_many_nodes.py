@@ -196,7 +196,7 @@ def test_unequal_nodes_of_readers_decode_at_the_rate_of_their_cores() -> None:
         ({"cluster__cores": [4, 0]}, "cluster.cores=.*must have a whole number from 1 to 1048576 for each node"),
         (
             {"cluster__placement": "dedicated_readers", "cluster__reader_nodes": 2, "cluster__cores": [4]},
-            "give one number for each node \(cluster.nodes=1 and cluster.reader_nodes=2\)",
+            r"give one number for each node \(cluster.nodes=1 and cluster.reader_nodes=2\)",
         ),
     ],
 )
