@@ -158,7 +158,7 @@ def test_a_stamp_takes_no_copy_of_a_request(tmp_path: Path) -> None:
 
 def test_a_restore_makes_its_requests_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests made ahead go through memory that is new and copied: reading a checkpoint then takes twice the CPU."""
-    monkeypatch.setattr(real, "Ahead", None)
+    monkeypatch.setattr(real, "InFlight", None)
     assert not run(wanted(phases={"writes": 1, "reads": 1}), engine="local", root=tmp_path, out="one").exit_code
 
 
