@@ -51,7 +51,7 @@ def sure(
         if checked:
             notes.append(CheckBack(len(check), max(map(abs, checked))))
         whole = max(map(abs, (*errors, *of_alone, *checked)), default=0.0)
-        if (apart := _by_distance(full[0].scenario, check, checked)) is not None:
+        if (apart := _by_distance(full[0].scenario, errors, check, checked)) is not None:
             error, further = apart
             others = (*zip(alone, of_alone, strict=True), *zip(runs, errors_of(scenario, runs), strict=True))
             for run, off in (*zip(check, checked, strict=True), *others):  # no run is further off than its bounds
@@ -79,7 +79,9 @@ def sure(
     return scenario.model_copy(update={"costs": scenario.charges.model_copy(update={"cpu": cpu})})
 
 
-def _by_distance(busy: Scenario, check: Sequence[Learnable], checked: Sequence[float]) -> tuple[float, CpuCosts] | None:
+def _by_distance(
+    busy: Scenario, errors: Sequence[float], check: Sequence[Learnable], checked: Sequence[float]
+) -> tuple[float, CpuCosts] | None:
     """Return the error of one more run like ``busy``, and that of more or fewer workers and ranks, by check runs.
 
     The first is the spread of runs of one kind, by Student's t. A kind's mean error belongs to what its runs differ by
@@ -91,8 +93,9 @@ def _by_distance(busy: Scenario, check: Sequence[Learnable], checked: Sequence[f
         kinds.setdefault(_on_node(run.scenario), []).append(error)
     if len(kinds) < 2 or min(map(len, kinds.values())) < 2:
         return None
-    freedom = sum(len(group) - 1 for group in kinds.values())
-    spread = math.sqrt(sum((error - fmean(group)) ** 2 for group in kinds.values() for error in group) / freedom)
+    groups = [*kinds.values(), errors]
+    freedom = sum(len(group) - 1 for group in groups)
+    spread = math.sqrt(sum((error - fmean(group)) ** 2 for group in groups for error in group) / freedom)
     means = {kind: fmean(group) for kind, group in kinds.items()}
     of_workers = [mean / math.log2(kind[0] / workers) for kind, mean in means.items() if kind[0] != workers]
     of_ranks = [mean / math.log2(kind[1] / ranks) for kind, mean in means.items() if kind[1] != ranks]
