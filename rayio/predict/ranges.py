@@ -57,7 +57,7 @@ def sure(
             for run, off in (*zip(check, checked, strict=True), *others):  # no run is further off than its bounds
                 low, high = further.ends(*_on_node(run.scenario))
                 error = max(error, 1 + off - high, low - 1 - off)
-            error = max(error, *map(abs, errors))  # all of it comes on top of what workers and ranks add
+            error = math.sqrt(max(0.0, max(error, *map(abs, errors)) ** 2 - STEP_ERROR**2))  # costs.error has the rest
         elif checked or (of_alone and len(errors) > 1):
             sample = error_of_next(checked) if checked else error_of_next(errors, fitted=1)
             whole = max(whole, sample, *map(abs, errors_of(scenario, runs)))
