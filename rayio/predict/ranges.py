@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import fmean
 
 from rayio.predict.freed import as_alone, as_full, errors_of
 from rayio.predict.learnable import Learnable
 from rayio.records.calibrated import CheckBack, NoBusyRun, Note, OthersWorked
-from rayio.scenario.costs import CPU_BETWEEN, CpuCosts
 from rayio.scenario.model import Scenario
 
+#: The bounds of processor times as factors, without a busy run: idle processors wake up cold, busy ones share caches.
+CPU_BETWEEN = (0.55, 1.5)
 #: The same with busy runs that did not fill the cores.
 UNFITTED = (0.75, 1.35)
 #: The least error of a step, and that of processor times without check and lone runs, as shares.
@@ -42,7 +42,6 @@ def sure(
     run is further from its simulation than the bounds.
     """
     least, most = CPU_BETWEEN
-    further = CpuCosts()
     if full:
         measured = scenario.charges.cpu.contention
         scenario, errors = as_full(scenario, full, cores, notes)
@@ -51,14 +50,7 @@ def sure(
         if checked:
             notes.append(CheckBack(len(check), max(map(abs, checked))))
         whole = max(map(abs, (*errors, *of_alone, *checked)), default=0.0)
-        if (apart := _by_distance(full[0].scenario, errors, check, checked)) is not None:
-            error, further = apart
-            others = (*zip(alone, of_alone, strict=True), *zip(runs, errors_of(scenario, runs), strict=True))
-            for run, off in (*zip(check, checked, strict=True), *others):  # no run is further off than its bounds
-                low, high = further.ends(*_on_node(run.scenario))
-                error = max(error, 1 + off - high, low - 1 - off)
-            error = math.sqrt(max(0.0, max(error, *map(abs, errors)) ** 2 - STEP_ERROR**2))  # costs.error has the rest
-        elif checked or (of_alone and len(errors) > 1):
+        if checked or (of_alone and len(errors) > 1):
             sample = error_of_next(checked) if checked else error_of_next(errors, fitted=1)
             whole = max(whole, sample, *map(abs, errors_of(scenario, runs)))
             error = math.sqrt(max(0.0, whole**2 - STEP_ERROR**2))  # costs.error has the rest
@@ -73,44 +65,8 @@ def sure(
         least, most = max(CPU_BETWEEN[0], least), min(CPU_BETWEEN[1], most)  # no run teaches less than none
     else:
         notes.append(NoBusyRun(missing))
-    kept = further.model_dump(include={"workers", "workers_error", "ranks", "ranks_error"})
-    bounds = {"at_least": round(least, 4), "at_most": round(most, 4)}
-    cpu = scenario.charges.cpu.model_copy(update=kept | bounds)
+    cpu = scenario.charges.cpu.model_copy(update={"at_least": round(least, 4), "at_most": round(most, 4)})
     return scenario.model_copy(update={"costs": scenario.charges.model_copy(update={"cpu": cpu})})
-
-
-def _by_distance(
-    busy: Scenario, errors: Sequence[float], check: Sequence[Learnable], checked: Sequence[float]
-) -> tuple[float, CpuCosts] | None:
-    """Return the error of one more run like ``busy``, and that of more or fewer workers and ranks, by check runs.
-
-    The first is the spread of runs of one kind, by Student's t. A kind's mean error belongs to what its runs differ by
-    from busy ones, in doublings: an interval goes from nothing of it to all. None without two runs of each kind.
-    """
-    workers, ranks = _on_node(busy)
-    kinds: dict[tuple[int, int], list[float]] = {}
-    for run, error in zip(check, checked, strict=False):
-        kinds.setdefault(_on_node(run.scenario), []).append(error)
-    if len(kinds) < 2 or min(map(len, kinds.values())) < 2:
-        return None
-    groups = [*kinds.values(), errors]
-    freedom = sum(len(group) - 1 for group in groups)
-    spread = math.sqrt(sum((error - fmean(group)) ** 2 for group in groups for error in group) / freedom)
-    means = {kind: fmean(group) for kind, group in kinds.items()}
-    of_workers = [mean / math.log2(kind[0] / workers) for kind, mean in means.items() if kind[0] != workers]
-    of_ranks = [mean / math.log2(kind[1] / ranks) for kind, mean in means.items() if kind[1] != ranks]
-    further = CpuCosts(workers=workers, workers_error=_largest(of_workers), ranks=ranks, ranks_error=_largest(of_ranks))
-    return STUDENT[min(freedom, len(STUDENT)) - 1] * spread, further
-
-
-def _largest(shares: Sequence[float]) -> float:
-    return round(max(-1.0, min(1.0, max(shares, key=abs, default=0.0))), 4)
-
-
-def _on_node(scenario: Scenario) -> tuple[int, int]:
-    """Return the workers and the ranks of a node."""
-    ranks = scenario.cluster.most_ranks
-    return scenario.loader.max_workers * ranks, ranks
 
 
 def error_of_next(errors: Sequence[float], fitted: int = 0) -> float:

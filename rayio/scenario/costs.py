@@ -13,18 +13,7 @@ from pydantic import Field, ModelWrapValidatorHandler, model_validator
 from rayio.errors import ScenarioError
 from rayio.kinds import COSTS
 from rayio.schema.choice import check_name
-from rayio.schema.fields import (
-    MAX_WHOLE,
-    JsonSchema,
-    Reads,
-    RefusedError,
-    Seconds,
-    Section,
-    Text,
-    quantity,
-    whole,
-    without_removed,
-)
+from rayio.schema.fields import JsonSchema, Reads, RefusedError, Seconds, Section, Text, quantity, without_removed
 from rayio.units import BYTES, RATE, SECONDS, parse_rate, parse_seconds
 
 _BytesPerSecond = Annotated[float | None, quantity(RATE, positive=True, or_none=True)]
@@ -72,12 +61,7 @@ _REMOVED = {
     }.items()
 }
 #: Keys of ``costs.cpu`` that are no work, with their defaults.
-_NO_WORK = {
-    "format": "", "put": None, "slice": 0.0, "contention": 1.0, "at_least": 1.0, "at_most": 1.0,
-    "workers": 0, "workers_error": 0.0, "ranks": 0, "ranks_error": 0.0,
-}  # fmt: skip
-#: The bounds of processor times as factors, without a busy run: idle processors wake up cold, busy ones share caches.
-CPU_BETWEEN = (0.55, 1.5)
+_NO_WORK = {"format": "", "put": None, "slice": 0.0, "contention": 1.0, "at_least": 1.0, "at_most": 1.0}
 
 
 class CpuCosts(Section):
@@ -125,17 +109,6 @@ class CpuCosts(Section):
         description="Largest factor on all of these and on decoding: processors are slower where they are busy or "
         "shared.",
     )
-    workers: Annotated[int, whole(0, MAX_WHOLE)] = Field(
-        0, description="Workers of a node in the runs that at_least and at_most are from; 0 is unknown."
-    )
-    workers_error: Annotated[float, _factor(-1.0, 1.0)] = Field(
-        0.0,
-        description="How much longer all of it may take for each doubling of a node's workers from that, as a share.",
-    )
-    ranks: Annotated[int, whole(0, MAX_WHOLE)] = Field(0, description="Ranks of a node in these runs; 0 is unknown.")
-    ranks_error: Annotated[float, _factor(-1.0, 1.0)] = Field(
-        0.0, description="How much longer all of it may take for each doubling of a node's ranks from that, as a share."
-    )
 
     @model_validator(mode="wrap")
     @classmethod
@@ -155,26 +128,9 @@ class CpuCosts(Section):
                 changed[name] = value / factor if name.endswith("bandwidth") else value * factor
         return self.model_copy(update=changed)
 
-    def ends(self, workers: int, ranks: int) -> tuple[float, float]:
-        """Return the smallest and the largest factor on a node with so many workers and ranks.
-
-        >>> CpuCosts(workers=4, workers_error=0.1, ranks=2, ranks_error=-0.2, at_most=1.05).ends(8, 1)
-        (1.0, 1.35)
-        """
-        (least, most), further = CPU_BETWEEN, (
-            self.workers_error * _doublings(workers, self.workers), self.ranks_error * _doublings(ranks, self.ranks),
-        )  # fmt: skip
-        low = max(least, self.at_least + sum(min(0.0, share) for share in further))
-        high = min(most, self.at_most + sum(max(0.0, share) for share in further))
-        return round(min(self.at_least, low), 4), round(max(self.at_most, high), 4)
-
     def parsing(self, num_samples: float, nbytes: float) -> float:
         """Return the CPU seconds of reading ``num_samples`` of ``nbytes`` in all."""
         return num_samples * self.sample + taken(nbytes, self.bandwidth)
-
-
-def _doublings(number: int, reference: int) -> float:
-    return math.log2(number / reference) if number and reference else 0.0
 
 
 def taken(nbytes: float, bandwidth: float | None) -> float:

@@ -27,8 +27,7 @@ def between(scenario: Scenario, result: RunResult) -> Between | None:
         RayioError: the run fails with other times.
     """
     costs = scenario.charges
-    ranks = scenario.cluster.most_ranks
-    low, high = costs.cpu.ends(scenario.loader.max_workers * ranks, ranks) if scenario.cluster.cores else (1.0, 1.0)
+    low, high = (costs.cpu.at_least, costs.cpu.at_most) if scenario.cluster.cores else (1.0, 1.0)
     size = derive.checkpoint_bytes(scenario)
     usual_save = costs.of_checkpoint(size)
     least, most = (usual_save, usual_save) if scenario.checkpoint is None else costs.checkpoint_ends(size)
