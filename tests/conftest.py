@@ -25,7 +25,7 @@ from packages import TOY, installed, toy_installed
 
 #: How long an example takes says more about the machine than about the code; and the same are drawn whoever runs the
 #: suite, so that none fails for the first time where it cannot be looked at. The slow tier draws more, and new ones.
-settings.register_profile("rayio", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("rayio", deadline=None, derandomize=True, max_examples=30)
 settings.register_profile(
     "brief", deadline=None, derandomize=True, max_examples=10, phases=(Phase.explicit, Phase.generate)
 )

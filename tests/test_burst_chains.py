@@ -255,6 +255,7 @@ def test_a_run_that_broke_off_goes_on_from_the_tier(incremental: dict[str, Any] 
     assert "".join(sorted({Path(name).parent.name[-1] for name in kept})) == steps
 
 
+@pytest.mark.slow  # test_burst.py has a tier on Ray, and test_resume.py a run on Ray that goes on
 @pytest.mark.ray
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.filterwarnings("default")  # Ray's own
