@@ -573,6 +573,8 @@ def test_long_values_leave_room_for_the_numbers(
     sync = "train.sync=barrier,{kind: allreduce, bytes: 100 MB, bandwidth: 10 GB/s, latency: 1 ms}"
     assert command("sweep", "small.yaml", sync, "--processes", 1) == 0
     head, *rows = capsys.readouterr().out.partition("\n\n")[0].splitlines()
+    assert head.split()[0] == "sync", "the swept key, and not the waits of the same name"
+    assert "barrier" in rows[0]
     assert "memory" in head
     assert max(map(len, [head, *rows])) <= 80
     assert all(" MiB" in row and not row.endswith("…") for row in rows)

@@ -82,9 +82,10 @@ def text(table: SweepTable, width: int = 100) -> str:
     """
     points = shown(table)
     rows = rows_of(points)
-    titles = [*short_names(table.keys), *head(points)]
-    if "sync" in titles and _needed([titles, *rows], 0) > width:  # rather than cut a swept key
-        place = titles.index("sync")
+    columns = head(points)
+    titles = [*short_names(table.keys), *columns]
+    if "sync" in columns and _needed([titles, *rows], 0) > width:  # rather than cut a swept key
+        place = len(table.keys) + columns.index("sync")
         titles, *rows = ([*row[:place], *row[place + 1 :]] for row in (titles, *rows))
     brief = [[*["" for _ in table.keys], *row[len(table.keys) :]] for row in (titles, *rows)]
     places = kept(brief, width - len(table.keys) * SHORTEST_VALUE, *DISPENSABLE)
