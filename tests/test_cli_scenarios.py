@@ -364,14 +364,16 @@ assert "asyncio" not in sys.modules, "it takes a tenth of the command"
     assert done.returncode == 0, done.stderr
 
 
-def test_a_check_of_a_scenario_imports_no_records_and_no_unused_layers_or_commands() -> None:
+def test_commands_import_no_records_layers_and_commands_that_they_do_not_use(home: Path) -> None:
     program = """
 import sys
 from rayio import cli
-try:
-    cli.main(["validate", "unet3d-small"])
-except SystemExit as left:
-    assert left.code == 0
+def call(*arguments):
+    try:
+        cli.main(arguments)
+    except SystemExit as left:
+        assert left.code == 0
+call("validate", "unet3d-small")
 used = {"rayio.records.record", "rayio.records.printed"}
 found = {name for name in sys.modules if name.startswith("rayio.records.")} - used
 assert not found, found
@@ -379,6 +381,9 @@ unused = {"storage.layers.throttle", "storage.layers.faults", "storage.layers.ca
 assert not {f"rayio.{name}" for name in unused} & {*sys.modules}, "only what the scenario and the command name"
 from rayio import registry
 assert not registry._installed.cache_info().misses, "looking for other packages takes a tenth of the command"
+call("simulate", "unet3d-small", "train.steps=2", "--no-report", "--out", "run")
+call("report", "run", "--no-html")
+assert "rayio.records.answers" not in sys.modules, "of --json alone"
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
