@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from rayio.records.checked_facts import CheckedFacts
@@ -11,7 +10,7 @@ from rayio.records.clusters import Doctored, JobsListed
 from rayio.records.comparison import Repeated
 from rayio.records.derived import DERIVED
 from rayio.records.published import PUBLISHED, schema_of
-from rayio.records.record import Json, Record, schema, value
+from rayio.records.record import Json, Record, record, schema, value
 from rayio.records.run_result import RunResult
 from rayio.records.running import Live
 from rayio.records.sizing import Advised, CapacityFound, DatasetSize
@@ -20,7 +19,7 @@ from rayio.records.sizing import Advised, CapacityFound, DatasetSize
 Value = str | int | float | bool | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Ran(Record):
     """A run: the output of ``run``, ``simulate``, ``report`` and ``import``."""
 
@@ -29,7 +28,7 @@ class Ran(Record):
     result: RunResult = value("content of result.json")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Repeats(Record):
     """Repeated runs of a scenario: the output of ``run --repeat`` and ``simulate --repeat``."""
 
@@ -37,7 +36,7 @@ class Repeats(Record):
     metrics: tuple[Repeated, ...] = value("metrics that every run has")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Validated(Record):
     """A valid scenario: the output of ``validate``."""
 
@@ -56,7 +55,7 @@ class Validated(Record):
     not_simulated: tuple[str, ...] = value("reasons why rayio simulate cannot run it, a sentence each")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PackagedScenario(Record):
     """A packaged scenario."""
 
@@ -64,14 +63,14 @@ class PackagedScenario(Record):
     description: str = value("description")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PackagedScenarios(Record):
     """The output of ``scenarios``."""
 
     scenarios: tuple[PackagedScenario, ...] = value("packaged scenarios")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ImportedWorkload(Record):
     """A workload file of another benchmark as a scenario: the output of ``import dlio``."""
 
@@ -82,7 +81,7 @@ class ImportedWorkload(Record):
     no_effect: tuple[str, ...] = value("keys without effect, a line each")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GeneratedDataset(Record):
     """The files of a dataset."""
 
@@ -93,14 +92,14 @@ class GeneratedDataset(Record):
     reused_bytes: int = value("bytes that existed", "bytes")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Generated(Record):
     """The output of ``generate``."""
 
     datasets: tuple[GeneratedDataset, ...] = value("datasets of evaluation (if any) and training")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SweptRun(Record):
     """A run of a sweep."""
 
@@ -113,7 +112,7 @@ class SweptRun(Record):
     result: RunResult | None = value("result; null if nothing ran", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SweptPoints(Record):
     """The output of ``sweep``."""
 
@@ -127,7 +126,7 @@ class SweptPoints(Record):
     runs: tuple[SweptRun, ...] = value("finished runs")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ExportedFile(Record):
     """A file of exported spans."""
 
@@ -137,7 +136,7 @@ class ExportedFile(Record):
     seconds: float = value("time to write it", "s")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ExportedTo(Record):
     """A collector that accepted spans."""
 
@@ -149,7 +148,7 @@ class ExportedTo(Record):
     seconds: float = value("time to send", "s")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Exported(Record):
     """The output of ``export``."""
 

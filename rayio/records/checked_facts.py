@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from rayio.records.record import Record, value
+from rayio.records.record import Record, record, value
 from rayio.records.run_result import Number
 
 #: Verdicts that need no action: the fact agrees, or the scenario explains why it cannot or does not.
@@ -14,7 +12,7 @@ UNEXPLAINED, NEEDLESS, UNKNOWN = "unexplained", "needless", "unknown"
 UNMET = frozenset({UNEXPLAINED, NEEDLESS, UNKNOWN})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CheckedFact(Record):
     """A published number next to the simulated one."""
 
@@ -32,7 +30,7 @@ class CheckedFact(Record):
     source: str = value("where the number was published, if not as the scenario says", default="")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CheckedScenario(Record):
     """The facts of a scenario."""
 
@@ -41,7 +39,7 @@ class CheckedScenario(Record):
     facts: tuple[CheckedFact, ...] = value("its facts, in their order")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CheckedFacts(Record):
     """The output of ``check-published``."""
 

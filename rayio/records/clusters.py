@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from rayio.records.record import Record, value
+from rayio.records.record import Record, record, value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobListed(Record):
     """A job of a cluster."""
 
@@ -21,7 +19,7 @@ class JobListed(Record):
     message: str = value("Ray's message")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobsListed(Record):
     """The output of ``status``."""
 
@@ -29,7 +27,7 @@ class JobsListed(Record):
     jobs: tuple[JobListed, ...] = value("its jobs by start")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class NodeSeen(Record):
     """A node of a Ray cluster."""
 
@@ -45,7 +43,7 @@ class NodeSeen(Record):
     clock_error_ms: float = value("possible error of the offset", "ms")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Finding(Record):
     """The result of a check."""
 
@@ -54,7 +52,7 @@ class Finding(Record):
     text: str = value("finding and remedy")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Doctored(Record):
     """The output of ``doctor``."""
 

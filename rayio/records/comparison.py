@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rayio.records.doubts import Doubt
-from rayio.records.record import Record, value
+from rayio.records.record import Record, record, value
 from rayio.records.run_result import Number
 
 VERSION = 1
@@ -17,7 +15,7 @@ UNKNOWN, NO_METRIC, REPEATS = "unknown", "no_metric", "repeats"
 IN_DOUBT = "in_doubt"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Failure(Record):
     """A run with an exit code other than 0."""
 
@@ -26,7 +24,7 @@ class Failure(Record):
     error: str | None = value("its reason")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Group(Record):
     """Repeated runs: of one scenario on one engine, with any seeds."""
 
@@ -39,7 +37,7 @@ class Group(Record):
     has_scenario: bool = value("false if the runs have no scenario, so that their keys are unknown", default=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DifferingKey(Record):
     """A key of the scenario, other than the seed, or of run.json with different values."""
 
@@ -49,7 +47,7 @@ class DifferingKey(Record):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Spread(Record):
     """A metric over the repeats of a group, in the unit of the metric."""
 
@@ -60,7 +58,7 @@ class Spread(Record):
     of_runs: tuple[float | None, ...] = value("value of each run; null if it has none", default=())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Difference(Record):
     """The difference of a metric from the first group's."""
 
@@ -75,7 +73,7 @@ class Difference(Record):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MetricRow(Record):
     """A metric of all groups."""
 
@@ -84,7 +82,7 @@ class MetricRow(Record):
     differences: tuple[Difference | None, ...] = value("differences of the other groups from the first")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Repeated(Record):
     """A metric over repeated runs."""
 
@@ -95,7 +93,7 @@ class Repeated(Record):
     ci95: Number = value("half the width of the mean's 95 % confidence interval; null for one run")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Verdict(Record):
     """The comparison of a group with the first one, by the metric that counts most."""
 
@@ -111,7 +109,7 @@ class Verdict(Record):
     sentence: str = value("the verdict in words", default="")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Comparison(Record):
     """A comparison of groups of runs with the first group: the output of ``rayio compare --json``, version 1."""
 

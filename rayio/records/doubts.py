@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from rayio.records.record import Record, value
+from rayio.records.record import Record, record, value
 
 #: Advice that a doubt can make invalid.
 PREDICTION = "prediction"  # the change to make, with its AU
@@ -21,7 +20,7 @@ SMALL = "small_saving"  # changes that save less than the overhead
 ADVICE = (PREDICTION, CHANGES, CAUSE, CAPACITY, LIMIT, SETTING, COMPARISON, INTERVAL, STORAGE, SMALL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Remark(Record):
     """A remark on the numbers of a run."""
 
@@ -43,7 +42,7 @@ def remark(code: str, **values: str | float) -> Remark:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Doubt(Record):
     """A reason not to act on some of the numbers."""
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rayio.records.doubts import Doubt, Remark
 from rayio.records.failures import Survived
 from rayio.records.hosts import Fetched
 from rayio.records.origin import Origin
-from rayio.records.record import Record, value
+from rayio.records.record import Record, record, value
 from rayio.records.run_result import Imported, Number
 
 VERSION = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LossRow(Record):
     """The step time lost to a cause; with the AU, the shares of all causes sum to 1."""
 
@@ -28,7 +26,7 @@ class LossRow(Record):
     meaning: str = value("meaning of the cause")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Verdict(Record):
     """The bottleneck of the run: every nanosecond of the counted steps is charged once."""
 
@@ -70,7 +68,7 @@ class Verdict(Record):
     table: tuple[LossRow, ...] = value("losses by cause")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Stage(Record):
     """The capacity and the use of a stage of the workers."""
 
@@ -86,7 +84,7 @@ class Stage(Record):
     utilisation: float = value("busy share of their time in the window", "fraction")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StorageLimit(Record):
     """The limiting resource of modelled storage, without queueing.
 
@@ -121,7 +119,7 @@ class StorageLimit(Record):
     others_opens: float = value("the same in files opened", "opens/s", default=0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Capacity(Record):
     """The capacity of the stages and the demand of the ranks."""
 
@@ -135,7 +133,7 @@ class Capacity(Record):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class WaitedFor(Record):
     """A rank that others wait for."""
 
@@ -147,7 +145,7 @@ class WaitedFor(Record):
     is_slow: bool = value("true if it is last in most steps, and not by chance", default=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Change(Record):
     """A replay of the run with one change."""
 
@@ -164,7 +162,7 @@ class Change(Record):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Simulated(Record):
     """Replays of the run on the virtual clock: unchanged, and with one change each."""
 
@@ -175,7 +173,7 @@ class Simulated(Record):
     changes: tuple[Change, ...] = value("the changes")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Prediction(Record):
     """The simulated change that is worth making first."""
 
@@ -186,7 +184,7 @@ class Prediction(Record):
     then: str = value("the largest remaining cause of loss, or compute")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Moved(Record):
     """Requests of one kind, and their bytes."""
 
@@ -194,7 +192,7 @@ class Moved(Record):
     bytes: int = value("bytes moved", "bytes")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Bandwidth(Record):
     """Bytes per second of single requests, or of single batches at trace level batch."""
 
@@ -203,7 +201,7 @@ class Bandwidth(Record):
     p99: float = value("99th percentile", "bytes/s")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Operation(Record):
     """Requests of one kind to storage, over the whole run."""
 
@@ -213,7 +211,7 @@ class Operation(Record):
     bytes_per_second: Bandwidth | None = value("rates; null if nothing moved")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RankAccess(Record):
     """Storage access for a rank."""
 
@@ -227,7 +225,7 @@ class RankAccess(Record):
     fsync: Moved | None = value("waits for it until a file is durable", can_be_absent=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FileAccess(Record):
     """Access to a file."""
 
@@ -238,7 +236,7 @@ class FileAccess(Record):
     fsync: Moved | None = value("waits until it is durable", can_be_absent=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Access(Record):
     """Storage access; values that need spans of single requests are null at trace level batch."""
 
@@ -262,7 +260,7 @@ class Access(Record):
     files: tuple[FileAccess, ...] = value("the 64 files with most bytes moved", default=(), is_required=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Throttled(Record):
     """Reads that storage throttled (429, or S3's 503 SlowDown), over the whole run."""
 
@@ -280,7 +278,7 @@ class Throttled(Record):
     binds: bool = value("true if the waits are more than 5 % of reading and ranks wait for storage")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Explained(Record):
     """The explanation of a run: the output of ``rayio explain --json``, version 1."""
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from rayio.records.record import Record, value
+from rayio.records.record import Record, record, value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Restart(Record):
     """The death of a rank, a node or another part of a run, and where all ranks went on."""
 
@@ -27,7 +25,7 @@ class Restart(Record):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Survived(Record):
     """The failures that a run survived, and the time that they cost: means over ranks, in seconds of wall time."""
 

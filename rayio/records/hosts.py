@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from rayio.records.record import Record, value
+from rayio.records.record import Record, record, value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Mount(Record):
     """The file system of a scenario's path on a host."""
 
@@ -21,7 +19,7 @@ class Mount(Record):
     free_bytes: int | None = value("free bytes at the start of the run", "bytes", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Interface(Record):
     """An active network interface, except loopback."""
 
@@ -29,7 +27,7 @@ class Interface(Record):
     bits_per_second: int | None = value("speed; null if unknown", "bit/s", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Host(Record):
     """A host of the run."""
 
@@ -55,7 +53,7 @@ class Host(Record):
 MODEL = "model"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Fetched(Record):
     """The sources of the bytes read in the whole run, for training and evaluation."""
 

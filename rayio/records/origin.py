@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from rayio.records.record import Record, value
+from rayio.records.record import Record, record, value
 
 MEASURED, PREDICTED, IMPORTED, WATCHED = "measured", "predicted", "imported", "watched"
 
@@ -33,7 +31,7 @@ def kind_of(engine: str | None) -> str:
     return _KINDS.get(engine or "", "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StorageModel(Record):
     """The model of storage and the source of its numbers."""
 
@@ -42,7 +40,7 @@ class StorageModel(Record):
     source: str = value("the publication, the assumption, or the run", default="")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ChargedCosts(Record):
     """The loader overhead model of a prediction and the source of its numbers."""
 
@@ -52,7 +50,7 @@ class ChargedCosts(Record):
     date: str | None = value("date of the measurement", can_be_absent=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Origin(Record):
     """The origin of results: measured, predicted or imported, and the models used."""
 

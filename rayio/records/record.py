@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
 from importlib import import_module
 from types import NoneType, UnionType
-from typing import Any, Self, cast, get_args, get_origin, get_type_hints
+from typing import Any, Self, TypeVar, cast, dataclass_transform, get_args, get_origin, get_type_hints
 
 from rayio.records.printed import escaped
 
@@ -94,6 +94,29 @@ class Record(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+    def __eq__(self, other: object) -> bool:
+        return _values(self) == _values(other) if type(other) is type(self) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(_values(self))
+
+    def __repr__(self) -> str:
+        shown = (f"{each.name}={getattr(self, each.name)!r}" for each in _fields(type(self)))
+        return f"{type(self).__qualname__}({', '.join(shown)})"
+
+
+R = TypeVar("R", bound=Record)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def record(cls: type[R]) -> type[R]:
+    """Make a class of fields a record; its methods above are those that a dataclass would compile for each class."""
+    return dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)(cls)
+
+
+def _values(of: Record) -> tuple[Any, ...]:
+    return tuple(getattr(of, each.name) for each in _fields(type(of)))
 
 
 def _imported(reference: str) -> Callable[..., Any]:

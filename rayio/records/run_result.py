@@ -7,7 +7,7 @@ Times are in seconds (``s``), shares are fractions of 0 to 1, sizes are in bytes
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from rayio.errors import StorageError
@@ -16,7 +16,7 @@ from rayio.records.draining import Draining
 from rayio.records.failures import Survived
 from rayio.records.hosts import Fetched, Host
 from rayio.records.origin import Origin, of_old
-from rayio.records.record import DamagedRecordError, Record, value
+from rayio.records.record import DamagedRecordError, Record, record, value
 from rayio.records.scaling import Scaling
 from rayio.records.transfers import Transfers
 from rayio.records.workflow import Workflow
@@ -29,7 +29,7 @@ READABLE = (1, 2)
 Number = float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Seconds(Record):
     """The total wall time of all ranks, in parts."""
 
@@ -48,7 +48,7 @@ class Seconds(Record):
     other: Number = value("overhead of the emulator; for imported results, unrecorded time", "s", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Shares(Record):
     """The same parts as fractions of the ranks' wall time; they sum to 1."""
 
@@ -67,7 +67,7 @@ class Shares(Record):
     other: Number = value("overhead of the emulator; for imported results, unrecorded time", "fraction", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Statistics(Record):
     """Statistics of durations; percentiles are by nearest rank."""
 
@@ -79,7 +79,7 @@ class Statistics(Record):
     max: float = value("maximum", "s")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Percentiles(Record):
     """Statistics of durations by kind; null for kinds that did not occur or were not recorded."""
 
@@ -96,7 +96,7 @@ class Percentiles(Record):
     fsync: Statistics | None = value("waits until a checkpoint file is durable, whole run", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Evaluation(Record):
     """The finished evaluations."""
 
@@ -109,7 +109,7 @@ class Evaluation(Record):
     mean_seconds: float = value("mean time of a rank for an evaluation", "s")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Rank(Record):
     """A rank: its AU in the window, and its wall time in parts."""
 
@@ -132,7 +132,7 @@ class Rank(Record):
     other: Number = value("overhead of the emulator", "s", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TraceCounts(Record):
     """Counts of the run's spans."""
 
@@ -144,7 +144,7 @@ class TraceCounts(Record):
     not_selected: int | None = value("spans of steps outside --select", "spans", can_be_absent=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Books(Record):
     """The ledger: planned and delivered samples of training and evaluation, all ranks."""
 
@@ -176,7 +176,7 @@ class Books(Record):
         return self.delivered_steps / self.planned_steps if self.planned_steps else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LostPoints(Record):
     """The losses of DLIO's AU, mean over ranks and epochs."""
 
@@ -189,7 +189,7 @@ class LostPoints(Record):
     unrecorded: float = value("unrecorded time between a step and the next", "percent")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ImportedEpoch(Record):
     """An epoch of imported results; AU and losses sum to 100, if there are files of ranks."""
 
@@ -214,7 +214,7 @@ class ImportedEpoch(Record):
     checkpoint_seconds: Number = value("checkpoints of rank 0", "s", can_be_absent=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ReducedImport(Record):
     """The sources of an import without files of ranks: AU and throughput are as published, steps are unknown."""
 
@@ -222,7 +222,7 @@ class ReducedImport(Record):
     lacks: tuple[str, ...] = value("missing numbers and their files, a sentence each")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ImportedTransfers(Record):
     """Checkpoints of imported results, written or read back."""
 
@@ -236,7 +236,7 @@ class ImportedTransfers(Record):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Imported(Record):
     """Imported results: published AU, AU from the records, and losses; of checkpoints their times and rates."""
 
@@ -259,7 +259,7 @@ class Imported(Record):
         return self.au is None or self.reduced is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Between(Record):
     """The interval of a prediction, from the ranges of its costs (``costs.cpu.at_most``, ``costs.error`` ...)."""
 
@@ -273,7 +273,7 @@ class Between(Record):
         return rate / self.time_high, rate / self.time_low
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RunResult(Record):
     """The result of a run, or of an imported run of another benchmark: ``result.json``, version 2."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rayio.records.record import Record, value
+from rayio.records.record import Record, record, value
 
 #: Variable that makes a run print its progress, and the prefix of these lines: a cluster only gives a job's output.
 LIVE_VARIABLE, LIVE_LINE = "RAYIO_LIVE", "rayio-live: "
@@ -13,7 +13,7 @@ LIVE_VARIABLE, LIVE_LINE = "RAYIO_LIVE", "rayio-live: "
 STARTING, RUNNING, OVER, GONE = "starting", "running", "over", "gone"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LiveQueues(Record):
     """The content of all ranks' prefetch queues."""
 
@@ -24,7 +24,7 @@ class LiveQueues(Record):
     busy_readers: int = value("workers with something to read")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LiveRecent(Record):
     """The last seconds of a run."""
 
@@ -36,7 +36,7 @@ class LiveRecent(Record):
     shares: dict[str, float] = value("shares of the ranks' time by span, which sum to 1", "fraction")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Live(Record):
     """The progress of a run: the output of ``top``, and ``live.json`` during the run."""
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from rayio.records.record import Record, value
+from rayio.records.record import Record, record, value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ReaderChange(Record):
     """A change of a rank's number of workers, including the first."""
 
@@ -28,7 +26,7 @@ class ReaderChange(Record):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ScalingPeriod(Record):
     """A period of the run: the workers of all ranks, and AU."""
 
@@ -44,7 +42,7 @@ class ScalingPeriod(Record):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PoolUse(Record):
     """The nodes of the reader pool (``cluster.reader_pool``) and their use."""
 
@@ -70,7 +68,7 @@ class PoolUse(Record):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Scaling(Record):
     """Autoscaled workers (``loader.num_workers: {min, max}``)."""
 

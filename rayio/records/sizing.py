@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rayio.records.doubts import Doubt
-from rayio.records.record import Record, value
+from rayio.records.record import Record, record, value
 from rayio.records.run_result import Number
 
 #: Status of a point: above the target, below it, undecided after all repeats, or failed.
 HOLDS, FAILS, UNDECIDED, BROKEN = "holds", "fails", "undecided", "broken"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CapacityPoint(Record):
     """A number of accelerators that was tried."""
 
@@ -32,7 +30,7 @@ class CapacityPoint(Record):
     error: str | None = value("error of a broken point", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CapacityChange(Record):
     """A change, or a pair of changes, tried at the first number that does not hold."""
 
@@ -47,7 +45,7 @@ class CapacityChange(Record):
     is_pair: bool = value("true if two changes are made together", default=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Combination(Record):
     """The most workers with the most requests in flight, tried where no change and no pair reaches the target."""
 
@@ -58,7 +56,7 @@ class Combination(Record):
     command: tuple[str, ...] = value("the command that finds the cheapest setting, as words")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Bottleneck(Record):
     """A bottleneck that keeps a number of accelerators from the target."""
 
@@ -70,7 +68,7 @@ class Bottleneck(Record):
     sentence: str = value("the bottleneck in words")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CapacityFound(Record):
     """The output of ``capacity``."""
 
@@ -103,7 +101,7 @@ class CapacityFound(Record):
     doubts: tuple[Doubt, ...] = value("reasons why some of the answer is not given", default=())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Price(Record):
     """The price of a setting."""
 
@@ -112,7 +110,7 @@ class Price(Record):
     nodes: int = value("nodes of the cluster")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Setting(Record):
     """A simulated setting."""
 
@@ -134,7 +132,7 @@ class Setting(Record):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Checked(Record):
     """A run of the advised setting on real storage."""
 
@@ -145,7 +143,7 @@ class Checked(Record):
     doubts: tuple[Doubt, ...] = value("reasons why its AU may not be that of the storage", default=())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class AsWritten(Record):
     """A simulation of the advised setting with as few steps per epoch as the scenario has."""
 
@@ -155,7 +153,7 @@ class AsWritten(Record):
     reaches: bool = value("true if it reaches the goal")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Advised(Record):
     """The output of ``advise``."""
 
@@ -192,7 +190,7 @@ class Advised(Record):
         return self.advice is not None and not missed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DatasetSize(Record):
     """The output of ``datasize``: the least dataset by the rules of MLPerf Storage."""
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rayio.records.hosts import Fetched
-from rayio.records.record import Record, value
+from rayio.records.record import Record, record, value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Transfers(Record):
     """The checkpoints that a run wrote, or read back: what storage gave, without the comparing of bytes."""
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from rayio.records.record import Record, value
+from rayio.records.record import Record, record, value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StageResult(Record):
     """The processes of a stage that ended, with their files and requests."""
 
@@ -27,7 +25,7 @@ class StageResult(Record):
     most_at_once: int | None = value("most processes at once")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Workflow(Record):
     """The processes of all stages; times are null without spans (``trace.level: none``)."""
 

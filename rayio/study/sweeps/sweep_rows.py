@@ -9,7 +9,7 @@ from typing import Any
 
 from rayio.analyze.compare import spread
 from rayio.records.metric_names import METRICS, lookup
-from rayio.records.record import DamagedRecordError, Record, value
+from rayio.records.record import DamagedRecordError, Record, record, value
 from rayio.records.run_result import RunResult, read_result
 from rayio.records.sweeps import DONE, FAILED, IMPOSSIBLE, UNMET
 from rayio.scenario import derive
@@ -18,7 +18,7 @@ from rayio.schema.fields import show
 from rayio.study.sweeps.points import identity, number_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Line(Record):
     """A line of ``points.jsonl``, without its values and its result."""
 
