@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 #: Bytes of a body copied at a time.
 PIECE_BYTES = 4 << 20
+#: Bytes of an answer that are passed on at a time, at least.
+POURED_BYTES = 256 << 10
 #: Requests of up to this size have one client.
 SMALL_BYTES = 4 << 20
 #: Size for which the time of reading an object of unknown size is limited.
@@ -171,18 +173,33 @@ class S3Store:
 
     def get(self, name: str, position: int, nbytes: int, traffic: Traffic) -> tuple[int, Any]:
         """Return an object's size, and ``nbytes`` from ``position`` on, fewer at its end."""
-        import obstore
-
         client, key = self.client(nbytes), self.place.key(name)
 
         def request() -> tuple[int, Any]:
-            try:
-                answer = obstore.get(client, key, options={"range": (position, position + nbytes)})
-            except Exception as error:
-                if answers.problem_of(error).status != 416:  # the range begins beyond the object's end
-                    raise
-                return int(obstore.head(client, key)["size"]), b""
-            return int(answer.meta["size"]), memoryview(answer.bytes())
+            size, answer = _ranged(client, key, position, nbytes)
+            return size, b"" if answer is None else memoryview(answer.bytes())
+
+        return self.call(request, name, "reading", traffic, nbytes)
+
+    def pour(
+        self, name: str, position: int, nbytes: int, traffic: Traffic, take: Callable[[int, Any], None]
+    ) -> tuple[int, int]:
+        """Pass ``nbytes`` from ``position`` on to ``take``, in pieces with their offsets, as they arrive.
+
+        An attempt that is repeated passes them again.
+
+        Returns:
+            The object's size, and the bytes passed: fewer at its end.
+        """
+        client, key = self.client(nbytes), self.place.key(name)
+
+        def request() -> tuple[int, int]:
+            (size, answer), end = _ranged(client, key, position, nbytes), position
+            for piece in () if answer is None else answer.stream(min_chunk_size=POURED_BYTES):
+                content = memoryview(piece)
+                take(end, content)
+                end += len(content)
+            return size, end - position
 
         return self.call(request, name, "reading", traffic, nbytes)
 
@@ -388,3 +405,16 @@ class S3Store:
     def free_bytes(self) -> int | None:
         """Nobody knows."""
         return None
+
+
+def _ranged(client: Any, key: str, position: int, nbytes: int) -> tuple[int, Any]:
+    """Get ``nbytes`` of an object from ``position`` on; return its size, and the answer, None beyond its end."""
+    import obstore
+
+    try:
+        answer = obstore.get(client, key, options={"range": (position, position + nbytes)})
+    except Exception as error:
+        if answers.problem_of(error).status != 416:
+            raise
+        return int(obstore.head(client, key)["size"]), None
+    return int(answer.meta["size"]), answer
