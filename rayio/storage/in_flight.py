@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
+from operator import length_hint
 from typing import Any, TypeVar
 
 import numpy as np
@@ -56,6 +57,7 @@ class InFlight:
         self._is_begun = False
         #: Objects that were read in one call, with the number of their requests and bytes.
         self._read: dict[str, tuple[int, int]] = {}
+        #: The offset and bytes of the requests to each object.
         self._planned: dict[str, list[tuple[int, int]]] = {}
         #: Reads a file in one call; None where requests need more care.
         self.fill: AtOnce | None = None
@@ -66,7 +68,7 @@ class InFlight:
         if filling is not None:
             self.fill = filling()
         elif self._get is not None:
-            self.fill = self._fill
+            self.fill, self._planned = self._fill, self._by_name()
 
     def filled(self, opens: int, requests: int, nbytes: int) -> None:
         """Count what :attr:`fill` read; objects are counted by their planned requests, at the end."""
@@ -100,24 +102,29 @@ class InFlight:
     def each(self, work: Callable[[Iterator[T]], R], items: Iterator[T], number: int) -> list[R]:
         """Call ``work`` in as many threads as requests may be in flight, each with the next of ``number`` items.
 
-        ``items`` must be an iterator in C, such as ``zip`` of lists: the next item is then one thread's alone.
+        ``items`` must be an iterator in C, whose next item is one thread's alone. Each thread starts the next one
+        before its first item. A list's iterator knows if any are left: answers without delay then take few threads.
 
         Raises:
             StorageError: the storage refuses, or the run is ending.
         """
-        results, errors, working = list[R](), list[BaseException](), min(self.depth, number) - 1
+        if (left := min(self.depth, number) - 1) < 1:
+            return [work(items)]
+        results, errors, working, ended = list[R](), list[BaseException](), 0, threading.Lock()
+        ended.acquire()
 
         def take() -> None:
+            nonlocal left, working
+            with self._lock:
+                is_more = left > 0 and length_hint(items, number) > 1
+                left, working = left - is_more, working + is_more
+            if is_more:
+                self._crew.call(help_, 1)
             try:
                 results.append(work(items))
             except BaseException as error:
                 errors.append(error)
                 deque(items, 0)  # the others stop
-
-        if working < 1:
-            return [work(items)]
-        ended = threading.Lock()
-        ended.acquire()
 
         def help_() -> None:
             nonlocal working
@@ -132,9 +139,8 @@ class InFlight:
                 if not working:  # to wake the waiting thread for each of them costs as much as a small object
                     ended.release()
 
-        self._crew.call(help_, working)
         take()
-        is_over = False
+        is_over = left == min(self.depth, number) - 1  # no other was started
         while not is_over and not self._traffic.ending.is_set() and all(isinstance(e, Exception) for e in errors):
             is_over = ended.acquire(timeout=LOOK_SECONDS)
         if errors:
@@ -145,38 +151,25 @@ class InFlight:
 
     def _fill(self, name: str, size: int, total: int, *request: Any) -> bool:
         """Get the planned requests of an object, and fill buffers from them; see :data:`AtOnce`."""
-        del total
-        if not (planned := self._plan.get(name)):
+        if not (planned := self._planned.get(name)):
             return False
         assert self._get is not None
         offset, buffers, *more = request
-        parts = _placed((offset, buffers), *more)
-        received, whole = list[tuple[int, int]](), size
+        parts, whole, received, copied = _placed((offset, buffers), *more), size, 0, 0
         try:
             for begin, nbytes in planned:
                 if self._pour is None or nbytes <= WHOLE_BYTES:
                     whole, content = self._get(name, begin, nbytes, self._traffic)
-                    _copy(parts, begin, content)
-                    received.append((begin, begin + len(content)))
+                    length = len(content)
+                    copied += _copy(parts, begin, content)
                 else:
                     whole, length = self._pour(name, begin, nbytes, self._traffic, partial(_copy, parts))
-                    received.append((begin, begin + length))
+                    copied += sum(stop - start for start, stop, _ in parts if begin <= start and stop <= begin + length)
+                received += length
         except DataError:  # the reader of open files knows the sample that is missing
             return False
-        is_read = not 0 <= size != whole and all(
-            any(begin <= start and stop <= end for begin, end in received) for start, stop, _ in parts
-        )
-        self._read[name] = len(planned), sum(end - begin for begin, end in received)
-        return is_read
-
-    @property
-    def _plan(self) -> dict[str, list[tuple[int, int]]]:
-        """The offset and bytes of the requests to each file."""
-        if not self._planned:
-            with self._lock:
-                if not self._planned:
-                    self._planned = self._by_name()
-        return self._planned
+        self._read[name] = len(planned), received
+        return copied == total and not 0 <= size != whole
 
     def _by_name(self) -> dict[str, list[tuple[int, int]]]:
         placed, by_number = self._placed, dict[int, list[tuple[int, int]]]()
@@ -212,14 +205,18 @@ def _placed(*ranges: tuple[int, Any]) -> list[tuple[int, int, Any]]:
     return parts
 
 
-def _copy(parts: list[tuple[int, int, Any]], begin: int, content: Any) -> None:
-    """Copy the content from offset ``begin`` into the buffers that it belongs to."""
-    end = begin + len(content)
+def _copy(parts: list[tuple[int, int, Any]], begin: int, content: Any) -> int:
+    """Copy the content from offset ``begin`` into the buffers that it belongs to; return the bytes copied."""
+    end, copied = begin + len(content), 0
     for start, stop, part in parts:
-        first, last = max(start, begin), min(stop, end)
+        first, last = start if start > begin else begin, stop if stop < end else end
+        if first >= last:
+            continue
         if last - first > SHORT_BYTES:
             np.asarray(part)[first - start : last - start] = np.frombuffer(
                 content, np.uint8, last - first, first - begin
             )
-        elif first < last:
+        else:
             part[first - start : last - start] = content[first - begin : last - begin]
+        copied += last - first
+    return copied

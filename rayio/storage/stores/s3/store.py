@@ -21,7 +21,7 @@ from rayio.storage.stores.counted import WINDOW_BYTES, CountedFile, Traffic
 from rayio.storage.stores.opening import PART_BYTES, PARTS, Fill
 from rayio.storage.stores.retrying import Budget, in_tries
 from rayio.storage.stores.s3 import answers
-from rayio.storage.stores.s3.bounds import WATCH, heard
+from rayio.storage.stores.s3.bounds import WATCH
 from rayio.storage.stores.s3.bucket import Options, Place
 from rayio.storage.stores.s3.putting import Appended, put_new, put_redirected
 
@@ -146,11 +146,10 @@ class S3Store:
             DataError: the object is missing.
             StorageError: the store refuses, or the budget is used up.
         """
-        began, bounded = perf_counter_ns(), partial(WATCH.call, request, self._port, nbytes, seconds)
+        began = start = perf_counter_ns()
         for attempt in count(1):
-            start = perf_counter_ns()
             try:
-                answer = heard(bounded)
+                answer = WATCH.call(request, self._port, nbytes, seconds)
             except Exception as error:
                 if isinstance(error, RayioError | TypeError | NameError | LookupError | ArithmeticError):
                     raise  # not about the request
@@ -166,6 +165,7 @@ class S3Store:
                     raise StorageError(f"{self.full(name)}: {doing} was given up, the run is ending") from None
                 if traffic is not None:
                     traffic.add_retry(start, name, problem.what)
+                start = perf_counter_ns()
             else:
                 self._has_answered = True
                 return answer
@@ -173,12 +173,7 @@ class S3Store:
 
     def get(self, name: str, position: int, nbytes: int, traffic: Traffic) -> tuple[int, Any]:
         """Return an object's size, and ``nbytes`` from ``position`` on, fewer at its end."""
-        client, key = self.client(nbytes), self.place.key(name)
-
-        def request() -> tuple[int, Any]:
-            size, answer = _ranged(client, key, position, nbytes)
-            return size, b"" if answer is None else memoryview(answer.bytes())
-
+        request = partial(_whole, self.client(nbytes), self.place.key(name), position, nbytes)
         return self.call(request, name, "reading", traffic, nbytes)
 
     def pour(
@@ -191,16 +186,7 @@ class S3Store:
         Returns:
             The object's size, and the bytes passed: fewer at its end.
         """
-        client, key = self.client(nbytes), self.place.key(name)
-
-        def request() -> tuple[int, int]:
-            (size, answer), end = _ranged(client, key, position, nbytes), position
-            for piece in () if answer is None else answer.stream(min_chunk_size=POURED_BYTES):
-                content = memoryview(piece)
-                take(end, content)
-                end += len(content)
-            return size, end - position
-
+        request = partial(_poured, self.client(nbytes), self.place.key(name), position, nbytes, take)
         return self.call(request, name, "reading", traffic, nbytes)
 
     def open(self, name: str, traffic: Traffic) -> BinaryIO:
@@ -407,14 +393,37 @@ class S3Store:
         return None
 
 
-def _ranged(client: Any, key: str, position: int, nbytes: int) -> tuple[int, Any]:
-    """Get ``nbytes`` of an object from ``position`` on; return its size, and the answer, None beyond its end."""
+def _whole(client: Any, key: str, position: int, nbytes: int) -> tuple[int, Any]:
+    """Get ``nbytes`` of an object from ``position`` on; return its size, and the bytes."""
     import obstore
 
     try:
         answer = obstore.get(client, key, options={"range": (position, position + nbytes)})
     except Exception as error:
-        if answers.problem_of(error).status != 416:
-            raise
-        return int(obstore.head(client, key)["size"]), None
-    return int(answer.meta["size"]), answer
+        return _size_beyond(error, client, key), b""
+    return int(answer.meta["size"]), memoryview(answer.bytes())
+
+
+def _poured(client: Any, key: str, position: int, nbytes: int, take: Callable[[int, Any], None]) -> tuple[int, int]:
+    """Get the same in pieces for ``take``; return the object's size, and the number of bytes."""
+    import obstore
+
+    try:
+        answer = obstore.get(client, key, options={"range": (position, position + nbytes)})
+    except Exception as error:
+        return _size_beyond(error, client, key), 0
+    end = position
+    for piece in answer.stream(min_chunk_size=POURED_BYTES):
+        content = memoryview(piece)
+        take(end, content)
+        end += len(content)
+    return int(answer.meta["size"]), end - position
+
+
+def _size_beyond(error: Exception, client: Any, key: str) -> int:
+    """Return an object's size, if the error says that a range begins beyond its end."""
+    import obstore
+
+    if answers.problem_of(error).status != 416:
+        raise error
+    return int(obstore.head(client, key)["size"])
