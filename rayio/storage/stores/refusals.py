@@ -29,6 +29,9 @@ def refusal(error: OSError, path: Path | str, doing: str) -> RayioError:
         case errno.EROFS:
             return StorageError(f"{path}: no {doing}, the file system is read-only; choose another path")
         case errno.ENOTDIR | errno.EEXIST:
+            for place in (Path(path), *Path(path).parents):
+                if place.is_symlink() and not place.exists():
+                    return StorageError(f"{place}: this symbolic link leads nowhere; remove it, or choose another path")
             return StorageError(f"{path}: a part of this path is a file, not a folder; choose another path")
         case errno.EISDIR:
             return StorageError(f"{path}: a folder is in the place of this file; remove it, or choose another path")
