@@ -335,6 +335,7 @@ def test_on_ray_a_killed_writer_drains_again_and_a_killed_rank_goes_on_from_the_
     wanted = real(
         burst={"drain_bandwidth": "40 kB/s", "capacity": "200 kB"}, failures={"events": deaths},
         train={"epochs": 1, "compute": "50 ms"}, checkpoint={"incremental": {"fraction": 0.5, "full_every": 3}},
+        loader={"num_workers": 0, "batch_size": 1},
     )  # fmt: skip
     done = run(wanted, engine="ray", root=tmp_path, out="run")
     assert done.result.ledger is not None

@@ -590,7 +590,7 @@ def test_what_is_learned_of_real_storage_has_no_cache(tmp_path: Path) -> None:
 def test_packed_nodes_on_ray_have_caches_of_their_own_and_fetch_what_a_simulation_does(tmp_path: Path) -> None:
     wanted = scenario(**kept(
         64, 20, cluster={"nodes": 2, "ranks_per_node": 1}, train={"epochs": 3, "compute": "5 ms", "sync": "none"},
-        loader={"batch_size": 4, "num_workers": 1, "queue": "in_rank"},
+        loader={"batch_size": 4, "num_workers": 0},
     ))  # fmt: skip
     predicted, ended = simulated(wanted), run(wanted, root=tmp_path)
     told = ended.result.fetched

@@ -12,7 +12,7 @@ from scenarios import scenario, simulated
 
 KEYS: dict[str, Any] = {
     "cluster__ranks_per_node": 4, "cluster__roles_per_actor": 8, "dataset__num_files": 64, "train__epochs": 1,
-    "loader__num_workers": 1,
+    "loader__num_workers": 1, "loader__queue": "in_rank",
     "train__compute": {"kind": "empirical", "values": ["4 ms", "6 ms", "9 ms"]},
     "train__warmup": {"steps": 2, "factor": 2},
     "train__speeds": {"ranks": {3: 0.5}},

@@ -95,7 +95,7 @@ def test_ranks_that_ask_together_are_served_in_turn() -> None:
 def test_readers_of_several_actors_get_what_one_device_gives_and_no_more(tmp_path: Path) -> None:
     wanted = scenario(
         **SATURATED | {"cluster__ranks_per_node": 1, "dataset__num_files": 120, "loader__num_workers": 4},
-        train__sync="none", cluster__roles_per_actor=2,
+        train__sync="none", cluster__roles_per_actor=2, loader__queue="in_rank",
     )  # fmt: skip
     done = run(wanted, root=tmp_path)
     assert done.spans().query("name == 'read'")["pid"].nunique() == 2

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import struct
 import subprocess
 import sys
 import tarfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,15 +18,20 @@ import numpy as np
 import pandas as pd
 import pytest
 from datasets import on_disk
+from numpy.typing import NDArray
 
 from rayio.cli import main
 from rayio.data.formats import FORMATS, layout_of
+from rayio.data.formats.at_once import Frame
 from rayio.data.formats.images import MISSING
+from rayio.data.formats.records import Records
 from rayio.data.generate import prepare, verify
 from rayio.data.layout import Batch, Layout
 from rayio.errors import DataError
 from rayio.schema.choice import options_of
 from rayio.schema.distribution import Constant, Uniform
+from rayio.storage import open as open_store
+from rayio.storage.real import RealStorage
 from scenarios import run_locally, scenario
 
 
@@ -180,6 +187,46 @@ def damaged(name: str, change: Any, row: int = 1) -> str:
             lambda path: io.BytesIO(change(content)), layout, batch, np.zeros(batch.total_bytes, np.uint8)
         )
     return str(told.value)
+
+
+class Summed(Records):
+    """Files with a head, and a sum after each sample, as a package may add."""
+
+    extension = ".summed"
+    head_bytes = 5
+    reads_head = True
+    is_framed = True
+
+    def after_bytes(self, nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.full_like(nbytes, 4)
+
+    def head(self, rows: int, nbytes: int) -> bytes:
+        return b"HEAD%d" % rows
+
+    def framing(self, layout: Layout) -> Frame:
+        return lambda sample, content: struct.pack("<I", zlib.crc32(content.data))
+
+
+@pytest.mark.parametrize("wanted", [[0, 4, 8], [1, 2, 9]], ids=["one a file", "several a file"])
+def test_records_with_a_head_and_sums_are_read_with_the_planned_requests(wanted: list[int], tmp_path: Path) -> None:
+    form, layout = Summed(), Layout(4, 3, Constant(value=3000), 5, Summed.extension, options_of(Summed)())
+    for number in range(4):
+        path = tmp_path / layout.path(number)
+        path.parent.mkdir(exist_ok=True)
+        with path.open("wb") as file:
+            form.write(file, layout, number)
+        content = path.read_bytes()
+        for end in range(5 + 3000, len(content), 3004):
+            assert struct.unpack_from("<I", content, end) == (zlib.crc32(content[end - 3000 : end]),)
+    ids = np.array(wanted)
+    files, index = layout.locate(ids)
+    batch = Batch(0, 0, 0, ids, files, index, layout.sizes_of(ids))
+    out, planned = np.zeros(batch.total_bytes, np.uint8), form.requests(layout, batch)
+    storage = RealStorage(open_store(tmp_path), asyncio.to_thread)
+    done = asyncio.run(storage.read(planned, lambda opener: form.read(opener, layout, batch, out)))
+    assert done.value is not None
+    assert done.value.tolist() == wanted
+    assert (done.opens, done.requests, done.nbytes) == (planned.num_opens, len(planned.nbytes), planned.total_bytes)
 
 
 def test_what_is_damaged_around_a_sample_is_told_with_what_was_expected() -> None:

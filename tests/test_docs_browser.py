@@ -6,6 +6,8 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Callable
+from functools import cache
 from html import unescape
 from importlib.util import find_spec
 from pathlib import Path
@@ -65,9 +67,16 @@ def opened(url: str, home: Path, *options: str) -> tuple[str, str]:
     return done.stdout, "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
 
 
+@pytest.fixture(scope="module")
+def searched(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[str, str]]:
+    """Search for a word, once."""
+    home = tmp_path_factory.mktemp("home")
+    return cache(lambda word: opened(f"{(site / 'search.html').as_uri()}?q={word}", home))
+
+
 @pytest.mark.parametrize(("word", "page"), [("prefetch", "loaders.html"), ("OTEL_TRACES_EXPORTER", "export.html")])
-def test_the_search_finds_a_word_from_files(word: str, page: str, site: Path, tmp_path: Path) -> None:
-    text, console = opened(f"{(site / 'search.html').as_uri()}?q={word}", tmp_path)
+def test_the_search_finds_a_word_from_files(word: str, page: str, searched: Callable[[str], tuple[str, str]]) -> None:
+    text, console = searched(word)
     results = text.partition('id="mkdocs-search-results"')[2]
     links = re.findall(r'<h3><a href="([^"]+)"', results)
     assert any(page in link for link in links), (links, console)
@@ -75,9 +84,9 @@ def test_the_search_finds_a_word_from_files(word: str, page: str, site: Path, tm
 
 
 def test_the_search_lists_pages_for_users_before_decisions_and_ends_a_summary_at_a_word(
-    site: Path, tmp_path: Path
+    site: Path, searched: Callable[[str], tuple[str, str]]
 ) -> None:
-    text, _ = opened(f"{(site / 'search.html').as_uri()}?q=prefetch", tmp_path)
+    text, _ = searched("prefetch")
     results = text.partition('id="mkdocs-search-results"')[2]
     links = re.findall(r'<h3><a href="([^"]+)"', results)
     are_decisions = ["/decisions/" in f"/{link}" for link in links]
@@ -98,8 +107,8 @@ def index_of(site: Path) -> list[dict[str, str]]:
     return docs
 
 
-def test_a_word_that_is_nowhere_is_not_found(site: Path, tmp_path: Path) -> None:
-    text, _ = opened(f"{(site / 'search.html').as_uri()}?q=xylophone", tmp_path)
+def test_a_word_that_is_nowhere_is_not_found(searched: Callable[[str], tuple[str, str]]) -> None:
+    text, _ = searched("xylophone")
     assert "No results found" in text.partition('id="mkdocs-search-results"')[2].partition("</div>")[0].split(">", 1)[1]
 
 

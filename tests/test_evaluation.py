@@ -227,6 +227,10 @@ def test_what_has_nothing_to_do_is_said() -> None:
     assert idle(scenario(dataset__eval={"num_files": 3})) == [
         "dataset.eval.num_files=3: nothing reads them without train.evaluate"
     ]
+    sizes: dict[str, Any] = {"format": "npz", "num_files": 4, "samples_per_file": 1, "sample_bytes": 1000}
+    assert idle(scenario(dataset={"path": "train", "external": True, **sizes, "eval": {"path": "valid"}})) == [
+        "dataset.eval.path: nothing reads these files without train.evaluate"
+    ]
     assert idle(evaluating({"epochs": 3})) == [
         "train.evaluate.every: none falls due, the first would be after 36 of 24 steps"
     ]

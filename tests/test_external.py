@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import pickle
 from itertools import product
@@ -236,6 +237,9 @@ def test_folders_that_are_none_of_a_dataset_are_refused(tmp_path: Path) -> None:
     (tmp_path / "hollow" / "img_0002_of_0006.npz").write_bytes(b"")
     foreign.written(tmp_path / "damaged", "npz")
     (tmp_path / "damaged" / "img_0000_of_0006.npz").write_bytes(b"PK\3\4" + bytes(100))
+    for form in ("csv", "tfrecord"):
+        for path in foreign.written(tmp_path / f"{form}-in-gzip", form):
+            path.write_bytes(gzip.compress(path.read_bytes()))
     for name, problem in (
         ("empty", "the folder is empty"),
         ("file.npz", "dataset.path is a file; give the folder of the files"),
@@ -243,6 +247,8 @@ def test_folders_that_are_none_of_a_dataset_are_refused(tmp_path: Path) -> None:
         ("dlio", "the folder has train/ and valid/; give one of them, dataset.path="),
         ("hollow", "img_0002_of_0006.npz: the file is empty"),
         ("damaged", "img_0000_of_0006.npz: expected a file of npz, found none"),
+        ("csv-in-gzip", "img_0000_of_0006.csv: not yet: csv files compressed with gzip; decompress them"),
+        ("tfrecord-in-gzip", "img_0000_of_0006.tfrecord: not yet: tfrecord files compressed with gzip"),
     ):
         with pytest.raises(RayioError) as refused:
             external(tmp_path / name)

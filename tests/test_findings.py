@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from scenarios import scenario, simulated
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -50,3 +52,31 @@ def test_a_finding_of_the_field_comes_out_and_the_page_shows_its_numbers(finding
     for row in rows:
         assert list(row) in shown, f"docs/findings.md has not: {' | '.join(row)}"
     assert any(row[:2] == [finding.name, finding.published] for row in PAGE)
+
+
+ONE_FILE = {"dataset.num_files": 1, "dataset.samples_per_file": 1024}
+STREAM = {"dataset.format": "tfrecord", "loader.file_access": "streamed", "loader.shuffle": "file"}
+CSV = {**ONE_FILE, "dataset.format": "csv", "train.epochs": 4}
+#: The rows of the page's second table, in its order.
+ON_FILES: list[dict[str, Any]] = [
+    {}, ONE_FILE, {**ONE_FILE, "loader.keep_open": 1},
+    *({"dataset.chunk": chunk} for chunk in ("1024 kB", "256 kB", "64 kB", "4 kB")),
+    {**STREAM, "loader.buffer_bytes": "4 MiB"}, STREAM, {"dataset.chunk": "256 kB", "loader.shuffle": "file"},
+    {"loader.shuffle": "none"}, {}, CSV, {**CSV, "loader.file_access": "in_memory"},
+]  # fmt: skip
+
+
+def test_the_page_shows_the_requests_of_each_variant_on_files() -> None:
+    base = {
+        "dataset.path": "model://x", "dataset.format": "hdf5", "dataset.num_files": 128, "dataset.samples_per_file": 8,
+        "dataset.sample_bytes": "256 kB", "loader.batch_size": 16, "loader.num_workers": 0, "train.compute": "0 s",
+        "cluster.ranks_per_node": 1, "train.epochs": 1,
+    }  # fmt: skip
+    first = PAGE.index(["finding", "variant", "opens", "requests", "read"]) + 2
+    shown = PAGE[first : first + len(ON_FILES)]
+    for keys, row in zip(ON_FILES, shown, strict=True):
+        rows = simulated(scenario(**{key.replace(".", "__"): value for key, value in (base | keys).items()})).rows(
+            "read"
+        )
+        requests, nbytes = sum(each["requests"] for each in rows), sum(each["bytes"] for each in rows)
+        assert row[-2:] == [f"{requests:,}", f"{nbytes / 1e6:,.0f} MB"], row

@@ -120,7 +120,7 @@ def test_a_node_needs_memory_once() -> None:
 @pytest.mark.filterwarnings("default")  # Ray's own
 def test_actors_of_a_node_read_files_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    wanted = held("node", cluster__nodes=1, loader__num_workers=1)
+    wanted = held("node", cluster__nodes=1, loader__num_workers=1, loader__queue="in_rank", train__sync="none")
     rows: Any = rayio.run(wanted, engine="ray", out="run").spans().to_dict("records")
     assert made(rows) == made(simulated(wanted).all_rows)
     assert opens(rows) == 12

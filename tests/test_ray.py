@@ -372,7 +372,7 @@ def test_what_cannot_be_written_behind_ends_the_run_in_one_line(tmp_path: Path) 
 
 def test_a_run_on_ray_restores_what_a_run_in_this_process_saved_and_finds_a_damaged_byte(tmp_path: Path) -> None:
     saved = {"every": {"epochs": 1}, "path": "ck", "model": {"bytes": "4 MB"}, "writers": "sharded", "fsync": False}
-    how: dict[str, Any] = {"loader__num_workers": 0, "cluster__roles_per_actor": 2}
+    how: dict[str, Any] = {"loader__num_workers": 0, "cluster__roles_per_actor": 2, "train__sync": "none"}
     run(real(checkpoint=saved, **how), engine="local", root=tmp_path, out="saved")
     again = saved | {"restore": "newest", "every": {"epochs": 9}}
     done = run(real(checkpoint=again, **how), root=tmp_path, out="restored")
@@ -448,7 +448,10 @@ def test_ctrl_c_leaves_a_readable_run(tmp_path: Path) -> None:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(real(**SINGLE, train__compute="60 ms"), root=tmp_path, out="cut", reporter=Interrupter())
+        run(
+            real(**SINGLE | {"loader__num_workers": 0}, train__compute="60 ms"),
+            root=tmp_path, out="cut", reporter=Interrupter(),
+        )  # fmt: skip
     left = Run.open(tmp_path / "cut")
     assert left.exit_code == 130
     assert left.result["ledger"]["delivered_steps"] > 0

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Mapping
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,14 @@ from scenarios import scenario
 
 pytestmark = pytest.mark.browser
 
-#: Looks at report.html in a frame of each width, and uses its buttons and its timeline.
+#: Looks at each page in a frame of each width, and uses its buttons and its timeline.
 AROUND = """<!doctype html><meta charset="utf-8"><pre id="found"></pre><script>
 const found = {};
-const next = (widths) => {
-  if (!widths.length) { document.getElementById("found").textContent = JSON.stringify(found); return; }
+const next = (views) => {
+  if (!views.length) { document.getElementById("found").textContent = JSON.stringify(found); return; }
+  const [name, url, wanted] = views[0];
   const frame = document.body.appendChild(document.createElement("iframe"));
-  frame.style = `width:${widths[0]}px;height:900px;border:0`;
+  frame.style = `width:${wanted}px;height:900px;border:0`;
   frame.onload = () => {
     const page = frame.contentDocument, inside = frame.contentWindow;
     const all = (what) => [...page.querySelectorAll(what)];
@@ -74,7 +75,7 @@ const next = (widths) => {
     inside.location.hash = "#d-au";
     inside.dispatchEvent(new inside.Event("hashchange"));
     const unfolded = all(".definitions").map((one) => one.closest("details").open);
-    found[widths[0]] = {
+    (found[name] ||= {})[wanted] = {
       wider, folded, unfolded,
       wide: page.documentElement.scrollWidth, tip, tipped, heats, windows, out, overlaps,
       closer: closer !== whole, dragged: dragged !== closer, first: !!first,
@@ -83,46 +84,59 @@ const next = (widths) => {
       tall: all(".area").filter((one) => one.offsetParent).map((one) => one.getBoundingClientRect().height),
     };
     frame.remove();
-    next(widths.slice(1));
+    next(views.slice(1));
   };
-  frame.src = "report.html";
+  frame.src = url;
 };
-window.onload = () => next([360, 1400]);
+window.onload = () => next(VIEWS);
 </script>"""
+WIDTHS = 360, 1400
 
 Seen = dict[str, Any]
 
+#: A run whose page is used, and others whose pages are odd.
+USUAL: dict[str, Any] = {"loader__decode": "20 ms", "trace__level": "io"}
+ODD: list[dict[str, Any]] = [
+    {"cluster__ranks_per_node": 1, "dataset__num_files": 2, "train__epochs": 1, "train__warmup_steps": 0},
+    {"trace__level": "none"},
+    {"loader__num_workers": 0},
+    {"cluster__ranks_per_node": 70, "dataset__num_files": 1400, "train__epochs": 1},
+    {"train__compute": "20 min"},
+    {"train__compute": "3 us"},
+    # Its window begins late, at three quarters of the run.
+    {"failures": {"events": [{"kind": "node", "at": "0.2 s"}], "policy": "from_start", "restart": 0.6, "detect": 0}},
+]
 
-@pytest.fixture
-def look(tmp_path: Path) -> Callable[[rayio.Run], Seen]:
-    """Open a run's report in the browser, at two widths, and say what was seen."""
+
+@pytest.fixture(scope="module")
+def looked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[rayio.Run, Seen]]:
+    """Runs by what they have of their own, and what the browser shows of their reports."""
+    home = tmp_path_factory.mktemp("reports")
+    runs = {str(own): rayio.simulate(scenario(**own), out=str(n), root=home) for n, own in enumerate([USUAL, *ODD])}
+    seen = seen_in({name: report(run.path) for name, run in runs.items()}, home)
+    return {name: (run, seen[name]) for name, run in runs.items()}
+
+
+def seen_in(pages: Mapping[str, Path], home: Path) -> dict[str, Seen]:
+    """Open pages one after the other, at two widths, in one browser, whose start takes a second; say what was seen."""
     if CHROMIUM is None:
         pytest.skip("no Chromium here")
-
-    def looked(run: rayio.Run) -> Seen:
-        report(run.path)
-        return seen_in(run.path, tmp_path)
-
-    return looked
-
-
-def seen_in(folder: Path, home: Path) -> Seen:
-    """Open the page ``report.html`` of a folder in the browser, at two widths, and say what was seen."""
-    if CHROMIUM is None:
-        pytest.skip("no Chromium here")
-    (folder / "around.html").write_text(AROUND, encoding="utf-8")
+    views = [(name, page.absolute().as_uri(), width) for name, page in pages.items() for width in WIDTHS]
+    around = home / "around.html"
+    around.write_text(AROUND.replace("VIEWS", json.dumps(views)), encoding="utf-8")
     done = subprocess.run(
         [CHROMIUM or "", "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
          "--disable-component-update", "--no-first-run", f"--user-data-dir={home / 'profile'}",
          "--allow-file-access-from-files", "--enable-logging=stderr", "--window-size=1500,1000",
-         "--virtual-time-budget=20000", "--dump-dom", (folder / "around.html").absolute().as_uri()],
+         f"--virtual-time-budget={10_000 * len(views)}", "--dump-dom", around.absolute().as_uri()],
         capture_output=True, text=True, timeout=180, check=True, env={**os.environ, "HOME": str(home)},
     )  # fmt: skip
     assert "CONSOLE" not in done.stderr, done.stderr
     text = re.findall(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
     assert text, done.stdout[:2000] + done.stderr
-    assert text[0], "the page was never looked at to the end: " + done.stderr
-    found: Seen = json.loads(unescape(text[0]))
+    assert text[0], "a page was never looked at to the end: " + done.stderr
+    found: dict[str, Seen] = json.loads(unescape(text[0]))
+    assert [*found] == [*pages]
     return found
 
 
@@ -139,9 +153,8 @@ def holds(seen: Seen) -> None:
         assert all(height > 20 for height in one["tall"]), "an empty box"
 
 
-def test_the_page_works_and_says_the_numbers_of_the_run(look: Callable[[rayio.Run], Seen], tmp_path: Path) -> None:
-    run = rayio.simulate(scenario(loader__decode="20 ms", trace__level="io"), out="r", root=tmp_path)
-    seen = look(run)
+def test_the_page_works_and_says_the_numbers_of_the_run(looked: dict[str, tuple[rayio.Run, Seen]]) -> None:
+    run, seen = looked[str(USUAL)]
     holds(seen)
     for one in seen.values():
         assert one["numbers"]["au"] == f"{100 * (run.au or 0):.1f} %"
@@ -155,35 +168,13 @@ def test_the_page_works_and_says_the_numbers_of_the_run(look: Callable[[rayio.Ru
         assert one["heats"] == ["heat-pace", "heat-data_wait", "heat-sync"]
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        {"cluster__ranks_per_node": 1, "dataset__num_files": 2, "train__epochs": 1, "train__warmup_steps": 0},
-        {"trace__level": "none"},
-        {"loader__num_workers": 0},
-        {"cluster__ranks_per_node": 70, "dataset__num_files": 1400, "train__epochs": 1},
-        {"train__compute": "20 min"},
-        {"train__compute": "3 us"},
-        # Its window begins late, at three quarters of the run.
-        {
-            "failures": {
-                "events": [{"kind": "node", "at": "0.2 s"}],
-                "policy": "from_start",
-                "restart": 0.6,
-                "detect": 0,
-            }
-        },
-    ],
-    ids=str,
-)
-def test_odd_runs_are_well_shown(overrides: dict[str, Any], look: Callable[[rayio.Run], Seen], tmp_path: Path) -> None:
-    holds(look(rayio.simulate(scenario(**overrides), out="r", root=tmp_path)))
+@pytest.mark.parametrize("own", ODD, ids=str)
+def test_odd_runs_are_well_shown(own: dict[str, Any], looked: dict[str, tuple[rayio.Run, Seen]]) -> None:
+    holds(looked[str(own)][1])
 
 
-def test_a_mistake_in_the_script_would_be_seen(
-    look: Callable[[rayio.Run], Seen], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_in_the_script_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = rayio.simulate(scenario(), out="r", root=tmp_path)
     monkeypatch.setattr("rayio.report.page.NOTHING_OUTSIDE", "default-src 'none'")  # the browser refuses the script
     with pytest.raises(AssertionError, match="Security Policy"):
-        look(run)
+        seen_in({"a mistake": report(run.path)}, tmp_path)

@@ -162,6 +162,7 @@ def test_an_answer_without_an_end_is_one_line_and_takes_bounded_memory(
     use: str, status: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage, made = FLOODS[use]
+    monkeypatch.setattr(bounds, "LOOK_SECONDS", 0.04)  # until then a flood takes both processors
     if status != "200 OK":
         monkeypatch.setattr(bounds, "MOST_BYTES", 4 << 20)  # the same look at less
     server.lasting[stage] = flooding(status)
@@ -205,6 +206,7 @@ def test_an_answer_without_an_end_is_cut_off_once_a_signal_came(
 
 def test_a_listing_without_an_end_is_one_line(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     server.lasting["list"] = another_page
+    monkeypatch.setattr(bounds, "LOOK_SECONDS", 0.04)
     for name, value in (("LISTING_BYTES", 1 << 20), ("LISTING_SECONDS", 600.0)):
         monkeypatch.setattr(s3_store, name, value)
     monkeypatch.setattr(bounds, "MOST_BYTES", 1 << 20)

@@ -77,7 +77,8 @@ def validate(source: Source, overrides: Overrides = None, as_json: AsJson = Fals
     if phases is not None:
         size = format_bytes(derive.checkpoint_bytes(scenario))
         done = f"{phases.writes} checkpoints written and {phases.reads} read, {size} each; nothing is trained"
-    print(f"{source}: ok: {derive.world_size(scenario)} ranks × {done}" + "".join(f"; {text}" for text in left_out))
+    ranks = derive.world_size(scenario)
+    print(f"{source}: ok: {ranks} rank{'' if ranks == 1 else 's'} × {done}" + "".join(f"; {text}" for text in left_out))
     for text in notes:
         print(f"note: {text}")
     for text in checks.not_simulated(scenario):

@@ -105,7 +105,13 @@ def idle(scenario: Scenario) -> list[str]:
     notes = []
     if not own.num_files:
         given = [key for key in ("path", "samples_per_file", "sample_bytes") if getattr(own, key) is not None]
-        notes += [f"dataset.eval.{key}: there are no such files; give dataset.eval.num_files" for key in given]
+        is_unread = scenario.dataset.external and train.evaluate is None
+        why = (
+            "nothing reads these files without train.evaluate"
+            if is_unread
+            else "there are no such files; give dataset.eval.num_files"
+        )
+        notes += [f"dataset.eval.{key}: {why}" for key in given]
     if train.evaluate is None and scenario.dataset.eval.num_files:
         notes.append(
             f"dataset.eval.num_files={scenario.dataset.eval.num_files}: nothing reads them without train.evaluate"

@@ -109,7 +109,7 @@ def test_a_kind_in_a_copy_gets_its_laws_by_itself_and_a_defect_in_it_is_found(tm
     with_added_kinds(tmp_path)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-rA", "--tb=line", "-p", "no:cacheprovider", "tests/laws",
-         "--hypothesis-profile=brief", "-k", " or ".join(added.name for added in ADDED)],
+         "--hypothesis-profile=brief", "-k", f"({' or '.join(added.name for added in ADDED)}) and not torch"],
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     results = re.findall(r"(?m)^(PASSED|FAILED|ERROR) \S+::(\w+)\[(.*?)\]", done.stdout)

@@ -105,7 +105,8 @@ def read_at_once(
 
     ``starts`` and ``records`` are offset (after the head) and length of records.
     """
-    if here.fill is None or (form.reads_whole and not (form.is_framed and here.layout.samples_per_file == 1)):
+    is_one_read = form.is_framed and here.layout.samples_per_file == 1
+    if here.fill is None or (form.reads_whole and not is_one_read) or (form.is_framed and form.reads_head):
         return [*groups()]
     if (in_order := here.in_order(batch)) is None:
         return [*groups()] if form.is_framed else _runs(form, here, batch, [*groups()], starts)

@@ -63,11 +63,6 @@ class Json(JsonLines):
         """Return the beginning of the list."""
         return b"[\n"
 
-    def around(self, layout: Layout, sample: int, nbytes: int) -> tuple[bytes, bytes]:
-        """Return what follows an object."""
-        is_last = (sample + 1) % layout.samples_per_file == 0
-        return b"", b"]\n" if is_last else b",\n"
-
     def framing(self, layout: Layout) -> Frame:
         """Return a function to what follows an object."""
         number = layout.samples_per_file

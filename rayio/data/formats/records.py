@@ -70,10 +70,6 @@ class Records(Kind):
         """Return the bytes of a file before its first record; there are ``rows`` of samples of ``nbytes``."""
         return b""
 
-    def around(self, layout: Layout, sample: int, nbytes: int) -> tuple[bytes, bytes]:
-        """Return the bytes of a record before and after its sample."""
-        return b"", b""
-
     def fill(self, out: NDArray[np.uint8], layout: Layout, sample: int) -> None:
         """Write a sample into ``out``."""
         fill(out, layout.seed, sample, layout.compressibility)
@@ -87,8 +83,8 @@ class Records(Kind):
         return self.before_bytes
 
     def framing(self, layout: Layout) -> Frame:
-        """Return a function from a sample, and its bytes that were read, to all bytes of its record around it."""
-        return lambda sample, content: b"".join(self.around(layout, sample, len(content)))
+        """Return a function from a sample and its bytes to all bytes of its record around it."""
+        return lambda sample, content: b""
 
     def window_bytes(self, layout: Layout, batch: Batch, place: int) -> int:
         """Return the bytes that are read of the beginning of a sample's file, with its head."""
@@ -138,14 +134,15 @@ class Records(Kind):
         file.write(self.head(len(whole.samples), int(whole.nbytes[0])))
         records = self.record_bytes(whole.nbytes)
         space, begin, end = np.empty(int(records.max()), np.uint8), self.before_bytes, self.head_bytes
+        frame = self.framing(layout)
         for sample, nbytes, length in zip(whole.samples.tolist(), whole.nbytes.tolist(), records.tolist(), strict=True):
             record = space[:length]
             self.fill(record[begin : begin + nbytes], layout, sample)
             end += length
             if self.is_framed:
-                before, after = self.around(layout, sample, nbytes)
-                record.data[:begin] = before
-                record.data[begin + nbytes :] = after
+                around = frame(sample, record[begin : begin + nbytes])
+                record.data[:begin] = around[:begin]
+                record.data[begin + nbytes :] = around[begin:]
             file.write(record.data)
         file.write(bytes(int(self.tail_bytes(np.array([end]))[0])))
 
@@ -262,12 +259,16 @@ class Records(Kind):
 
     def _unframed(self, record: memoryview, nbytes: int, layout: Layout, place: Place) -> memoryview:
         """Return the sample of a record, after comparing what stands around it."""
-        begin = self.before_bytes
-        sample = record[begin : begin + nbytes]
-        before, after = self.around(layout, place.sample, nbytes)
-        if bytes(record[:begin]) != before or bytes(record[begin + nbytes :]) != after:
+        have, wanted = self._around(record, nbytes, layout, place)
+        if have != wanted:
             raise self.wrong_frame(record, nbytes, layout, place)
-        return sample
+        return record[self.before_bytes : self.before_bytes + nbytes]
+
+    def _around(self, record: memoryview, nbytes: int, layout: Layout, place: Place) -> tuple[bytes, bytes]:
+        """Return the bytes of a record around its sample: those that were read, and those expected."""
+        begin, end = self.before_bytes, self.before_bytes + nbytes
+        sample = np.frombuffer(record[begin:end], np.uint8)
+        return b"".join((record[:begin], record[end:])), self.framing(layout)(place.sample, sample)
 
     def wrong_frame(self, record: memoryview, nbytes: int, layout: Layout, place: Place) -> DataError:
         """Return the error for a record with other bytes around its sample; of another sample, the sample's error."""
@@ -276,10 +277,7 @@ class Records(Kind):
             self.check(record[begin : begin + nbytes], layout, place)
         except DataError as error:
             return error
-        before, after = self.around(layout, place.sample, nbytes)
-        parts = (("before", record[:begin], before), ("after", record[begin + nbytes :], after))
-        which, have, wanted = next(part for part in parts if part[1] != part[2])
+        have, wanted = self._around(record, nbytes, layout, place)
         at = next(n for n, byte in enumerate(wanted) if byte != have[n])
-        return place.error(
-            f"expected {wanted[at : at + 8]!r} {which} its bytes, found {bytes(have[at : at + 8])!r}: {AGAIN}"
-        )
+        which, end = ("before", min(at + 8, begin)) if at < begin else ("after", at + 8)
+        return place.error(f"expected {wanted[at:end]!r} {which} its bytes, found {have[at:end]!r}: {AGAIN}")

@@ -45,14 +45,8 @@ class Tar(Records):
         """Return two empty blocks, and as many more as fill the last 10 KiB."""
         return 2 * BLOCK + -(end + 2 * BLOCK) % FILE_BLOCK
 
-    def around(self, layout: Layout, sample: int, nbytes: int) -> tuple[bytes, bytes]:
-        """Return the header of the sample's member; what fills its last block, and its label."""
-        label = b"%0*d" % (DIGITS, sample)
-        before = named(label, ".bin", nbytes)
-        return before, bytes(-nbytes % BLOCK) + named(label, ".cls", DIGITS) + label.ljust(BLOCK, b"\0")
-
     def framing(self, layout: Layout) -> Frame:
-        """Return a function to header, filling and label, from the parts that members of one size share."""
+        """Return a function to the header of the sample's member, what fills its last block, and its label."""
 
         def frame(sample: int, content: NDArray[np.uint8]) -> bytes:
             first, first_sum, second, filling, label_sum, last = _parts(len(content))
@@ -71,12 +65,6 @@ class Tar(Records):
             if member.name == name and member.size != nbytes:
                 return place.error(f"expected the member {name} of {nbytes} bytes, found one of {member.size}: {AGAIN}")
         return super().wrong_frame(record, nbytes, layout, place)
-
-
-def named(key: bytes, suffix: str, nbytes: int) -> bytes:
-    """Return the header of the member ``key + suffix`` of ``nbytes``."""
-    header, total = _header(suffix, nbytes)
-    return b"".join((key, header[DIGITS : SUM.start], b"%06o\0 " % (total + sum(key)), header[SUM.stop :]))
 
 
 @lru_cache(maxsize=256)
