@@ -136,7 +136,7 @@ def test_objects_without_a_trace_of_requests_are_counted_and_judged_as_with_one(
     form: str, whole: int, problem: str, home: Path, objects: Objects, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(in_flight, "WHOLE_BYTES", whole)
-    monkeypatch.setattr("rayio.storage.stores.s3.store.POURED_BYTES", 1000)
+    monkeypatch.setattr("rayio.storage.stores.s3.getting.POURED_BYTES", 1000)
     dataset = {"path": f"{place}/data", "format": form, "num_files": 16, "sample_bytes": "9 kB"}
     wanted = {level: deep(place, 4, dataset=dataset, trace__level=level) for level in ("io", "batch")}
     rayio.generate(wanted["io"], root=home)

@@ -23,14 +23,13 @@ from rayio.storage.stores.retrying import Budget, in_tries
 from rayio.storage.stores.s3 import answers
 from rayio.storage.stores.s3.bounds import WATCH
 from rayio.storage.stores.s3.bucket import Options, Place
+from rayio.storage.stores.s3.getting import got_in_pieces, got_whole
 from rayio.storage.stores.s3.putting import Appended, put_new, put_redirected
 
 T = TypeVar("T")
 
 #: Bytes of a body copied at a time.
 PIECE_BYTES = 4 << 20
-#: Bytes of an answer that are passed on at a time, at least.
-POURED_BYTES = 256 << 10
 #: Requests of up to this size have one client.
 SMALL_BYTES = 4 << 20
 #: Size for which the time of reading an object of unknown size is limited.
@@ -173,7 +172,7 @@ class S3Store:
 
     def get(self, name: str, position: int, nbytes: int, traffic: Traffic) -> tuple[int, Any]:
         """Return an object's size, and ``nbytes`` from ``position`` on, fewer at its end."""
-        request = partial(_whole, self.client(nbytes), self.place.key(name), position, nbytes)
+        request = partial(got_whole, self.client(nbytes), self.place.key(name), position, nbytes)
         return self.call(request, name, "reading", traffic, nbytes)
 
     def pour(
@@ -186,7 +185,7 @@ class S3Store:
         Returns:
             The object's size, and the bytes passed: fewer at its end.
         """
-        request = partial(_poured, self.client(nbytes), self.place.key(name), position, nbytes, take)
+        request = partial(got_in_pieces, self.client(nbytes), self.place.key(name), position, nbytes, take)
         return self.call(request, name, "reading", traffic, nbytes)
 
     def open(self, name: str, traffic: Traffic) -> BinaryIO:
@@ -391,39 +390,3 @@ class S3Store:
     def free_bytes(self) -> int | None:
         """Nobody knows."""
         return None
-
-
-def _whole(client: Any, key: str, position: int, nbytes: int) -> tuple[int, Any]:
-    """Get ``nbytes`` of an object from ``position`` on; return its size, and the bytes."""
-    import obstore
-
-    try:
-        answer = obstore.get(client, key, options={"range": (position, position + nbytes)})
-    except Exception as error:
-        return _size_beyond(error, client, key), b""
-    return int(answer.meta["size"]), memoryview(answer.bytes())
-
-
-def _poured(client: Any, key: str, position: int, nbytes: int, take: Callable[[int, Any], None]) -> tuple[int, int]:
-    """Get the same in pieces for ``take``; return the object's size, and the number of bytes."""
-    import obstore
-
-    try:
-        answer = obstore.get(client, key, options={"range": (position, position + nbytes)})
-    except Exception as error:
-        return _size_beyond(error, client, key), 0
-    end = position
-    for piece in answer.stream(min_chunk_size=POURED_BYTES):
-        content = memoryview(piece)
-        take(end, content)
-        end += len(content)
-    return int(answer.meta["size"]), end - position
-
-
-def _size_beyond(error: Exception, client: Any, key: str) -> int:
-    """Return an object's size, if the error says that a range begins beyond its end."""
-    import obstore
-
-    if answers.problem_of(error).status != 416:
-        raise error
-    return int(obstore.head(client, key)["size"])
