@@ -12,15 +12,15 @@ which takes milliseconds.
 Next to other work a rate shows the other work. So a column has the CPU seconds of both sides' threads: those of the
 bare loop divided by rayio's, without the comparing, for writing and for reading.
 
-    python benchmarks/checkpoint.py [rounds] [MB of a checkpoint] [folder ...]
+    python benchmarks/checkpoint.py [rounds] [MB of a checkpoint] [folder ...] [--only "rayio, ray"]
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import statistics
-import sys
 import tempfile
 import threading
 import time
@@ -304,8 +304,8 @@ def by_rayio(root: Path, size: int, writers: str, engine: str, *, drops: bool, s
     return Rates(saved.mib_per_second, restored.mib_per_second, cpu.writing, cpu.reading, share)
 
 
-def rounds(root: Path, number: int, size: int, writers: str, *, drops: bool) -> dict[str, list[Rates]]:
-    """Return the rates of each in every round, the raw loop first."""
+def rounds(root: Path, number: int, size: int, writers: str, only: str, *, drops: bool) -> dict[str, list[Rates]]:
+    """Return the rates in every round of each whose name has ``only``, with their bare loops, the raw loop first."""
     parts = WRITERS[writers]
     share = size // parts
     bare, run = partial(by_hand, root, share, parts, drops=drops), partial(by_rayio, root, size, writers, drops=drops)
@@ -319,15 +319,22 @@ def rounds(root: Path, number: int, size: int, writers: str, *, drops: bool) -> 
         "dcp.save": lambda: bare(dcp_write(share), dcp_read, CHECKPOINTS),
         "rayio, dcp": lambda: run("local", saver="dcp"),
     }
-    for name in ("rayio, ray", *BARE):
+    wanted = {"raw loop"} | {side for name in sides if only in name for side in (name, BARE.get(name, "raw loop"))}
+    sides = {name: side for name, side in sides.items() if name in wanted}
+    for name in [name for name in ("rayio, ray", *BARE) if name in sides]:
         sides[name]()  # imports, and a start of Ray
     return in_turn(sides, number)
 
 
 def main() -> None:
     """Print a table for each folder and kind of writers."""
-    number, megabytes = (int(text) for text in (*sys.argv[1:3], *("3", "256")[len(sys.argv) - 1 :]))
-    folders = [Path(text) for text in sys.argv[3:]] or [Path("/dev/shm"), Path.cwd()]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rounds", type=int, nargs="?", default=3)
+    parser.add_argument("megabytes", type=int, nargs="?", default=256)
+    parser.add_argument("folders", type=Path, nargs="*", default=[Path("/dev/shm"), Path.cwd()])
+    parser.add_argument("--only", default="", metavar="TEXT", help="rows whose name has it, and their bare loops")
+    asked = parser.parse_args()
+    number, megabytes, folders = asked.rounds, asked.megabytes, asked.folders
     print_machine()
     size = megabytes * 10**6
     print(
@@ -339,7 +346,7 @@ def main() -> None:
         for folder in folders:
             drops = not str(folder).startswith("/dev/shm")
             for writers in WRITERS:
-                rates = rounds(folder, number, size, writers, drops=drops)
+                rates = rounds(folder, number, size, writers, asked.only, drops=drops)
                 for name, each in rates.items():
                     bare = rates[BARE.get(name, "raw loop")]
                     print_row("disk" if drops else "memory", writers, name, *cells(name, each, bare))
