@@ -6,19 +6,21 @@ rayio's rates is at least 0.95 of the median of its bare loop's. The comparing o
 in its rate; the column has its share of the restore. Rows "rayio, torch" and "rayio, dcp" show checkpoint.engine, on
 the local engine; the bare loops save the same files (dcp: a checkpoint for each file), with fsync too. The row "rayio,
 ray" is compared with the raw loop in bare actors of the same Ray ("raw loop, ray"), whose own ratio is to the raw loop.
+A round has 5 GB of checkpoints: 512 MB are read in 50 ms, and each process of a run on Ray sends its spans every 0.7 s,
+which takes milliseconds.
 
 Next to other work a rate shows the other work. So a column has the CPU seconds of both sides' threads: those of the
 bare loop divided by rayio's, without the comparing, for writing and for reading.
 
-    python benchmarks/checkpoint.py [rounds] [MB of a checkpoint] [folder ...]
+    python benchmarks/checkpoint.py [rounds] [MB of a checkpoint] [folder ...] [--only "rayio, ray"]
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import statistics
-import sys
 import tempfile
 import threading
 import time
@@ -41,7 +43,9 @@ from rayio.scenario.load import build
 from rayio.storage.real import RealStorage, random_bytes
 from rayio.storage.stores.posix import PosixStore
 
-CHECKPOINTS, REQUEST, GOAL = 3, 4 << 20, 0.95
+REQUEST, GOAL = 4 << 20, 0.95
+#: Checkpoints of a round at least, and bytes of those without PyTorch at least.
+CHECKPOINTS, BYTES = 3, 5_000_000_000
 
 
 class Rates(NamedTuple):
@@ -60,6 +64,11 @@ BARE = {
     "rayio, ray": "raw loop, ray",
 }  # fmt: skip
 WRITERS: dict[str, int] = {"rank_zero": 1, "sharded": 2}
+
+
+def checkpoints_of(size: int) -> int:
+    """Return the number of checkpoints of a round, of ``size`` bytes each."""
+    return max(CHECKPOINTS, round(BYTES / size))
 
 
 class Spent:
@@ -203,12 +212,19 @@ def dcp_read(path: Path) -> None:
 
 
 def by_hand(
-    root: Path, size: int, number: int, write: Callable[[Path], None], read: Callable[[Path], None], *, drops: bool
+    root: Path,
+    size: int,
+    number: int,
+    write: Callable[[Path], None],
+    read: Callable[[Path], None],
+    checkpoints: int,
+    *,
+    drops: bool,
 ) -> Rates:
     """Return the rates of writing and of reading some checkpoints of ``number`` files."""
     folder = Path(tempfile.mkdtemp(dir=root))
-    files = [[folder / f"{place}-{part}.bin" for part in range(number)] for place in range(CHECKPOINTS)]
-    total, spent = CHECKPOINTS * size * number / 2**20, []
+    files = [[folder / f"{place}-{part}.bin" for part in range(number)] for place in range(checkpoints)]
+    total, spent = checkpoints * size * number / 2**20, []
     for work in (write, read):
         seconds = [together(work, some) for some in files]
         spent.append([sum(column) for column in zip(*seconds, strict=True)])
@@ -242,16 +258,16 @@ def by_actors(root: Path, size: int, number: int, *, drops: bool) -> Rates:
     folder = Path(tempfile.mkdtemp(dir=root))
     actors = [ray.remote(num_cpus=0)(Bare).remote() for _ in range(number)]
     ray.get([actor.work.remote(True, folder / f"{part}.bin", REQUEST) for part, actor in enumerate(actors)])  # imports
-    rates = []
+    rates, checkpoints = [], checkpoints_of(size * number)
     for write in (True, False):
         seconds = 0.0
-        for place in range(CHECKPOINTS):
+        for place in range(checkpoints):
             files = [folder / f"{place}-{part}.bin" for part in range(number)]
             times = ray.get([actor.work.remote(write, path, size) for actor, path in zip(actors, files, strict=True)])
             seconds += max(end for _, end in times) - min(begin for begin, _ in times)
             if write and drops:
                 forget(files)
-        rates.append(CHECKPOINTS * size * number / 2**20 / seconds)
+        rates.append(checkpoints * size * number / 2**20 / seconds)
     for actor in actors:
         ray.kill(actor)
     shutil.rmtree(folder)
@@ -261,6 +277,7 @@ def by_actors(root: Path, size: int, number: int, *, drops: bool) -> Rates:
 def by_rayio(root: Path, size: int, writers: str, engine: str, *, drops: bool, saver: str = "raw") -> Rates:
     """Return the rates of writing and of reading by a run."""
     folder = Path(tempfile.mkdtemp(dir=root))
+    checkpoints = checkpoints_of(size) if saver == "raw" else CHECKPOINTS
     wanted: dict[str, Any] = {
         "name": "checkpoint",
         "cluster": {"ranks_per_node": 2},
@@ -270,7 +287,7 @@ def by_rayio(root: Path, size: int, writers: str, engine: str, *, drops: bool, s
         "train": {"epochs": 1, "compute": "1 ms"},
         "checkpoint": {
             "path": "ck", "model": {"bytes": size}, "writers": writers, "request_bytes": REQUEST, "engine": saver,
-            "phases": {"writes": CHECKPOINTS, "reads": CHECKPOINTS},
+            "phases": {"writes": checkpoints, "reads": checkpoints},
         },
     }  # fmt: skip
     cpu = Spent()
@@ -287,40 +304,49 @@ def by_rayio(root: Path, size: int, writers: str, engine: str, *, drops: bool, s
     return Rates(saved.mib_per_second, restored.mib_per_second, cpu.writing, cpu.reading, share)
 
 
-def rounds(root: Path, number: int, size: int, writers: str, *, drops: bool) -> dict[str, list[Rates]]:
-    """Return the rates of each in every round, the raw loop first."""
+def rounds(root: Path, number: int, size: int, writers: str, only: str, *, drops: bool) -> dict[str, list[Rates]]:
+    """Return the rates in every round of each whose name has ``only``, with their bare loops, the raw loop first."""
     parts = WRITERS[writers]
     share = size // parts
     bare, run = partial(by_hand, root, share, parts, drops=drops), partial(by_rayio, root, size, writers, drops=drops)
     sides: dict[str, Callable[[], Rates]] = {
-        "raw loop": lambda: bare(raw_write(share), raw_read),
+        "raw loop": lambda: bare(raw_write(share), raw_read, checkpoints_of(size)),
         "rayio, local": lambda: run("local"),
         "raw loop, ray": lambda: by_actors(root, share, parts, drops=drops),
         "rayio, ray": lambda: run("ray"),
-        "torch.save": lambda: bare(torch_write(share), torch_read),
+        "torch.save": lambda: bare(torch_write(share), torch_read, CHECKPOINTS),
         "rayio, torch": lambda: run("local", saver="torch"),
-        "dcp.save": lambda: bare(dcp_write(share), dcp_read),
+        "dcp.save": lambda: bare(dcp_write(share), dcp_read, CHECKPOINTS),
         "rayio, dcp": lambda: run("local", saver="dcp"),
     }
-    for name in ("rayio, ray", *BARE):
+    wanted = {"raw loop"} | {side for name in sides if only in name for side in (name, BARE.get(name, "raw loop"))}
+    sides = {name: side for name, side in sides.items() if name in wanted}
+    for name in [name for name in ("rayio, ray", *BARE) if name in sides]:
         sides[name]()  # imports, and a start of Ray
     return in_turn(sides, number)
 
 
 def main() -> None:
     """Print a table for each folder and kind of writers."""
-    number, megabytes = (int(text) for text in (*sys.argv[1:3], *("3", "256")[len(sys.argv) - 1 :]))
-    folders = [Path(text) for text in sys.argv[3:]] or [Path("/dev/shm"), Path.cwd()]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rounds", type=int, nargs="?", default=3)
+    parser.add_argument("megabytes", type=int, nargs="?", default=256)
+    parser.add_argument("folders", type=Path, nargs="*", default=[Path("/dev/shm"), Path.cwd()])
+    parser.add_argument("--only", default="", metavar="TEXT", help="rows whose name has it, and their bare loops")
+    asked = parser.parse_args()
+    number, megabytes, folders = asked.rounds, asked.megabytes, asked.folders
     print_machine()
+    size = megabytes * 10**6
     print(
-        f"\n{CHECKPOINTS} checkpoints of {megabytes} MB, requests of {REQUEST >> 20} MiB, median of {number} rounds\n"
+        f"\n{checkpoints_of(size)} checkpoints of {megabytes} MB ({CHECKPOINTS} by PyTorch), requests of "
+        f"{REQUEST >> 20} MiB, median of {number} rounds\n"
     )
     print_head("where", "writers", "", "write MiB/s", "of bare", "read MiB/s", "of bare", "by CPU", "comparing")
     with lasting():
         for folder in folders:
             drops = not str(folder).startswith("/dev/shm")
             for writers in WRITERS:
-                rates = rounds(folder, number, megabytes * 10**6, writers, drops=drops)
+                rates = rounds(folder, number, size, writers, asked.only, drops=drops)
                 for name, each in rates.items():
                     bare = rates[BARE.get(name, "raw loop")]
                     print_row("disk" if drops else "memory", writers, name, *cells(name, each, bare))

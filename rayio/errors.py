@@ -38,6 +38,21 @@ class DataError(RayioError):
     """A dataset that does not match, or a file in it that is truncated or corrupted."""
 
 
+class MissingError(DataError):
+    """A file or object that is not there: its address with that, and what to do if it is a dataset's."""
+
+    def __init__(self, problem: str, remedy: str = "generate the dataset again, or correct the path") -> None:
+        super().__init__(problem, remedy)
+
+    def __str__(self) -> str:
+        """Return the line."""
+        return "; ".join(self.args)
+
+    def other(self, remedy: str) -> DataError:
+        """Return the error with another remedy."""
+        return DataError(f"{self.args[0]}; {remedy}")
+
+
 class StorageError(RayioError):
     """An error of storage: no space, no permission, no such path."""
 

@@ -17,13 +17,16 @@ from test_restore import FIRST, LAST, wanted
 
 from rayio.errors import DataError, RayioError
 from rayio.kinds import SAVERS
+from rayio.model.env_checkpoints import CheckpointEnv, Shard
 from rayio.model.manifest import NAME, parse
 from rayio.model.savers import Raw
 from rayio.model.stamp import STAMP_BYTES, Stamp, read
 from rayio.model.verified import verified
+from rayio.place import Where
 from rayio.session.execute import run
 from rayio.storage import open as open_store
 from rayio.storage import real
+from rayio.storage.base import Served
 from rayio.storage.real import RealStorage, fill_random, random_bytes
 
 MINE, OTHER = "shard-00000.bin", "shard-00001.bin"
@@ -86,6 +89,22 @@ def test_a_file_in_the_place_of_another_is_refused_by_what_it_holds(
         assert f"kept/{LAST}/{MINE}: it " in line
         assert line.endswith("restore another checkpoint (checkpoint.restore), or remove this one")
         assert "\n" not in line
+
+
+@EVERY
+def test_a_file_that_vanishes_after_the_manifest_was_read_has_a_checkpoints_remedy(
+    engine: str, saved: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, load = Path(shutil.copytree(saved(engine), tmp_path / "whole")), CheckpointEnv.load
+    lost = root / "kept" / LAST / MINE
+
+    async def loaded(env: CheckpointEnv, shard: Shard, at: Where) -> Served[None]:
+        lost.unlink(missing_ok=True)
+        return await load(env, shard, at)
+
+    monkeypatch.setattr(CheckpointEnv, "load", loaded)
+    line = "the file is missing; restore another checkpoint (checkpoint.restore), or remove this one"
+    assert restored(root, engine) == f"{lost}: {line}"
 
 
 @EVERY

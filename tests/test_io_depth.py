@@ -22,10 +22,11 @@ from rayio.data.formats import FORMATS
 from rayio.errors import RayioError, ScenarioError, StorageError
 from rayio.kinds import REGISTRIES
 from rayio.scenario.model import Scenario
+from rayio.storage import in_flight
 from rayio.storage.ahead import Ahead
 from rayio.storage.base import AtOnce, Placed, Requests
 from rayio.storage.crew import Crew
-from rayio.storage.in_flight import InFlight
+from rayio.storage.in_flight import WHOLE_BYTES, InFlight
 from rayio.storage.stores.counted import Traffic
 from rayio.storage.stores.posix import PosixFile, PosixStore
 from scenarios import run_locally, scenario
@@ -125,11 +126,17 @@ def test_files_of_one_sample_are_read_whole_by_so_many_threads(tmp_path: Path, m
     assert together.most == depth
 
 
-@pytest.mark.parametrize("form", ["npz", "tfrecord", "npy", "jsonl", "parquet", "indexed_binary", "hdf5"])
+@pytest.mark.parametrize(
+    ("form", "whole"),
+    [(form, WHOLE_BYTES) for form in ("npz", "tfrecord", "npy", "jsonl", "parquet", "indexed_binary", "hdf5")]
+    + [("npz", 0), ("indexed_binary", 0)],
+)
 @pytest.mark.parametrize("problem", ["", "missing", "damaged"])
 def test_objects_without_a_trace_of_requests_are_counted_and_judged_as_with_one(
-    form: str, problem: str, home: Path, objects: Objects, place: str
+    form: str, whole: int, problem: str, home: Path, objects: Objects, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(in_flight, "WHOLE_BYTES", whole)
+    monkeypatch.setattr("rayio.storage.stores.s3.getting.POURED_BYTES", 1000)
     dataset = {"path": f"{place}/data", "format": form, "num_files": 16, "sample_bytes": "9 kB"}
     wanted = {level: deep(place, 4, dataset=dataset, trace__level=level) for level in ("io", "batch")}
     rayio.generate(wanted["io"], root=home)
@@ -260,13 +267,13 @@ def test_a_run_that_ends_does_not_wait_for_other_threads_and_has_no_batch() -> N
 
     names, each, traffic = ["0", "1"], np.arange(2), Traffic(ending=ending)
     planned = Requests((0, 0, 0), 2, np.full(2, 10), lambda: Placed(names, each, np.zeros_like(each)))
-    in_flight = InFlight(planned, cast(Any, Store()), traffic, depth=2, crew=Crew(2), is_watched=False)
+    together = InFlight(planned, cast(Any, Store()), traffic, depth=2, crew=Crew(2), is_watched=False)
 
     def work(items: Iterator[tuple[str]]) -> None:
         for (name,) in items:
-            assert in_flight.fill is not None
-            in_flight.fill(name, 10, 10, 0, (bytearray(10),))
+            assert together.fill is not None
+            together.fill(name, 10, 10, 0, (bytearray(10),))
 
     with pytest.raises(StorageError, match="reading was given up, the run is ending"):
-        in_flight.each(work, zip(names, strict=True), 2)
+        together.each(work, zip(names, strict=True), 2)
     going.set()

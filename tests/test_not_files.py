@@ -142,9 +142,13 @@ def test_links_to_files_are_files(tmp_path: Path) -> None:
     assert load(tmp_path / "x.yaml").name == "x"
 
 
-def test_a_link_to_itself_is_named(tmp_path: Path) -> None:
+def test_a_link_to_itself_or_to_nothing_is_named(tmp_path: Path) -> None:
     again, path = dataset(tmp_path), tmp_path / LAYOUT.path(1)
     path.unlink()
     path.symlink_to(path.name)
     with pytest.raises(RayioError, match=rf"^{path}: this symbolic link leads back to itself; remove it"):
         again()
+    loose = tmp_path / "loose"
+    loose.symlink_to("gone")
+    with pytest.raises(RayioError, match=rf"^{loose}: this symbolic link leads nowhere; remove it"):
+        PosixStore(loose).prepare()

@@ -138,6 +138,8 @@ def test_ranks_read_what_others_saved(shift: int, tmp_path: Path) -> None:
     asked = {(row["rank"], int(row["index"]), row["file"].rpartition("/")[2]) for _, row in read.iterrows()}
     assert asked == {(rank, rank, f"shard-{(rank + shift) % 3:05d}.bin") for rank in range(3)}
     assert spans[spans.name == "verify"]["bytes"].sum() == 3001
+    note = "checkpoint.phases.shift=3: no effect with 3 ranks, each reads back what it saved"
+    assert (note in checks.idle(wanted)) == (shift == 3)
 
 
 def test_ranks_that_save_nothing_cannot_be_shifted_to() -> None:

@@ -128,19 +128,21 @@ def test_a_killed_driver_leaves_spans_and_a_checkpoint_to_go_on_from(tmp_path: P
     changed = {"dataset__path": "data", "train__compute": "20 ms", "train__epochs": 24, "checkpoint": SAVED}
     wanted = on_disk(scenario(**changed), tmp_path)
     (tmp_path / "wanted.yaml").write_text(to_yaml(wanted))
-    command = [sys.executable, "-m", "rayio", "run", "wanted.yaml", "--engine", "local", "--out", "run"]
+    command, info = [sys.executable, "-m", "rayio", "run"], tmp_path / "run" / "run.json"
     where = os.environ | {"PYTHONPATH": str(Path(rayio.__file__).parents[1])}
-    with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log, env=where)
-    try:
-        while not (tmp_path / "run" / "resume.json").exists():
-            assert process.poll() is None, (tmp_path / "log").read_text()
-            time.sleep(0.05)
-        with pytest.raises(StorageError, match=rf"is still running \(pid {process.pid}\)"):
-            resume(str(tmp_path / "run"))
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    for part in (["wanted.yaml", "--engine", "local", "--out", "run"], ["--resume", "run"]):
+        with (tmp_path / "log").open("w") as log:
+            process = subprocess.Popen([*command, *part], cwd=tmp_path, stdout=log, stderr=log, env=where)
+        try:
+            while not (tmp_path / "run" / "resume.json").exists() or json.loads(info.read_text())["pid"] != process.pid:
+                assert process.poll() is None, (tmp_path / "log").read_text()
+                time.sleep(0.05)
+            with pytest.raises(StorageError, match=rf"is still running \(pid {process.pid}\)"):
+                resume(str(tmp_path / "run"))
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        info.write_text(json.dumps(json.loads(info.read_text()) | {"started": "2026-01-01T00:00:00+00:00"}))
     explained = rayio.explain(tmp_path / "run", simulate=False)
     assert explained.verdict.steps > 0
     assert "the run has no result: it failed, or is still running; only recorded spans are explained" in explained.notes

@@ -69,9 +69,21 @@ def got(store: Store) -> Traffic:
     return traffic
 
 
+def poured(store: Any) -> Traffic:
+    traffic, buffer = Traffic(0), bytearray(len(CONTENT))
+
+    def take(begin: int, content: Any) -> None:
+        buffer[begin : begin + len(content)] = content
+
+    assert store.pour("f", 0, len(CONTENT) + 1, traffic, take) == (len(CONTENT), len(CONTENT))
+    assert bytes(buffer) == CONTENT
+    return traffic
+
+
 #: Stages, and a use of the store that passes them; it returns the traffic that was counted, if any is.
 USES: dict[str, tuple[tuple[str, ...], Callable[[Store], Traffic | None]]] = {
     "open": (("get",), got),
+    "pour": (("get",), poured),
     "read": (("get",), lambda store: expect(store.read("f"), CONTENT)),
     "size": (("head",), lambda store: expect(store.size("f"), len(CONTENT))),
     "put": (("put",), lambda store: store.write("g", lambda file: file.write(CONTENT))),
@@ -131,7 +143,7 @@ def test_a_writer_that_fails_leaves_no_parts(server: Server) -> None:
 
 FLOODS: dict[str, tuple[str, Callable[[Store], object]]] = {
     "list": ("list", lambda store: store.sizes()), "read": ("get", lambda store: store.read("f")),
-    "get": ("get", got),
+    "get": ("get", got), "pour": ("get", poured),
     "put": ("put", lambda store: store.write("g", lambda file: file.write(b"x"))),
     "delete": ("delete", lambda store: store.remove("f")),
 }  # fmt: skip

@@ -16,6 +16,7 @@ from rayio.model.ledger import Tally
 from rayio.model.manifest import Link
 from rayio.model.savers import Raw, Saver
 from rayio.model.stamp import Stamp
+from rayio.model.verified import with_remedy
 from rayio.place import Where
 from rayio.storage.base import Opener, Requests, Served, Storage, from_front
 from rayio.storage.itemise import Samples
@@ -140,7 +141,7 @@ class CheckpointEnv:
                 Stamp(shard.run, shard.path),
             )  # fmt: skip
             storage = self.burst.storage if shard.in_burst and self.burst is not None else self.storage
-            served = await storage.read(requests, lambda opener: loading(self._opener(opener)))
+            served = await storage.read(requests, with_remedy(lambda opener: loading(self._opener(opener))))
         except Exception as error:
             self.span("load", start, self.kernel.now(), at, status="error")
             self._record_failed(error, at)

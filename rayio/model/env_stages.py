@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from rayio.model.env_checkpoints import CheckpointEnv, Shard
-from rayio.model.verified import verified
+from rayio.model.verified import verified, with_remedy
 from rayio.place import Where
 from rayio.storage.base import Opener, Requests, Served, Storage, from_front
 from rayio.storage.uploads import sizes_of_writes
@@ -39,7 +39,7 @@ class StageEnv(CheckpointEnv):
         requests = Requests(address, 1, sizes, places, file.num_bytes, is_ahead=False)
         loading = verified(file.path, file.num_bytes, file.request_bytes, file.period, remedy=REMEDY)
         start = self.kernel.now()
-        served = await self._moved("stage_read", file, storage.read(requests, loading), at)
+        served = await self._moved("stage_read", file, storage.read(requests, with_remedy(loading, REMEDY)), at)
         end = self.kernel.now()
         read = max(start, end - (served.value.compared if served.value is not None else 0))
         self.span("stage_read", start, read, at, nbytes=served.nbytes, requests=served.requests)
@@ -69,7 +69,7 @@ class StageEnv(CheckpointEnv):
 
         start = self.kernel.now()
         requests = Requests(address, number, np.zeros(0, np.int64), known_bytes=0)
-        served = await self._moved("stage_open", files[0], storage.read(requests, load), at)
+        served = await self._moved("stage_open", files[0], storage.read(requests, with_remedy(load, REMEDY)), at)
         self.span("stage_open", start, self.kernel.now(), at, requests=served.opens)
         self._requests(served, at)
         return served.opens

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.errors import DataError
+from rayio.errors import DataError, MissingError
 from rayio.model.stamp import STAMP_BYTES, Stamp
 from rayio.storage.base import Opener
 from rayio.storage.real import random_bytes
+
+T = TypeVar("T")
 
 REMEDY = "restore another checkpoint (checkpoint.restore), or remove this one"
 
@@ -42,6 +44,18 @@ class Content:
         began = perf_counter_ns()
         _compare(path, there, self.array, position, self.remedy)
         self.elapsed += perf_counter_ns() - began
+
+
+def with_remedy(load: Callable[[Opener], T], remedy: str = REMEDY) -> Callable[[Opener], T]:
+    """Return a function that calls ``load``, and names the remedy if a file is missing."""
+
+    def loading(opener: Opener) -> T:
+        try:
+            return load(opener)
+        except MissingError as error:
+            raise error.other(remedy) from None
+
+    return loading
 
 
 def verified(

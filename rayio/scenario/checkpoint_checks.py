@@ -44,8 +44,16 @@ def divisions(scenario: Scenario) -> Iterator[str]:
 
 
 def idle(scenario: Scenario) -> Iterator[str]:
-    """Yield a line for increments that are never written."""
-    if scenario.checkpoint is not None and scenario.checkpoint.incremental is not None:
+    """Yield a line for increments that are never written, and for a shift by all ranks."""
+    saved = scenario.checkpoint
+    if saved is None:
+        return
+    if saved.phases is not None and (shift := saved.phases.shifted(scenario.cluster.ranks_per_node)):
+        ranks = derive.world_size(scenario)
+        if not shift % ranks:
+            of = saved.phases.shift
+            yield f"checkpoint.phases.shift={of}: no effect with {ranks} ranks, each reads back what it saved"
+    if saved.incremental is not None:
         number = derive.num_checkpoints(scenario)
         if number < 2:
             what = "checkpoint is" if number else "checkpoint would be"

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, cast
@@ -144,8 +144,7 @@ def _resume(path: str, scenario: Scenario | None, address: str | None, reporter:
     result = directory.result
     if result is not None and result.exit_code in COMPLETE:
         raise StorageError(f"{path} is complete (exit code {result.exit_code}): nothing is left to resume")
-    if (pid := _alive(info)) is not None:
-        raise StorageError(f"{path} is still running (pid {pid}): wait for it, or end it")
+    _refuse_living(directory)
     if (host := str(info.get("host"))) != platform.node():
         reporter.warn(f"{path} was started on {host}: make sure that it is over there")
     if scenario is not None and (key := _difference(own, scenario)):
@@ -154,6 +153,7 @@ def _resume(path: str, scenario: Scenario | None, address: str | None, reporter:
         )
     plan = plan_of(own, modelled=engine_named(engine).is_virtual or own.dataset.is_modelled)
     marks, restarts = resuming.read(directory, plan.world_size)
+    _claim(directory)
     is_again = cause != BROKE_OFF and own.failures is not None and own.failures.policy == "from_start"
     mark = durable = None
     if not is_again:
@@ -167,9 +167,30 @@ def _resume(path: str, scenario: Scenario | None, address: str | None, reporter:
     return run_session(own, engine, address, base, directory.address, reporter, earlier)
 
 
+def _claim(directory: RunDirectory) -> None:
+    """Write this process to run.json as the run's driver, before anything else: a second one is refused.
+
+    Raises:
+        StorageError: another process did so meanwhile.
+    """
+    own = {"host": platform.node(), "pid": os.getpid(), "resumed": datetime.now(UTC).isoformat(timespec="seconds")}
+    directory.write_info(directory.info | own)
+    _refuse_living(directory)
+
+
+def _refuse_living(directory: RunDirectory) -> None:
+    """Refuse a run whose driver is another process of this host.
+
+    Raises:
+        StorageError: it is alive.
+    """
+    if (pid := _alive(directory.info)) is not None:
+        raise StorageError(f"{directory.address} is still running (pid {pid}): wait for it, or end it")
+
+
 def _alive(info: Mapping[str, Any]) -> int | None:
     """Return the process of a run's driver if it is alive on this host, and not this one."""
-    pid, started = info.get("pid"), str(info.get("started"))
+    pid, started = info.get("pid"), str(info.get("resumed", info.get("started")))
     if info.get("host") != platform.node() or type(pid) is not int or pid == os.getpid():
         return None
     with suppress(ValueError):

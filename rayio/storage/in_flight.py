@@ -11,6 +11,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
+from operator import length_hint
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,7 +20,7 @@ from numpy.typing import NDArray
 
 from rayio.errors import DataError, StorageError
 from rayio.machine.counters import fetched_by_this_thread
-from rayio.storage.ahead import LOOK_SECONDS, MAX_BYTES, Ahead
+from rayio.storage.ahead import LOOK_SECONDS, Ahead
 from rayio.storage.base import AtOnce, Placed, Requests
 from rayio.storage.crew import Crew
 from rayio.storage.stores.counted import Traffic
@@ -29,6 +31,8 @@ R = TypeVar("R")
 
 #: Copies of more bytes let other threads run: to change threads takes as long as a copy of 100 KB.
 SHORT_BYTES = 256 << 10
+#: Answers of more bytes are copied in pieces as they arrive: nothing holds them whole.
+WHOLE_BYTES = 2 << 20
 
 
 class InFlight:
@@ -53,18 +57,18 @@ class InFlight:
         self._is_begun = False
         #: Objects that were read in one call, with the number of their requests and bytes.
         self._read: dict[str, tuple[int, int]] = {}
+        #: The offset and bytes of the requests to each object.
         self._planned: dict[str, list[tuple[int, int]]] = {}
         #: Reads a file in one call; None where requests need more care.
         self.fill: AtOnce | None = None
         filling, self._get = getattr(store, "filling", None), getattr(store, "get", None)
+        self._pour = getattr(store, "pour", None)
         if traffic.needs_files or self._placed.opening is not None:
             return
         if filling is not None:
             self.fill = filling()
         elif self._get is not None:
-            self.fill = self._fill
-            if int(requests.nbytes.max()) * depth > MAX_BYTES:
-                self.depth = max(1, MAX_BYTES // int(requests.nbytes.max()))
+            self.fill, self._planned = self._fill, self._by_name()
 
     def filled(self, opens: int, requests: int, nbytes: int) -> None:
         """Count what :attr:`fill` read; objects are counted by their planned requests, at the end."""
@@ -98,25 +102,32 @@ class InFlight:
     def each(self, work: Callable[[Iterator[T]], R], items: Iterator[T], number: int) -> list[R]:
         """Call ``work`` in as many threads as requests may be in flight, each with the next of ``number`` items.
 
-        ``items`` must be an iterator in C, such as ``zip`` of lists: the next item is then one thread's alone.
+        ``items`` must be an iterator in C, whose next item is one thread's alone. Each thread starts the next one
+        before its first item. A list's iterator knows if any are left: answers without delay then take few threads.
 
         Raises:
             StorageError: the storage refuses, or the run is ending.
         """
-        results, errors, helpers = list[R](), list[BaseException](), min(self.depth, number) - 1
+        if (left := min(self.depth, number) - 1) < 1:
+            return [work(items)]
+        results, errors, working, ended = list[R](), list[BaseException](), 0, threading.Lock()
+        ended.acquire()
 
         def take() -> None:
+            nonlocal left, working
+            with self._lock:
+                is_more = left > 0 and length_hint(items, number) > 1
+                left, working = left - is_more, working + is_more
+            if is_more:
+                self._crew.call(help_, 1)
             try:
                 results.append(work(items))
             except BaseException as error:
                 errors.append(error)
                 deque(items, 0)  # the others stop
 
-        if helpers < 1:
-            return [work(items)]
-        ended = threading.Semaphore(0)
-
         def help_() -> None:
+            nonlocal working
             began, before = time.thread_time_ns(), fetched_by_this_thread() if self._is_watched else None
             take()
             after = None if before is None else fetched_by_this_thread()
@@ -124,45 +135,41 @@ class InFlight:
                 self.cpu_ns += time.thread_time_ns() - began
                 known = before is not None and after is not None and self.fetched is not None
                 self.fetched = self.fetched + after - before if known else None  # type: ignore[operator]
-            ended.release()
+                working -= 1
+                if not working:  # to wake the waiting thread for each of them costs as much as a small object
+                    ended.release()
 
-        self._crew.call(help_, helpers)
         take()
-        while helpers and not self._traffic.ending.is_set() and all(isinstance(error, Exception) for error in errors):
-            helpers -= ended.acquire(timeout=LOOK_SECONDS)
+        is_over = left == min(self.depth, number) - 1  # no other was started
+        while not is_over and not self._traffic.ending.is_set() and all(isinstance(e, Exception) for e in errors):
+            is_over = ended.acquire(timeout=LOOK_SECONDS)
         if errors:
             raise errors[0]
-        if helpers:
+        if not is_over:
             raise StorageError(f"{self._store.address}: reading was given up, the run is ending")
         return results
 
     def _fill(self, name: str, size: int, total: int, *request: Any) -> bool:
         """Get the planned requests of an object, and fill buffers from them; see :data:`AtOnce`."""
-        del total
-        if not (planned := self._plan.get(name)):
+        if not (planned := self._planned.get(name)):
             return False
         assert self._get is not None
-        contents, received = [], 0
+        offset, buffers, *more = request
+        parts, whole, received, copied = _placed((offset, buffers), *more), size, 0, 0
         try:
             for begin, nbytes in planned:
-                whole, content = self._get(name, begin, nbytes, self._traffic)
-                contents.append((begin, content))
-                received += len(content)
+                if self._pour is None or nbytes <= WHOLE_BYTES:
+                    whole, content = self._get(name, begin, nbytes, self._traffic)
+                    length = len(content)
+                    copied += _copy(parts, begin, content)
+                else:
+                    whole, length = self._pour(name, begin, nbytes, self._traffic, partial(_copy, parts))
+                    copied += sum(stop - start for start, stop, _ in parts if begin <= start and stop <= begin + length)
+                received += length
         except DataError:  # the reader of open files knows the sample that is missing
             return False
-        offset, buffers, *more = request
-        is_read = not 0 <= size != whole and _are_copied(contents, ((offset, buffers), *more))
         self._read[name] = len(planned), received
-        return is_read
-
-    @property
-    def _plan(self) -> dict[str, list[tuple[int, int]]]:
-        """The offset and bytes of the requests to each file."""
-        if not self._planned:
-            with self._lock:
-                if not self._planned:
-                    self._planned = self._by_name()
-        return self._planned
+        return copied == total and not 0 <= size != whole
 
     def _by_name(self) -> dict[str, list[tuple[int, int]]]:
         placed, by_number = self._placed, dict[int, list[tuple[int, int]]]()
@@ -187,24 +194,29 @@ class InFlight:
             self.fetched = self.fetched + ahead.fetched if known else None  # type: ignore[operator]
 
 
-def _are_copied(contents: list[tuple[int, Any]], ranges: tuple[tuple[int, Any], ...]) -> bool:
-    """Fill the buffers of requests from contents by offset; return False if a request lies in none of them."""
-    for place, parts in ranges:
-        for begin, content in contents:
-            start, nbytes = place - begin, len(content)
-            if start < 0:
-                continue
-            for part in parts:
-                end = start + len(part)
-                if end > nbytes:
-                    break
-                if end - start > SHORT_BYTES:
-                    np.asarray(part)[:] = np.frombuffer(content, np.uint8, end - start, start)
-                else:
-                    part[:] = content[start:end]
-                start = end
-            else:
-                break
+def _placed(*ranges: tuple[int, Any]) -> list[tuple[int, int, Any]]:
+    """Return the buffers of requests, each with its first offset and one past its last."""
+    parts = []
+    for position, buffers in ranges:
+        stop = position
+        for buffer in buffers:
+            start, stop = stop, stop + len(buffer)
+            parts.append((start, stop, buffer))
+    return parts
+
+
+def _copy(parts: list[tuple[int, int, Any]], begin: int, content: Any) -> int:
+    """Copy the content from offset ``begin`` into the buffers that it belongs to; return the bytes copied."""
+    end, copied = begin + len(content), 0
+    for start, stop, part in parts:
+        first, last = start if start > begin else begin, stop if stop < end else end
+        if first >= last:
+            continue
+        if last - first > SHORT_BYTES:
+            np.asarray(part)[first - start : last - start] = np.frombuffer(
+                content, np.uint8, last - first, first - begin
+            )
         else:
-            return False
-    return True
+            part[first - start : last - start] = content[first - begin : last - begin]
+        copied += last - first
+    return copied

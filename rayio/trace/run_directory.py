@@ -44,7 +44,7 @@ RESUME = "resume.json"
 #: Keys of ``run.json`` that are lists of objects.
 LISTED = ("nodes", "actors", "restarts")
 #: Keys of ``run.json`` that are texts.
-TEXTS = ("run_id", "engine", "root", "payload", "host", "started")
+TEXTS = ("run_id", "engine", "root", "payload", "host", "started", "resumed")
 
 
 class RunDirectory:

@@ -43,8 +43,28 @@ def joined_table(
     order = np.argsort(step, kind="stable")  # files of a step stay in their order
     sizes, edges = together.nbytes[order], np.searchsorted(step[order], np.arange(steps + 1))
     sums = np.concatenate([[0], np.cumsum(sizes)])
-    places = partial(_places, placed, placed.file[order], placed.offset[order]) if has_places else None
+    places = None
+    if has_places and len(order) == flat.size:
+        paths, each = _names(placed, placed.file[order]), np.arange(size)
+        places = partial(_places_of_files, paths, each, placed.offset[order])
+    elif has_places:
+        places = partial(_places, placed, placed.file[order], placed.offset[order])
     return RequestTable([size] * steps, sizes, edges.tolist(), np.diff(sums[edges]).tolist(), places)
+
+
+def _names(placed: Placed, chosen: NDArray[np.int64]) -> list[str]:
+    """Return the paths of some files."""
+    names = placed.files
+    if isinstance(names, Paths):
+        return names.layout.names_of(names.numbers[chosen].tolist())
+    return [names[number] for number in chosen.tolist()]
+
+
+def _places_of_files(
+    names: list[str], each: NDArray[np.int64], offset: NDArray[np.int64], first: int, last: int
+) -> Placed:
+    """Return the places of some requests, each to another file."""
+    return Placed(names[first:last], each, offset[first:last])
 
 
 def _places(placed: Placed, file: NDArray[np.int64], offset: NDArray[np.int64], first: int, last: int) -> Placed:
@@ -52,10 +72,4 @@ def _places(placed: Placed, file: NDArray[np.int64], offset: NDArray[np.int64], 
     file = file[first:last]
     is_new = np.ones(len(file), np.bool_)
     np.not_equal(file[1:], file[:-1], out=is_new[1:])
-    names, chosen = placed.files, file[is_new]
-    files = (
-        names.layout.names_of(names.numbers[chosen].tolist())
-        if isinstance(names, Paths)
-        else [names[number] for number in chosen.tolist()]
-    )
-    return Placed(files, np.cumsum(is_new) - 1, offset[first:last])
+    return Placed(_names(placed, file[is_new]), np.cumsum(is_new) - 1, offset[first:last])

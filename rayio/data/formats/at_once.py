@@ -89,7 +89,7 @@ class Whereabouts:
 
     def each(self, read: Callable[[Iterator[Named]], T], names: list[str], order: list[int]) -> list[T]:
         """Call ``read`` with names of files and the places of their samples, in some threads if that helps."""
-        pairs = zip(names, order, strict=True)
+        pairs = iter([*zip(names, order, strict=True)])
         return self.opener.each(read, pairs, len(order))  # type: ignore[attr-defined, no-any-return]
 
     def count(self, opens: int, requests: int, nbytes: int) -> None:
@@ -198,19 +198,19 @@ def _runs(form: Framed, here: Whereabouts, batch: Batch, groups: list[Group], st
     """Read runs of samples without frames; with fewer files than requests in flight, all is left."""
     if len(groups) < here.depth:
         return groups
-    each = here.opener.each(partial(_read_runs, form, here, batch, starts), zip(groups), len(groups))  # type: ignore[attr-defined]
+    each = here.opener.each(partial(_read_runs, form, here, batch, starts), iter(groups), len(groups))  # type: ignore[attr-defined]
     here.count(*map(sum, zip(*(counts for _, *counts in each), strict=True)))
     return [group for left, *_ in each for group in left]
 
 
 def _read_runs(
-    form: Framed, here: Whereabouts, batch: Batch, starts: list[int], groups: Iterator[tuple[Group]]
+    form: Framed, here: Whereabouts, batch: Batch, starts: list[int], groups: Iterator[Group]
 ) -> tuple[list[Group], int, int, int]:
     """Return the files that are to be read otherwise; opens, requests and bytes of the others."""
     view, offsets, samples, fill, head = here.view, here.offsets, here.samples, here.fill, form.head_bytes
     is_right, left, opens, requests, nbytes = form.judge(here.layout), list[Group](), 0, 0, 0
     assert fill is not None
-    for ((file, runs),) in groups:
+    for file, runs in groups:
         first, window = runs[0][0], bytearray()
         reads: list[Any] = [(head + starts[start], (view[offsets[start] : offsets[stop]],)) for start, stop in runs]
         total = sum(offsets[stop] - offsets[start] for start, stop in runs)

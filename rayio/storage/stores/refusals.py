@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
-from rayio.errors import DataError, RayioError, StorageError
+from rayio.errors import DataError, MissingError, RayioError, StorageError
 from rayio.files import NotAFileError, replacing
 from rayio.storage.stores.opening import with_option
 from rayio.units import format_bytes
@@ -20,7 +20,7 @@ def refusal(error: OSError, path: Path | str, doing: str) -> RayioError:
         return DataError(f"{path}: {error.strerror}")
     match error.errno:
         case errno.ENOENT:
-            return DataError(f"{path}: the file is missing; generate the dataset again, or correct the path")
+            return MissingError(f"{path}: the file is missing")
         case errno.ENOSPC | errno.EDQUOT:
             free = format_bytes(_free_bytes(Path(path)))
             return StorageError(f"{path}: no space left while {doing} ({free} free); free some, or choose another path")
@@ -29,6 +29,9 @@ def refusal(error: OSError, path: Path | str, doing: str) -> RayioError:
         case errno.EROFS:
             return StorageError(f"{path}: no {doing}, the file system is read-only; choose another path")
         case errno.ENOTDIR | errno.EEXIST:
+            for place in (Path(path), *Path(path).parents):
+                if place.is_symlink() and not place.exists():
+                    return StorageError(f"{place}: this symbolic link leads nowhere; remove it, or choose another path")
             return StorageError(f"{path}: a part of this path is a file, not a folder; choose another path")
         case errno.EISDIR:
             return StorageError(f"{path}: a folder is in the place of this file; remove it, or choose another path")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from rayio.errors import DataError, RayioError, StorageError
+from rayio.errors import MissingError, RayioError, StorageError
 from rayio.storage.stores.retrying import given_up
 from rayio.storage.stores.s3.bounds import MOST_BYTES, EndlessError
 from rayio.storage.stores.s3.bucket import Place
@@ -122,7 +122,7 @@ def error_of(problem: Problem, place: Place, full: str, doing: str, tries: str) 
             f"{full}: the bucket is not in region {place.region}{right}; set storage.region, or AWS_REGION, to its own"
         )
     if problem.status == 404:
-        return DataError(f"{full}: the object is missing; generate the dataset again, or correct the path")
+        return MissingError(f"{full}: the object is missing")
     if problem.status in (401, 403):
         why = _WHO.get(code, "these credentials may not do that" if not place.is_anonymous else "not without a key")
         return StorageError(

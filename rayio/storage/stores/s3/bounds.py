@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
 
@@ -58,27 +59,31 @@ class Watch:
     """The calls of this process in flight, and the thread that watches them."""
 
     def __init__(self) -> None:
+        #: The thread that hears signals.
+        self._main = threading.main_thread().ident
         self._lock = threading.Lock()
         #: Calls remove themselves at any moment, without the lock.
         self._calls: dict[int, _Call] = {}
         #: Bytes asked for so far.
         self._requested = 0
-        self._process = os.getpid()
         self._is_watching = False
 
     def call(self, request: Callable[[], T], port: int, nbytes: int, seconds: float = math.inf) -> T:
-        """Make a request that asks for ``nbytes``, and may take ``seconds``.
+        """Make a request that asks for ``nbytes``, and may take ``seconds``; signals are heard meanwhile.
 
         Raises:
             EndlessError: the answer has far more, or takes longer.
         """
+        if threading.get_ident() == self._main:
+            return _elsewhere(partial(self._made, request, port, nbytes, seconds))
+        return self._made(request, port, nbytes, seconds)
+
+    def _made(self, request: Callable[[], T], port: int, nbytes: int, seconds: float) -> T:
         mine = _Call(port, nbytes + HEADER_BYTES, seconds)
         with self._lock:
             self._calls[id(mine)] = mine
             self._requested += mine.nbytes
-            is_new = not self._is_watching or self._process != os.getpid()
-            if is_new:
-                self._is_watching, self._process = True, os.getpid()
+            is_new, self._is_watching = not self._is_watching, True
         if is_new:
             threading.Thread(target=self._watch, name="rayio-bounds", daemon=True).start()
         try:
@@ -147,18 +152,17 @@ def connections(ended: set[str] | None = None) -> Iterator[tuple[str, int, int]]
                     yield name, port, received
 
 
-#: The only one of this process.
+#: The only one of this process; a fork has neither its parent's threads nor its calls.
 WATCH = Watch()
+os.register_at_fork(after_in_child=WATCH.__init__)  # type: ignore[misc]
 _helpers = Crew(64)
 
 
-def heard(call: Callable[[], T]) -> T:
-    """Make a call of the client library such that signals are heard: from the main thread, it is made in another.
+def _elsewhere(call: Callable[[], T]) -> T:
+    """Make a call of the client library in another thread, because the main thread hears signals.
 
     A signal's exception leaves the call behind; it ends by its own limits, or with the process.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return call()
     answers: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
 
     def make() -> None:

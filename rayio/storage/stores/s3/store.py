@@ -21,8 +21,9 @@ from rayio.storage.stores.counted import WINDOW_BYTES, CountedFile, Traffic
 from rayio.storage.stores.opening import PART_BYTES, PARTS, Fill
 from rayio.storage.stores.retrying import Budget, in_tries
 from rayio.storage.stores.s3 import answers
-from rayio.storage.stores.s3.bounds import WATCH, heard
+from rayio.storage.stores.s3.bounds import WATCH
 from rayio.storage.stores.s3.bucket import Options, Place
+from rayio.storage.stores.s3.getting import got_in_pieces, got_whole
 from rayio.storage.stores.s3.putting import Appended, put_new, put_redirected
 
 T = TypeVar("T")
@@ -144,11 +145,10 @@ class S3Store:
             DataError: the object is missing.
             StorageError: the store refuses, or the budget is used up.
         """
-        began, bounded = perf_counter_ns(), partial(WATCH.call, request, self._port, nbytes, seconds)
+        began = start = perf_counter_ns()
         for attempt in count(1):
-            start = perf_counter_ns()
             try:
-                answer = heard(bounded)
+                answer = WATCH.call(request, self._port, nbytes, seconds)
             except Exception as error:
                 if isinstance(error, RayioError | TypeError | NameError | LookupError | ArithmeticError):
                     raise  # not about the request
@@ -164,6 +164,7 @@ class S3Store:
                     raise StorageError(f"{self.full(name)}: {doing} was given up, the run is ending") from None
                 if traffic is not None:
                     traffic.add_retry(start, name, problem.what)
+                start = perf_counter_ns()
             else:
                 self._has_answered = True
                 return answer
@@ -171,19 +172,20 @@ class S3Store:
 
     def get(self, name: str, position: int, nbytes: int, traffic: Traffic) -> tuple[int, Any]:
         """Return an object's size, and ``nbytes`` from ``position`` on, fewer at its end."""
-        import obstore
+        request = partial(got_whole, self.client(nbytes), self.place.key(name), position, nbytes)
+        return self.call(request, name, "reading", traffic, nbytes)
 
-        client, key = self.client(nbytes), self.place.key(name)
+    def pour(
+        self, name: str, position: int, nbytes: int, traffic: Traffic, take: Callable[[int, Any], None]
+    ) -> tuple[int, int]:
+        """Pass ``nbytes`` from ``position`` on to ``take``, in pieces with their offsets, as they arrive.
 
-        def request() -> tuple[int, Any]:
-            try:
-                answer = obstore.get(client, key, options={"range": (position, position + nbytes)})
-            except Exception as error:
-                if answers.problem_of(error).status != 416:  # the range begins beyond the object's end
-                    raise
-                return int(obstore.head(client, key)["size"]), b""
-            return int(answer.meta["size"]), memoryview(answer.bytes())
+        An attempt that is repeated passes them again.
 
+        Returns:
+            The object's size, and the bytes passed: fewer at its end.
+        """
+        request = partial(got_in_pieces, self.client(nbytes), self.place.key(name), position, nbytes, take)
         return self.call(request, name, "reading", traffic, nbytes)
 
     def open(self, name: str, traffic: Traffic) -> BinaryIO:

@@ -1,0 +1,49 @@
+"""Ranged gets of objects, whole or in pieces as they arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rayio.storage.stores.s3 import answers
+
+#: Bytes of an answer that are passed on at a time, at least.
+POURED_BYTES = 256 << 10
+
+
+def got_whole(client: Any, key: str, position: int, nbytes: int) -> tuple[int, Any]:
+    """Get ``nbytes`` of an object from ``position`` on; return its size, and the bytes."""
+    import obstore
+
+    try:
+        answer = obstore.get(client, key, options={"range": (position, position + nbytes)})
+    except Exception as error:
+        return _size_beyond(error, client, key), b""
+    return int(answer.meta["size"]), memoryview(answer.bytes())
+
+
+def got_in_pieces(
+    client: Any, key: str, position: int, nbytes: int, take: Callable[[int, Any], None]
+) -> tuple[int, int]:
+    """Get the same in pieces for ``take``; return the object's size, and the number of bytes."""
+    import obstore
+
+    try:
+        answer = obstore.get(client, key, options={"range": (position, position + nbytes)})
+    except Exception as error:
+        return _size_beyond(error, client, key), 0
+    end = position
+    for piece in answer.stream(min_chunk_size=POURED_BYTES):
+        content = memoryview(piece)
+        take(end, content)
+        end += len(content)
+    return int(answer.meta["size"]), end - position
+
+
+def _size_beyond(error: Exception, client: Any, key: str) -> int:
+    """Return an object's size, if the error says that a range begins beyond its end."""
+    import obstore
+
+    if answers.problem_of(error).status != 416:
+        raise error
+    return int(obstore.head(client, key)["size"])
