@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from rayio.errors import DataError, StorageError
+from rayio.errors import DataError, MissingError, StorageError
 from rayio.storage.base import Opener, Requests, Served
 from rayio.storage.real import RealStorage
 from rayio.storage.stores.counted import WINDOW_BYTES, Traffic
@@ -147,7 +147,7 @@ def test_an_error_of_the_reader_passes_through(tmp_path: Path) -> None:
         (errno.EDQUOT, StorageError, "no space left"),
         (errno.EROFS, StorageError, "read-only"),
         (errno.EIO, StorageError, "Input/output error while reading"),
-        (errno.ENOENT, DataError, "missing"),
+        (errno.ENOENT, MissingError, "missing"),
     ],
 )
 def test_what_the_operating_system_refuses_is_one_line_with_the_path(
