@@ -255,6 +255,13 @@ def test_folders_that_are_none_of_a_dataset_are_refused(tmp_path: Path) -> None:
         assert problem in str(refused.value)
 
 
+def test_a_record_whose_length_begins_like_gzip_is_no_gzip(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "a.tfrecord"
+    path.parent.mkdir()
+    path.write_bytes(foreign.record(bytes(0x8B1F)) * 4)
+    assert external(tmp_path / "data").dataset.samples_per_file == 4
+
+
 def test_a_folder_of_others_is_refused_with_the_key_that_reads_it(tmp_path: Path) -> None:
     foreign.written(tmp_path / "data", "npz")
     ours = build({

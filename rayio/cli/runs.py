@@ -307,11 +307,12 @@ def report(
         page = None
         if html:
             page = build.attempt(path, Terminal(), out, window=chosen, simulate=simulate, is_asked=True)
+    _ = done.result  # raises for a run without one
     if mlperf is not None:
         from rayio.session.mlperf_summary import write_mlperf
 
         print(f"rayio: summary: {write_mlperf(done, mlperf)}", file=sys.stderr)
-    if as_json or done.directory.result is None:  # a run without a result raises
+    if as_json:
         print_json(_ran(done, page))
 
 

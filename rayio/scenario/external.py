@@ -121,6 +121,10 @@ def _part(address: str, form: str, listing: Listing, number: int) -> Listing:
     return part
 
 
+#: The beginning of every file in gzip; with two bytes, one length in 65536 of a tfrecord's first record begins like it.
+GZIP = b"\x1f\x8b\x08"
+
+
 def samples_of(address: str, form: str, listing: Listing, settings: Settings, given: int | None) -> int:
     """Return the samples of a file: those given, if the first file agrees, else those it has.
 
@@ -139,7 +143,7 @@ def samples_of(address: str, form: str, listing: Listing, settings: Settings, gi
     try:
         with store.open(name, Traffic()) as file:
             content = external.content(file, size)
-        if bytes(content[:2]) == b"\x1f\x8b":
+        if bytes(content[:3]) == GZIP:
             raise DataError(f"{store.full(name)}: not yet: {form} files compressed with gzip; decompress them")
         if given is None:
             return external.count(content) or 1

@@ -68,7 +68,7 @@ class InFlight:
         if filling is not None:
             self.fill = filling()
         elif self._get is not None:
-            self.fill, self._planned = self._fill, self._by_name()
+            self.fill = self._fill
 
     def filled(self, opens: int, requests: int, nbytes: int) -> None:
         """Count what :attr:`fill` read; objects are counted by their planned requests, at the end."""
@@ -108,9 +108,11 @@ class InFlight:
         Raises:
             StorageError: the storage refuses, or the run is ending.
         """
-        if (left := min(self.depth, number) - 1) < 1:
+        if self.fill == self._fill:
+            self._planned = self._by_name()
+        if (others := min(self.depth, number) - 1) < 1:
             return [work(items)]
-        results, errors, working, ended = list[R](), list[BaseException](), 0, threading.Lock()
+        results, errors, left, working, ended = list[R](), list[BaseException](), others, 0, threading.Lock()
         ended.acquire()
 
         def take() -> None:
@@ -140,7 +142,7 @@ class InFlight:
                     ended.release()
 
         take()
-        is_over = left == min(self.depth, number) - 1  # no other was started
+        is_over = left == others  # no other was started
         while not is_over and not self._traffic.ending.is_set() and all(isinstance(e, Exception) for e in errors):
             is_over = ended.acquire(timeout=LOOK_SECONDS)
         if errors:
@@ -164,7 +166,7 @@ class InFlight:
                     copied += _copy(parts, begin, content)
                 else:
                     whole, length = self._pour(name, begin, nbytes, self._traffic, partial(_copy, parts))
-                    copied += sum(stop - start for start, stop, _ in parts if begin <= start and stop <= begin + length)
+                    copied += sum(max(0, min(stop, begin + length) - max(start, begin)) for start, stop, _ in parts)
                 received += length
         except DataError:  # the reader of open files knows the sample that is missing
             return False
