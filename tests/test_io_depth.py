@@ -138,8 +138,11 @@ def test_objects_without_a_trace_of_requests_are_counted_and_judged_as_with_one(
 ) -> None:
     monkeypatch.setattr(in_flight, "WHOLE_BYTES", whole)
     monkeypatch.setattr("rayio.storage.stores.s3.getting.POURED_BYTES", 1000)
-    dataset = {"path": f"{place}/data", "format": form, "num_files": 16, "sample_bytes": "9 kB"}
-    wanted = {level: deep(place, 4, dataset=dataset, trace__level=level) for level in ("io", "batch")}
+    keys = {
+        "dataset": {"path": f"{place}/data", "format": form, "num_files": 8, "sample_bytes": "9 kB"},
+        "loader": {"batch_size": 4, "num_workers": 1, "io_depth": 4},
+    }
+    wanted = {level: deep(place, 4, **keys, trace__level=level) for level in ("io", "batch")}
     rayio.generate(wanted["io"], root=home)
 
     store, victim = storage.open(f"{place}/data"), f"000000/000000005{FORMATS[form].extension}"
