@@ -8,7 +8,7 @@ from typing import Any
 from rayio.storage.stores.s3 import answers
 
 #: Bytes of an answer that are passed on at a time, at least.
-POURED_BYTES = 256 << 10
+POURED_BYTES = 64 << 10
 
 
 def got_whole(client: Any, key: str, position: int, nbytes: int) -> tuple[int, Any]:
@@ -20,6 +20,17 @@ def got_whole(client: Any, key: str, position: int, nbytes: int) -> tuple[int, A
     except Exception as error:
         return _size_beyond(error, client, key), b""
     return int(answer.meta["size"]), memoryview(answer.bytes())
+
+
+def got_range(client: Any, key: str, position: int, nbytes: int) -> Any:
+    """Get the same without the object's size: to learn it takes as long as a tenth of a small object's Python."""
+    import obstore
+
+    try:
+        return memoryview(obstore.get_range(client, key, start=position, end=position + nbytes))
+    except Exception as error:
+        _size_beyond(error, client, key)
+        return memoryview(b"")
 
 
 def got_in_pieces(

@@ -23,7 +23,7 @@ from rayio.storage.stores.retrying import Budget, in_tries
 from rayio.storage.stores.s3 import answers
 from rayio.storage.stores.s3.bounds import WATCH
 from rayio.storage.stores.s3.bucket import Options, Place
-from rayio.storage.stores.s3.getting import got_in_pieces, got_whole
+from rayio.storage.stores.s3.getting import got_in_pieces, got_range, got_whole
 from rayio.storage.stores.s3.putting import Appended, put_new, put_redirected
 
 T = TypeVar("T")
@@ -173,6 +173,11 @@ class S3Store:
     def get(self, name: str, position: int, nbytes: int, traffic: Traffic) -> tuple[int, Any]:
         """Return an object's size, and ``nbytes`` from ``position`` on, fewer at its end."""
         request = partial(got_whole, self.client(nbytes), self.place.key(name), position, nbytes)
+        return self.call(request, name, "reading", traffic, nbytes)
+
+    def get_range(self, name: str, position: int, nbytes: int, traffic: Traffic) -> Any:
+        """Return ``nbytes`` from ``position`` on, fewer at the object's end."""
+        request = partial(got_range, self.client(nbytes), self.place.key(name), position, nbytes)
         return self.call(request, name, "reading", traffic, nbytes)
 
     def pour(
