@@ -107,8 +107,8 @@ class InFlight:
     def each(self, work: Callable[[Iterator[T]], R], items: Iterator[T], number: int) -> list[R]:
         """Call ``work`` in as many threads as requests may be in flight, each with the next of ``number`` items.
 
-        ``items`` must be an iterator in C, whose next item is one thread's alone. Each thread starts the next one
-        before its first item. A list's iterator knows if any are left: answers without delay then take few threads.
+        ``items`` must be an iterator in C, whose next item is one thread's alone. Each thread starts two others before
+        its first item. A list's iterator knows if any are left: answers without delay then take few threads.
 
         Raises:
             StorageError: the storage refuses, or the run is ending.
@@ -123,10 +123,10 @@ class InFlight:
         def take() -> None:
             nonlocal left, working
             with self._lock:
-                is_more = left > 0 and length_hint(items, number) > 1
-                left, working = left - is_more, working + is_more
-            if is_more:
-                self._crew.call(help_, 1)
+                more = min(left, 2, max(0, length_hint(items, number) - 1))
+                left, working = left - more, working + more
+            if more:
+                self._crew.call(help_, more)
             try:
                 results.append(work(items))
             except BaseException as error:

@@ -67,6 +67,14 @@ class Watch:
         #: Bytes asked for so far.
         self._requested = 0
         self._is_watching = False
+        #: True after a fork of a process that made calls: the client's threads do not survive that.
+        self.is_forked = False
+
+    def forked(self) -> None:
+        """Begin anew in a fork, which has neither its parent's threads nor its calls."""
+        is_forked = self.is_forked or self._requested > 0
+        self.__init__()  # type: ignore[misc]
+        self.is_forked = is_forked
 
     def call(self, request: Callable[[], T], port: int, nbytes: int, seconds: float = math.inf) -> T:
         """Make a request that asks for ``nbytes``, and may take ``seconds``; signals are heard meanwhile.
@@ -154,9 +162,9 @@ def connections(ended: set[str] | None = None) -> Iterator[tuple[str, int, int]]
                     yield name, port, received
 
 
-#: The only one of this process; a fork has neither its parent's threads nor its calls.
+#: The only one of this process.
 WATCH = Watch()
-os.register_at_fork(after_in_child=WATCH.__init__)  # type: ignore[misc]
+os.register_at_fork(after_in_child=WATCH.forked)
 _helpers = Crew(64)
 
 

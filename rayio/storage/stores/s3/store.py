@@ -39,9 +39,6 @@ LISTING_BYTES, LISTING_SECONDS = 256 << 20, 600.0
 #: Validity of a presigned address.
 SIGNED = timedelta(hours=1)
 
-#: The process that runs the client's threads; the client does not survive a fork.
-_process: int | None = None
-
 
 class S3File(CountedFile):
     """An object, read by ranged gets. Opening makes no request; the first answer has the size."""
@@ -106,8 +103,7 @@ class S3Store:
 
     def client(self, nbytes: int = 0) -> Any:
         """Return a client for requests and answers of up to ``nbytes``, created at first use."""
-        global _process
-        if _process not in (None, os.getpid()):
+        if WATCH.is_forked:
             raise StorageError(
                 f"{self.address}: this process was forked from one that has used s3:// already, and the client "
                 "does not survive that; start workers with spawn or forkserver (loader.multiprocessing_context)"
@@ -117,7 +113,7 @@ class S3Store:
             return known
         with self._lock:
             if power not in self._clients:
-                self._clients[power], _process = self.place.client(SMALL_BYTES * 4**power), os.getpid()
+                self._clients[power] = self.place.client(SMALL_BYTES * 4**power)
             return self._clients[power]
 
     def full(self, name: str) -> str:
