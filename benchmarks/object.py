@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import xxhash
@@ -44,6 +44,8 @@ from rayio.model.planning import plan_of
 from rayio.place import Where
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
+from rayio.storage.real import RealStorage
+from rayio.storage.stores.s3.store import S3Store
 from rayio.units import BYTES
 
 #: A sample, batches a round without and with a delay, requests in flight.
@@ -83,7 +85,7 @@ class Case:
         self.keys = [f"{sample}/{layout.path(number)}" for number in range(layout.num_files)]
         self.memory = np.zeros(BATCH * self.nbytes, np.uint8)
         self.reader = BatchReader(Reading(plan_of(wanted, modelled=False), 0, "", 0), 0, self._lend)
-        self.client = client_of(os.environ["AWS_ENDPOINT_URL"])
+        self.store = cast(S3Store, cast(RealStorage, self.reader.env.storage).store)
         self.pool, self.alone = ThreadPoolExecutor(depth), ThreadPoolExecutor(1)
         #: CPU microseconds of this process for an object, by side and round.
         self.cpu: dict[str, list[float]] = {"_read": [], "_get": [], "_verify": []}
@@ -127,7 +129,10 @@ class Case:
         return len(content)
 
     def _rate(self, read: Callable[[int], None]) -> float:
-        """Read in a thread, as readers do: the main thread is kept for signals."""
+        """Read in a thread, as readers do: the main thread is kept for signals. Connections are new, and used once."""
+        self.store._clients.clear()
+        self.client = client_of(os.environ["AWS_ENDPOINT_URL"])
+        self.alone.submit(read, 0).result()
         cpu = time.process_time_ns()
         rate = self.alone.submit(self._timed, read).result()
         self.cpu[read.__name__].append((time.process_time_ns() - cpu) / 1e3 / (self.batches * BATCH))

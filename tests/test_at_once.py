@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 import rayio
 from rayio.data.formats import FORMATS
 from rayio.data.formats.reads import Runs
+from rayio.data.formats.sample import Running, fill
 from rayio.data.generate import prepare
 from rayio.data.layout import Batch, Layout
 from rayio.errors import DataError
@@ -225,6 +226,33 @@ def test_a_run_reads_small_files_at_once(
 
     monkeypatch.setattr(PosixFile, "__init__", no_file)
     assert rayio.run(scenario, engine="local", out=tmp_path / "run").result.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [(0, 5000)],
+        [(0, 16), (16, 17), (17, 5000)],
+        [(0, 40), (0, 100), (100, 5000)],  # after an attempt that failed
+        [(0, 40), (50, 5000)],
+        [(0, 10), (10, 5000)],
+        [],
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("damaged", [None, 0, 9, 16, 4999])
+def test_a_sample_that_arrives_in_pieces_is_judged_as_a_whole_one(
+    pieces: list[tuple[int, int]], damaged: int | None
+) -> None:
+    content = np.empty(5000, np.uint8)
+    fill(content, 7, 3)
+    if damaged is not None:
+        content[damaged] ^= 1
+    for number in (3, 4):
+        running = Running(7)
+        for first, last in pieces:
+            running.take(first, content[first:last].data)
+        assert running.is_right(content.data, number) == (damaged is None and number == 3)
 
 
 @pytest.mark.parametrize("files_per_folder", [1, 7, 500, 1000, 3000])

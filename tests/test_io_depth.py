@@ -18,15 +18,15 @@ from packages import TOY, installed
 
 import rayio
 from rayio import storage
-from rayio.data.formats import FORMATS
+from rayio.data.formats import FORMATS, at_once, sample
 from rayio.errors import RayioError, ScenarioError, StorageError
 from rayio.kinds import REGISTRIES
 from rayio.scenario.model import Scenario
 from rayio.storage import in_flight
 from rayio.storage.ahead import Ahead
-from rayio.storage.base import AtOnce, Placed, Requests
+from rayio.storage.base import WHOLE_BYTES, AtOnce, Placed, Requests
 from rayio.storage.crew import Crew
-from rayio.storage.in_flight import WHOLE_BYTES, InFlight
+from rayio.storage.in_flight import InFlight
 from rayio.storage.stores.counted import Traffic
 from rayio.storage.stores.posix import PosixFile, PosixStore
 from rayio.storage.stores.s3 import store as s3_store
@@ -128,15 +128,22 @@ def test_files_of_one_sample_are_read_whole_by_so_many_threads(tmp_path: Path, m
 
 
 @pytest.mark.parametrize(
-    ("form", "whole"),
-    [(form, WHOLE_BYTES) for form in ("npz", "tfrecord", "npy", "jsonl", "parquet", "indexed_binary", "hdf5")]
-    + [("npz", 0), ("indexed_binary", 0)],
+    ("form", "whole", "problem"),
+    [
+        (form, whole, problem)
+        for form, whole in [
+            *((form, WHOLE_BYTES) for form in ("npz", "tfrecord", "npy", "jsonl", "parquet", "indexed_binary", "hdf5")),
+            ("npz", 0),
+            ("indexed_binary", 0),
+        ]
+        for problem in ("", "missing", "damaged")
+    ],
 )
-@pytest.mark.parametrize("problem", ["", "missing", "damaged"])
 def test_objects_without_a_trace_of_requests_are_counted_and_judged_as_with_one(
     form: str, whole: int, problem: str, home: Path, objects: Objects, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_flight, "WHOLE_BYTES", whole)
+    for module in (in_flight, at_once):
+        monkeypatch.setattr(module, "WHOLE_BYTES", whole)
     monkeypatch.setattr("rayio.storage.stores.s3.getting.POURED_BYTES", 1000)
     keys = {
         "dataset": {"path": f"{place}/data", "format": form, "num_files": 8, "sample_bytes": "9 kB"},
@@ -158,7 +165,8 @@ def test_objects_without_a_trace_of_requests_are_counted_and_judged_as_with_one(
     counted, said = dict[str, Any](), dict[str, str]()
     for level, chosen in wanted.items():
         if not whole and not problem and level == "batch":
-            monkeypatch.delattr(s3_store, "got_whole")
+            monkeypatch.delattr(s3_store, "got_range")
+            monkeypatch.setattr(sample, "judge", lambda seed: None)  # samples are judged as they arrive
         objects.forget()
         try:
             with objects.misbehaving(missing):
@@ -256,20 +264,40 @@ def test_sixteen_requests_of_8_mb_are_in_flight_together() -> None:
     assert together.most == number
 
 
+@pytest.mark.parametrize(("has", "size", "is_read"), [(10, 10, True), (11, 10, False), (9, 10, False), (11, -1, True)])
+def test_an_object_of_another_size_is_left_to_the_reader_of_open_files(has: int, size: int, is_read: bool) -> None:
+    class Store:
+        address, source = "s3://bucket", "network"
+
+        def get_range(self, name: str, position: int, nbytes: int, traffic: Traffic) -> bytes:
+            return bytes(has)[position : position + nbytes]
+
+    planned = Requests(
+        (0, 0, 0), 1, np.full(1, 10), lambda: Placed(["0"], np.zeros(1, np.int64), np.zeros(1, np.int64))
+    )
+    alone = InFlight(planned, cast(Any, Store()), Traffic(), depth=1, crew=Crew(1), is_watched=False)
+
+    def work(items: Iterator[str]) -> bool:
+        assert alone.fill is not None
+        return alone.fill(next(items), size, 10, 0, (bytearray(10),))
+
+    assert alone.each(work, iter(["0"]), 1) == [is_read]
+
+
 def test_a_run_that_ends_does_not_wait_for_other_threads_and_has_no_batch() -> None:
     going, ending, inside = Event(), Event(), Event()
 
     class Store:
         address, source = "s3://bucket", "network"
 
-        def get(self, name: str, position: int, nbytes: int, traffic: Traffic) -> tuple[int, bytes]:
+        def get_range(self, name: str, position: int, nbytes: int, traffic: Traffic) -> bytes:
             if threading.current_thread() is threading.main_thread():
                 assert inside.wait(PATIENCE)
                 ending.set()
             else:
                 inside.set()
                 going.wait(PATIENCE)
-            return nbytes, bytes(nbytes)
+            return bytes(nbytes)
 
     names, each, traffic = ["0", "1"], np.arange(2), Traffic(ending=ending)
     planned = Requests((0, 0, 0), 2, np.full(2, 10), lambda: Placed(names, each, np.zeros_like(each)))

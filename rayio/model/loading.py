@@ -181,6 +181,8 @@ class Load:
     planned_after: Any = None
     #: CPU time of the reader's thread for the real read, and of each thread for decoding (s).
     cpu_seconds: float = 0.0
+    #: True if the format returned the plan's own samples, because it found each one in the bytes.
+    is_as_planned: bool = False
     decoded: list[float] = field(default_factory=list)
 
     @property
@@ -310,7 +312,9 @@ class Load:
         nbytes = self.block.step_bytes[self.row]
         began = time.thread_time_ns()
         buffer = self.loading.buffers.lend(nbytes)  # PyTorch's shared memory is filled with zeros here
-        ids, self.after = self.loading.access.read(self.files, opener, self.batch, buffer, self.before)
+        batch = self.batch
+        ids, self.after = self.loading.access.read(self.files, opener, batch, buffer, self.before)
+        self.is_as_planned = ids is batch.samples
         self.cpu_seconds = (time.thread_time_ns() - began) / 1e9
         return buffer, ids
 
@@ -354,9 +358,13 @@ class Load:
             number = block.batch_size - skipped
             return Delivery(epoch, step, worker, number, nbytes, digest, None, attempt, None, moved, skipped)
         (buffer, ids), buffers = loaded, self.loading.buffers
+        if self.is_as_planned:
+            digest = self.sampler.digest_in(block, self.row, epoch, rank, step)
+        else:
+            digest = sample_digest(epoch, rank, step, ids)
         delivery = Delivery(
-            epoch, step, worker, block.batch_size - skipped, nbytes, sample_digest(epoch, rank, step, ids), buffer,
-            attempt, partial(buffers.give_back, buffer), moved, skipped,
+            epoch, step, worker, block.batch_size - skipped, nbytes, digest, buffer, attempt,
+            partial(buffers.give_back, buffer), moved, skipped,
         )  # fmt: skip
         if not self.loading.payload:
             delivery.done()

@@ -21,25 +21,31 @@ Opener = Callable[..., BinaryIO]
 #: Opens a file, makes requests to it and closes it: ``fill(path, size, total, offset, buffers, *more)``. Each request
 #: is an offset and the buffers that it fills, ``more`` of them as tuples; all buffers have ``total`` bytes. Returns
 #: False if it cannot be done, or the file has fewer bytes, or another ``size``, unless that is negative.
+#:
+#: Where an opener ``pours``, files of more than :data:`WHOLE_BYTES` arrive in pieces. ``seen=`` is then called with the
+#: offset and bytes of each piece of the largest buffer, in order; from 0 on again after a failed attempt.
 AtOnce = Callable[..., bool]
+#: Answers of more bytes are copied in pieces as they arrive: nothing holds them whole.
+WHOLE_BYTES = 2 << 20
 
 
 class Noting:
     """An opener that notes the path of each file before it is opened or read in one call."""
 
-    __slots__ = ("_note", "_opener", "depth", "fill")
+    __slots__ = ("_note", "_opener", "depth", "fill", "pours")
 
     def __init__(self, opener: Opener, note: Callable[[str], None]) -> None:
         self._opener, self._note = opener, note
         self.depth: int = getattr(opener, "depth", 1)
+        self.pours: bool = getattr(opener, "pours", False)
         fill: AtOnce | None = getattr(opener, "fill", None)
         #: As :attr:`rayio.storage.real.CountedOpener.fill`.
         self.fill: AtOnce | None = None
         if fill is not None:
 
-            def noted(name: str, *request: Any) -> bool:
+            def noted(name: str, *request: Any, **seen: Any) -> bool:
                 note(name)
-                return fill(name, *request)
+                return fill(name, *request, **seen)
 
             self.fill = noted
 

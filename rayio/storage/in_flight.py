@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from rayio.errors import DataError, StorageError
 from rayio.machine.counters import fetched_by_this_thread
 from rayio.storage.ahead import LOOK_SECONDS, Ahead
-from rayio.storage.base import AtOnce, Placed, Requests
+from rayio.storage.base import WHOLE_BYTES, AtOnce, Placed, Requests
 from rayio.storage.crew import Crew
 from rayio.storage.stores.counted import Traffic
 from rayio.storage.stores.opening import Store
@@ -29,10 +29,10 @@ from rayio.storage.stores.opening import Store
 T = TypeVar("T")
 R = TypeVar("R")
 
+#: Takes the offset in a buffer, and the bytes there.
+Seen = Callable[[int, memoryview], None]
 #: Copies of more bytes let other threads run: to change threads takes as long as a copy of 100 KB.
 SHORT_BYTES = 256 << 10
-#: Answers of more bytes are copied in pieces as they arrive: nothing holds them whole.
-WHOLE_BYTES = 2 << 20
 
 
 class InFlight:
@@ -61,7 +61,7 @@ class InFlight:
         self._planned: dict[str, list[tuple[int, int]]] = {}
         #: Reads a file in one call; None where requests need more care.
         self.fill: AtOnce | None = None
-        filling, self._get = getattr(store, "filling", None), getattr(store, "get", None)
+        filling, self._get = getattr(store, "filling", None), getattr(store, "get_range", None)
         self._pour = getattr(store, "pour", None)
         if traffic.needs_files or self._placed.opening is not None:
             return
@@ -69,6 +69,11 @@ class InFlight:
             self.fill = filling()
         elif self._get is not None:
             self.fill = self._fill
+
+    @property
+    def pours(self) -> bool:
+        """True if large objects arrive in pieces."""
+        return self._pour is not None and self.fill == self._fill
 
     def filled(self, opens: int, requests: int, nbytes: int) -> None:
         """Count what :attr:`fill` read; objects are counted by their planned requests, at the end."""
@@ -102,8 +107,8 @@ class InFlight:
     def each(self, work: Callable[[Iterator[T]], R], items: Iterator[T], number: int) -> list[R]:
         """Call ``work`` in as many threads as requests may be in flight, each with the next of ``number`` items.
 
-        ``items`` must be an iterator in C, whose next item is one thread's alone. Each thread starts the next one
-        before its first item. A list's iterator knows if any are left: answers without delay then take few threads.
+        ``items`` must be an iterator in C, whose next item is one thread's alone. Each thread starts two others before
+        its first item. A list's iterator knows if any are left: answers without delay then take few threads.
 
         Raises:
             StorageError: the storage refuses, or the run is ending.
@@ -118,10 +123,10 @@ class InFlight:
         def take() -> None:
             nonlocal left, working
             with self._lock:
-                is_more = left > 0 and length_hint(items, number) > 1
-                left, working = left - is_more, working + is_more
-            if is_more:
-                self._crew.call(help_, 1)
+                more = min(left, 2, max(0, length_hint(items, number) - 1))
+                left, working = left - more, working + more
+            if more:
+                self._crew.call(help_, more)
             try:
                 results.append(work(items))
             except BaseException as error:
@@ -151,34 +156,37 @@ class InFlight:
             raise StorageError(f"{self._store.address}: reading was given up, the run is ending")
         return results
 
-    def _fill(self, name: str, size: int, total: int, *request: Any) -> bool:
+    def _fill(self, name: str, size: int, total: int, *request: Any, seen: Seen | None = None) -> bool:
         """Get the planned requests of an object, and fill buffers from them; see :data:`AtOnce`."""
         if not (planned := self._planned.get(name)):
             return False
         assert self._get is not None
         offset, buffers, *more = request
-        parts, whole, received, copied = _placed((offset, buffers), *more), size, 0, 0
+        parts, whole, received, copied = _parts((offset, buffers), *more), -1, 0, 0
         try:
             for begin, nbytes in planned:
                 if self._pour is None or nbytes <= WHOLE_BYTES:
-                    whole, content = self._get(name, begin, nbytes, self._traffic)
+                    is_last = begin + nbytes == size
+                    content = self._get(name, begin, nbytes + is_last, self._traffic)  # a longer object has a byte more
                     length = len(content)
+                    whole = begin + length if is_last else whole
                     copied += _copy(parts, begin, content)
                 else:
-                    whole, length = self._pour(name, begin, nbytes, self._traffic, partial(_copy, parts))
+                    take = partial(_take, parts, seen)
+                    whole, length = self._pour(name, begin, nbytes, self._traffic, take)
                     copied += sum(max(0, min(stop, begin + length) - max(start, begin)) for start, stop, _ in parts)
                 received += length
         except DataError:  # the reader of open files knows the sample that is missing
             return False
         self._read[name] = len(planned), received
-        return copied == total and not 0 <= size != whole
+        return copied == total and (size < 0 or size == whole)
 
     def _by_name(self) -> dict[str, list[tuple[int, int]]]:
         placed, by_number = self._placed, dict[int, list[tuple[int, int]]]()
         assert placed.offset is not None
-        each = zip(placed.file.tolist(), placed.offset.tolist(), self._requests.nbytes.tolist(), strict=True)
-        for number, *place in each:
-            by_number.setdefault(number, []).append((place[0], place[1]))
+        places = zip(placed.offset.tolist(), self._requests.nbytes.tolist(), strict=True)
+        for number, place in zip(placed.file.tolist(), places, strict=True):
+            by_number.setdefault(number, []).append(place)
         return {placed.files[number]: planned for number, planned in by_number.items()}
 
     def finish(self, *, waits: bool) -> None:
@@ -196,7 +204,7 @@ class InFlight:
             self.fetched = self.fetched + ahead.fetched if known else None  # type: ignore[operator]
 
 
-def _placed(*ranges: tuple[int, Any]) -> list[tuple[int, int, Any]]:
+def _parts(*ranges: tuple[int, Any]) -> list[tuple[int, int, Any]]:
     """Return the buffers of requests, each with its first offset and one past its last."""
     parts = []
     for position, buffers in ranges:
@@ -222,3 +230,14 @@ def _copy(parts: list[tuple[int, int, Any]], begin: int, content: Any) -> int:
             part[first - start : last - start] = content[first - begin : last - begin]
         copied += last - first
     return copied
+
+
+def _take(parts: list[tuple[int, int, Any]], seen: Seen | None, begin: int, content: Any) -> None:
+    """Copy the content into the buffers, and show what belongs to the largest one."""
+    _copy(parts, begin, content)
+    if seen is None:
+        return
+    start, stop = max((stop - start, (start, stop)) for start, stop, _ in parts)[1]
+    first, last = max(start, begin), min(stop, begin + len(content))
+    if first < last:
+        seen(first - start, content[first - begin : last - begin])

@@ -31,7 +31,7 @@ class Threaded(Protocol):
 class CountedOpener:
     """An opener of a store's files that counts in ``traffic``; ``planned`` makes requests with a plan."""
 
-    __slots__ = ("depth", "fill", "planned", "store", "traffic")
+    __slots__ = ("depth", "fill", "planned", "pours", "store", "traffic")
 
     def __init__(self, store: Store, traffic: Traffic, planned: InFlight | None = None) -> None:
         self.store, self.traffic, self.planned = store, traffic, planned
@@ -40,6 +40,8 @@ class CountedOpener:
         self.fill: AtOnce | None = None
         #: Requests that may be in flight.
         self.depth = 1 if planned is None else planned.depth
+        #: True if large files arrive in pieces.
+        self.pours = planned is not None and planned.pours
         if planned is not None:
             self.fill = planned.fill
         elif filling is not None and not traffic.needs_files:

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.data.formats.reads import check_length
-from rayio.data.formats.sample import Judge
+from rayio.data.formats.sample import Judge, Running, judge
 from rayio.data.layout import Batch, Layout
-from rayio.storage.base import AtOnce, Opener
+from rayio.storage.base import WHOLE_BYTES, AtOnce, Opener
 
 T = TypeVar("T")
 #: The name of a file, and the place of its sample in the batch.
@@ -92,6 +92,14 @@ class Whereabouts:
         pairs = iter([*zip(names, order, strict=True)])
         return self.opener.each(read, pairs, len(order))  # type: ignore[attr-defined, no-any-return]
 
+    def checked(self, fill: AtOnce, is_right: Judge) -> tuple[AtOnce, Judge]:
+        """Return both for one thread; large samples that arrive in pieces are judged by these, while in cache."""
+        seed = self.layout.seed
+        if not getattr(self.opener, "pours", False) or is_right is not judge(seed) or max(self.sizes) <= WHOLE_BYTES:
+            return fill, is_right
+        running = Running(seed)
+        return partial(fill, seen=running.take), running.is_right
+
     def count(self, opens: int, requests: int, nbytes: int) -> None:
         """Count what was read in one call each."""
         self.opener.filled(opens, requests, nbytes)  # type: ignore[attr-defined]
@@ -129,8 +137,8 @@ def _plain(
 ) -> tuple[list[int], int]:
     """Read one sample of each file, without frame; return the places of those that were not read, and the bytes."""
     view, offsets, sizes, samples, base = here.view, here.offsets, here.sizes, here.samples, form.head_bytes
-    fill, is_right, left, nbytes = here.fill, form.judge(here.layout), [], 0
-    assert fill is not None
+    assert here.fill is not None
+    (fill, is_right), left, nbytes = here.checked(here.fill, form.judge(here.layout)), [], 0
     for name, n in named:
         span, size = view[offsets[n] : offsets[n + 1]], sizes[n]
         if fill(name, -1, size, base + starts[n], (span,)) and is_right(span, samples[n]):
@@ -145,9 +153,9 @@ def _headed(
 ) -> tuple[list[int], int]:
     """Read the same after the beginning of each file, with its head."""
     view, offsets, sizes, samples, base = here.view, here.offsets, here.sizes, here.samples, form.head_bytes
-    fill, is_right, left, known, nbytes = here.fill, form.judge(here.layout), [], -1, 0
+    assert here.fill is not None
+    (fill, is_right), left, known, nbytes = here.checked(here.fill, form.judge(here.layout)), [], -1, 0
     window, expected = bytearray(), b""
-    assert fill is not None
     for name, n in named:
         size, begin = sizes[n], offsets[n]
         if size != known:
@@ -170,11 +178,16 @@ def _framed(
 ) -> tuple[list[int], int]:
     """Read one record of each file; formats that read whole files have their head in the same request."""
     view, out, offsets, sizes, samples = here.view, here.out, here.offsets, here.sizes, here.samples
-    fill, is_right, frame, left, nbytes = here.fill, form.judge(here.layout), form.framing(here.layout), [], 0
+    assert here.fill is not None
+    (fill, is_right), frame, left, nbytes = (
+        here.checked(here.fill, form.judge(here.layout)),
+        form.framing(here.layout),
+        [],
+        0,
+    )
     base, extra = (0, form.head_bytes) if form.reads_whole else (form.head_bytes, 0)
     known, expected, around = (-1, -1), b"", bytearray()
     before = after = memoryview(around)
-    assert fill is not None
     for name, n in named:
         size, begin, total = sizes[n], offsets[n], records[n] + extra
         if known != (size, total):

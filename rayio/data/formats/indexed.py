@@ -200,7 +200,8 @@ class Indexed(Records):
     ) -> tuple[list[int], int]:
         """Return the places of samples that are to be read otherwise, and the bytes of the others' requests."""
         layout, number, left = here.layout, here.layout.samples_per_file, list[int]()
-        is_right, samples, sizes, offsets, view = self.judge(layout), here.samples, here.sizes, here.offsets, here.view
+        samples, sizes, offsets, view = here.samples, here.sizes, here.offsets, here.view
+        fill, is_right = here.checked(fill, self.judge(layout))
         index_bytes = self.index_bytes(number)
         content, around, nbytes = bytearray(index_bytes), memoryview(bytearray(2 * PAGE_BYTES)), 0
         known, index, end, suffix = -1, b"", -len(layout.extension), self.beside[0]

@@ -302,8 +302,9 @@ def _read_each(
     here: Whereabouts, fill: AtOnce, rows: list[int], named: Iterator[Named]
 ) -> tuple[list[int], tuple[int, int]]:
     """Return the places of samples that are to be read otherwise, and the requests and bytes of the others."""
-    seed, number = here.layout.seed, here.layout.samples_per_file
-    is_right, samples, sizes, offsets, view = judge(seed), here.samples, here.sizes, here.offsets, here.view
+    number = here.layout.samples_per_file
+    fill, is_right = here.checked(fill, judge(here.layout.seed))
+    samples, sizes, offsets, view = here.samples, here.sizes, here.offsets, here.view
     left: list[int] = []
     requests, nbytes, known, is_small, tail, head = 0, 0, -1, False, bytearray(), bytearray()
     for name, n in named:

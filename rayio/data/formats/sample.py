@@ -17,7 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -92,6 +92,36 @@ def judge(seed: int) -> Judge:
         return unpack(sample) == (number, digest(sample[16:], (start + number) & mask))
 
     return is_right
+
+
+class Running:
+    """:func:`judge` for samples whose bytes arrive in pieces: their checksum is computed while a piece is in cache."""
+
+    __slots__ = ("_digest", "_judge", "_length", "_start")
+
+    def __init__(self, seed: int) -> None:
+        self._judge, self._start = judge(seed), checksum_seed(seed)
+        self._digest: Any = None
+        #: Bytes of the sample so far; negative if they did not arrive in order.
+        self._length = -1
+
+    def take(self, offset: int, content: memoryview) -> None:
+        """Add bytes from ``offset`` of the sample on; another attempt begins again."""
+        if offset == 0 and len(content) >= HEADER.size:
+            number, _ = HEADER.unpack_from(content)
+            self._digest = xxhash.xxh3_64(content[HEADER.size :], (self._start + number) & seeds.MASK)
+        elif offset == self._length:
+            self._digest.update(content)
+        else:
+            offset, content = -1, content[:0]
+        self._length = offset + len(content)
+
+    def is_right(self, sample: memoryview, number: int) -> bool:
+        """Return True for the bytes of the sample with this number, which may have been taken or not."""
+        length, self._length = self._length, -1
+        if length != len(sample):
+            return self._judge(sample, number)
+        return HEADER.unpack_from(sample) == (number, self._digest.intdigest())
 
 
 def wrong_label(labels: NDArray[np.int64], first: Place, offset: int) -> None:

@@ -12,13 +12,13 @@ import os
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from queue import SimpleQueue
-from typing import TypeVar
+from time import monotonic
+from typing import NamedTuple, TypeVar
 
 from rayio import signals
 from rayio.storage.crew import Crew
@@ -41,18 +41,13 @@ class EndlessError(Exception):
     """An answer was far longer than the request, or did not end in time."""
 
 
-@dataclass(slots=True, eq=False)
-class _Call:
-    """A call in flight, with the bytes asked for; then what the first look saw."""
+class _Call(NamedTuple):
+    """A call in flight: its peer's port, the bytes asked for, the seconds it may take, and its beginning."""
 
     port: int
     nbytes: int
     seconds: float
-    since: float = field(default_factory=time.monotonic)
-    #: Bytes received by each connection, and the bytes asked for by all calls until then.
-    received: dict[str, int] | None = None
-    requested: int = 0
-    is_endless: bool = False
+    since: float
 
 
 class Watch:
@@ -62,11 +57,24 @@ class Watch:
         #: The thread that hears signals.
         self._main = threading.main_thread().ident
         self._lock = threading.Lock()
-        #: Calls remove themselves at any moment, without the lock.
-        self._calls: dict[int, _Call] = {}
+        self._numbers = count()
+        #: Calls by number, as plain tuples: they are made for each request. They remove themselves without the lock.
+        self._calls: dict[int, tuple[int, int, float, float]] = {}
+        #: Of long calls: bytes that each connection had received when first seen, and that all calls had asked for.
+        self._seen: dict[int, tuple[dict[str, int], int]] = {}
+        #: Calls whose connections were shut down.
+        self._endless: set[int] = set()
         #: Bytes asked for so far.
         self._requested = 0
         self._is_watching = False
+        #: True after a fork of a process that made calls: the client's threads do not survive that.
+        self.is_forked = False
+
+    def forked(self) -> None:
+        """Begin anew in a fork, which has neither its parent's threads nor its calls."""
+        is_forked = self.is_forked or self._requested > 0
+        self.__init__()  # type: ignore[misc]
+        self.is_forked = is_forked
 
     def call(self, request: Callable[[], T], port: int, nbytes: int, seconds: float = math.inf) -> T:
         """Make a request that asks for ``nbytes``, and may take ``seconds``; signals are heard meanwhile.
@@ -75,25 +83,24 @@ class Watch:
             EndlessError: the answer has far more, or takes longer.
         """
         if threading.get_ident() == self._main:
-            return _elsewhere(partial(self._made, request, port, nbytes, seconds))
-        return self._made(request, port, nbytes, seconds)
-
-    def _made(self, request: Callable[[], T], port: int, nbytes: int, seconds: float) -> T:
-        mine = _Call(port, nbytes + HEADER_BYTES, seconds)
+            return _elsewhere(partial(self.call, request, port, nbytes, seconds))
+        number, nbytes = next(self._numbers), nbytes + HEADER_BYTES
         with self._lock:
-            self._calls[id(mine)] = mine
-            self._requested += mine.nbytes
+            self._calls[number] = port, nbytes, seconds, monotonic()
+            self._requested += nbytes
             is_new, self._is_watching = not self._is_watching, True
         if is_new:
             threading.Thread(target=self._watch, name="rayio-bounds", daemon=True).start()
         try:
             return request()
         except Exception:
-            if mine.is_endless:
+            if number in self._endless:
                 raise EndlessError from None
             raise
         finally:
-            del self._calls[id(mine)]
+            del self._calls[number]
+            if self._endless:
+                self._endless.discard(number)
 
     def _watch(self) -> None:
         """Look until nothing has been in flight for a while."""
@@ -104,26 +111,29 @@ class Watch:
                 if idle > 10 / LOOK_SECONDS:
                     self._is_watching = False
                     return
-                now = time.monotonic()
-                long = [call for call in [*self._calls.values()] if now - call.since > LOOK_SECONDS]
+                now = monotonic()
+                calls = {number: _Call(*call) for number, call in self._calls.copy().items()}
+            long = {number: call for number, call in calls.items() if now - call.since > LOOK_SECONDS}
+            self._seen = {number: seen for number, seen in self._seen.items() if number in calls}
             if long:
                 self._look(long)
 
-    def _look(self, calls: list[_Call]) -> None:
-        ports = {call.port for call in calls}
+    def _look(self, calls: dict[int, _Call]) -> None:
+        ports = {call.port for call in calls.values()}
         received = {name: nbytes for name, port, nbytes in connections() if port in ports}
         with self._lock:
-            in_flight, requested = sum(call.nbytes for call in [*self._calls.values()]), self._requested
+            in_flight, requested = sum(nbytes for _, nbytes, *_ in self._calls.copy().values()), self._requested
         worst: set[str] = set()
-        for call in calls:
-            if call.received is None:
-                call.received, call.requested = received, requested - in_flight
+        for number, call in calls.items():
+            if number not in self._seen:
+                self._seen[number] = received, requested - in_flight
                 continue
-            more = {name: nbytes - call.received.get(name, 0) for name, nbytes in received.items()}
-            is_late = time.monotonic() - call.since > call.seconds
+            before, requested_before = self._seen[number]
+            more = {name: nbytes - before.get(name, 0) for name, nbytes in received.items()}
+            is_late = monotonic() - call.since > call.seconds
             most = ABANDONED_BYTES if call.since < signals.asked_at else MOST_BYTES
-            if more and (is_late or sum(more.values()) > requested - call.requested + most):
-                call.is_endless = True
+            if more and (is_late or sum(more.values()) > requested - requested_before + most):
+                self._endless.add(number)
                 worst.add(max(more, key=lambda name: more[name]))
         for _ in connections(worst):
             pass
@@ -152,9 +162,9 @@ def connections(ended: set[str] | None = None) -> Iterator[tuple[str, int, int]]
                     yield name, port, received
 
 
-#: The only one of this process; a fork has neither its parent's threads nor its calls.
+#: The only one of this process.
 WATCH = Watch()
-os.register_at_fork(after_in_child=WATCH.__init__)  # type: ignore[misc]
+os.register_at_fork(after_in_child=WATCH.forked)
 _helpers = Crew(64)
 
 

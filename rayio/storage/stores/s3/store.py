@@ -23,7 +23,7 @@ from rayio.storage.stores.retrying import Budget, in_tries
 from rayio.storage.stores.s3 import answers
 from rayio.storage.stores.s3.bounds import WATCH
 from rayio.storage.stores.s3.bucket import Options, Place
-from rayio.storage.stores.s3.getting import got_in_pieces, got_whole
+from rayio.storage.stores.s3.getting import got_in_pieces, got_range, got_whole
 from rayio.storage.stores.s3.putting import Appended, put_new, put_redirected
 
 T = TypeVar("T")
@@ -38,9 +38,6 @@ WHOLE_BYTES = 256 << 20
 LISTING_BYTES, LISTING_SECONDS = 256 << 20, 600.0
 #: Validity of a presigned address.
 SIGNED = timedelta(hours=1)
-
-#: The process that runs the client's threads; the client does not survive a fork.
-_process: int | None = None
 
 
 class S3File(CountedFile):
@@ -106,8 +103,7 @@ class S3Store:
 
     def client(self, nbytes: int = 0) -> Any:
         """Return a client for requests and answers of up to ``nbytes``, created at first use."""
-        global _process
-        if _process not in (None, os.getpid()):
+        if WATCH.is_forked:
             raise StorageError(
                 f"{self.address}: this process was forked from one that has used s3:// already, and the client "
                 "does not survive that; start workers with spawn or forkserver (loader.multiprocessing_context)"
@@ -117,7 +113,7 @@ class S3Store:
             return known
         with self._lock:
             if power not in self._clients:
-                self._clients[power], _process = self.place.client(SMALL_BYTES * 4**power), os.getpid()
+                self._clients[power] = self.place.client(SMALL_BYTES * 4**power)
             return self._clients[power]
 
     def full(self, name: str) -> str:
@@ -173,6 +169,11 @@ class S3Store:
     def get(self, name: str, position: int, nbytes: int, traffic: Traffic) -> tuple[int, Any]:
         """Return an object's size, and ``nbytes`` from ``position`` on, fewer at its end."""
         request = partial(got_whole, self.client(nbytes), self.place.key(name), position, nbytes)
+        return self.call(request, name, "reading", traffic, nbytes)
+
+    def get_range(self, name: str, position: int, nbytes: int, traffic: Traffic) -> Any:
+        """Return ``nbytes`` from ``position`` on, fewer at the object's end."""
+        request = partial(got_range, self.client(nbytes), self.place.key(name), position, nbytes)
         return self.call(request, name, "reading", traffic, nbytes)
 
     def pour(
