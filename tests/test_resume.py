@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +20,18 @@ from datasets import on_disk
 from test_failures import counted, lived
 
 import rayio
+from rayio import storage
 from rayio.cli import main
 from rayio.errors import RunError, ScenarioError, StorageError
 from rayio.model import resuming
 from rayio.model.env_checkpoints import CheckpointEnv
 from rayio.model.resuming import Keeper
 from rayio.scenario.write import to_yaml
+from rayio.session import resume as resuming_run
+from rayio.session.claiming import refuse_living
 from rayio.session.resume import resume
+from rayio.storage.stores.opening import Store
+from rayio.trace.run_directory import CLAIM, RunDirectory
 from scenarios import Outcome, scenario
 
 SAVED = {"every": {"steps": 4}, "path": "ck", "model": {"bytes": 1000}, "fsync": False}
@@ -122,6 +130,107 @@ def test_what_cannot_be_resumed_is_refused_in_a_line(tmp_path: Path) -> None:
     simulation = rayio.simulate(scenario(), out=tmp_path / "simulated")
     with pytest.raises(ScenarioError, match="a run of engine virtual cannot be resumed"):
         resume(simulation.address)
+
+
+def contents(run: Store) -> dict[str, bytes | None]:
+    return {name: run.read(name) for name in (*run.sizes(), *(f"spans/{part}" for part in run.sizes("spans")))}
+
+
+def of_two_one_goes_on(address: str, patch: pytest.MonkeyPatch) -> None:
+    """Start a second resume at each point of the first: before it claims the run, while it does, and after deaths."""
+    run = storage.open(address)
+    write, living = RunDirectory.write_info, refuse_living
+    before, going_on, meanwhile = contents(run), list[str](), list[dict[str, bytes | None]]()
+    patch.setattr(resuming_run, "run_session", lambda *given: going_on.append(given[4]))
+
+    def restored() -> None:
+        run.write("run.json", lambda file: file.write(before["run.json"] or b""))
+        going_on.clear()
+
+    def first_the_other(directory: RunDirectory) -> None:
+        living(directory)
+        patch.setattr(resuming_run, "refuse_living", living)
+        resume(address)
+        meanwhile.append(contents(run))
+
+    patch.setattr(resuming_run, "refuse_living", first_the_other)
+    with pytest.raises(StorageError, match="another process has taken up the run just now: wait for it") as refused:
+        resume(address)
+    assert len(going_on) == 1
+    assert contents(run) == meanwhile[0], "the other one's files stay, and no claim"
+    assert {*meanwhile[0]} == {*before} - {"result.json"}
+    restored()
+
+    claims = dict[str, Any]()
+
+    def another_too(directory: RunDirectory, info: Any) -> None:
+        (name,) = (entry for entry in run.entries() if entry.startswith(CLAIM))
+        claims[name] = json.loads(run.read(name) or b"")
+        now = contents(run)
+        with pytest.raises(StorageError, match=rf"process {os.getpid()} of .* is taking up the run: wait for it; if"):
+            resume(address)
+        assert contents(run) == now
+        write(directory, info)
+
+    patch.setattr(RunDirectory, "write_info", another_too)
+    resume(address)
+    assert len(going_on) == 1
+    restored()
+    patch.setattr(RunDirectory, "write_info", write)
+
+    ((name, claim),) = claims.items()
+    ended = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    ended.wait()
+    run.write(name, lambda file: file.write(json.dumps(claim | {"host": "elsewhere"}).encode()))
+    with pytest.raises(StorageError, match=rf"of elsewhere is taking up .*; if it is dead, remove .*{name}$"):
+        resume(address)
+    run.write(name, lambda file: file.write(json.dumps(claim | {"pid": ended.pid}).encode()))
+    resume(address)
+    assert (len(going_on), "\n" in str(refused.value)) == (1, False)
+    assert not [entry for entry in run.entries() if entry.startswith(CLAIM)]
+    restored()
+
+
+def test_of_two_that_resume_a_run_at_once_one_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_two_one_goes_on(broken_off(tmp_path), monkeypatch)
+
+
+def test_of_two_that_start_a_run_at_once_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a scenario: where there is no run, and where one broke off before it began."""
+    wanted, others = scenario(), list[str]()
+    make, started = RunDirectory.make, RunDirectory.create(tmp_path / "begun").store.read("run.json")
+
+    def started_twice(directory: RunDirectory, info: Any) -> None:
+        entries = directory.store.entries
+        monkeypatch.setattr(RunDirectory, "make", make)
+
+        def looked() -> list[str]:  # the other one starts after this one has looked for files
+            there = entries()
+            if not others:
+                others.append(resuming_run.start_or_resume("run", wanted, engine="virtual", root=tmp_path).address)
+            return there
+
+        monkeypatch.setattr(directory.store, "entries", looked)
+        make(directory, info)
+
+    for begun in (None, started):
+        if begun is not None:
+            (tmp_path / "run").mkdir()
+            (tmp_path / "run" / "run.json").write_bytes(begun)
+        monkeypatch.setattr(RunDirectory, "make", started_twice)
+        with pytest.raises(StorageError, match="already holds a run, which began just now"):
+            resuming_run.start_or_resume("run", wanted, engine="virtual", root=tmp_path)
+        assert rayio.Run.open(others.pop()).result.exit_code == 0
+        shutil.rmtree(tmp_path / "run")
+
+
+def test_a_run_whose_driver_still_prepares_is_not_removed(tmp_path: Path) -> None:
+    living = {"host": platform.node(), "pid": os.getppid(), "started": datetime.now(UTC).isoformat()}
+    RunDirectory.create(tmp_path / "run", living)
+    for again in (resume, lambda run: resuming_run.start_or_resume(run, scenario(), engine="local")):
+        with pytest.raises(StorageError, match=rf"is still running \(pid {os.getppid()}\)"):
+            again(str(tmp_path / "run"))
+    assert (tmp_path / "run" / "run.json").exists()
 
 
 def test_a_killed_driver_leaves_spans_and_a_checkpoint_to_go_on_from(tmp_path: Path) -> None:

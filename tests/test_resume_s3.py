@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_resume import ENDING, SAVED, is_whole
+from test_resume import ENDING, SAVED, is_whole, of_two_one_goes_on
 
 import rayio
 from rayio import storage
@@ -15,7 +15,7 @@ from scenarios import scenario
 
 
 def test_the_command_that_starts_a_run_in_a_bucket_goes_on_with_it_later(
-    place: str, home: Path, capsys: pytest.CaptureFixture[str]
+    place: str, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a job that is tried again does: ``rayio run SCENARIO --resume RUN``, the same words each time."""
     wanted = scenario(dataset__path="data", train__compute="2 ms", checkpoint=SAVED, failures=ENDING)
@@ -34,6 +34,8 @@ def test_the_command_that_starts_a_run_in_a_bucket_goes_on_with_it_later(
     assert run.size("resume.json")
     assert _exit_code([*command, "train.epochs=3"]) == 2
     assert "has another scenario: train.epochs differs" in capsys.readouterr().err
+    with monkeypatch.context() as patch:
+        of_two_one_goes_on(f"{place}/runs/one", patch)
     assert _exit_code(command) == 0
     assert "the run broke off after" in capsys.readouterr().out
     done = rayio.Run.open(f"{place}/runs/one")

@@ -255,7 +255,7 @@ class _Session:
         for text in () if self.scenario.failures is None else checks.never(self.scenario):
             self.reporter.say(f"warning: {text}")
         if self.resumed is None:
-            self.directory.make({})
+            self.directory.make({key: self.info[key] for key in ("run_id", "host", "pid", "started")})
             self.directory.write_scenario(to_yaml(self.scenario))
         else:  # what the first part noted stays, such as when the run began
             self.info |= self.directory.info | {"host": platform.node(), "pid": os.getpid()}

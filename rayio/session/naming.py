@@ -56,5 +56,4 @@ def claimed(store: Store) -> bool:
         except OSError as error:
             return not isinstance(error, FileExistsError)
         return True
-    create = getattr(store, "create", None)
-    return create is None or bool(create(RESERVED, token_hex(8).encode()))
+    return store.create(RESERVED, token_hex(8).encode())

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, cast
@@ -18,7 +16,6 @@ from rayio.analyze.run_scenario import scenario_of
 from rayio.analyze.timeline import integers, is_text
 from rayio.errors import DataError, ScenarioError, StorageError
 from rayio.kinds import LOADERS
-from rayio.machine.processes import is_alive
 from rayio.model import manifest, resuming
 from rayio.model.attempts import BROKE_OFF, BrokenOffError, Resumed, continued
 from rayio.model.engine import engine_named
@@ -31,13 +28,14 @@ from rayio.reporter import SILENT, Reporter
 from rayio.scenario.model import Scenario
 from rayio.scenario.schedule import place_of
 from rayio.session import execute
+from rayio.session.claiming import claimed, itself, refuse_living
 from rayio.session.dataset import base_folder, resolve
 from rayio.session.execute import run_session
 from rayio.session.result import Run
 from rayio.storage.address import join
 from rayio.storage.stores.opening import Store
 from rayio.trace.live_file import LIVE
-from rayio.trace.run_directory import INFO, LOG, RESERVED, RESULT, SCENARIO, SPANS, RunDirectory
+from rayio.trace.run_directory import CLAIM, INFO, LOG, RESERVED, RESULT, SCENARIO, SPANS, RunDirectory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,10 +67,14 @@ def start_or_resume(
     where = join(base_folder(scenario, root), path)
     directory = RunDirectory(where, scenario.stores)
     if directory.holds(INFO):
-        has_more = not {*directory.store.entries()} <= {INFO, SCENARIO, LOG, LIVE, RESERVED, SPANS}
+        known = directory.store.read(INFO)
+        there = {entry for entry in directory.store.entries() if not entry.startswith(CLAIM)}
+        has_more = not there <= {INFO, SCENARIO, LOG, LIVE, RESERVED, SPANS}
         if "engine" in directory.info or has_more or directory.store.sizes(SPANS):
             return resume(where, scenario, address=address, reporter=reporter)
-        directory.store.remove_all()  # broke off before it began: there are no spans and no checkpoints
+        refuse_living(directory)
+        with claimed(directory, known):
+            directory.store.remove_all()  # broke off before it began: there are no spans and no checkpoints
     return run(scenario, engine=engine, address=address, out=path, root=root, reporter=reporter)
 
 
@@ -134,8 +136,10 @@ def _resume(path: str, scenario: Scenario | None, address: str | None, reporter:
         RayioError: the run fails again.
     """
     directory = RunDirectory.open(path) if scenario is None else RunDirectory.open(path, scenario.stores)
+    known = directory.store.read(INFO)
     info = directory.info
     if "engine" not in info:
+        refuse_living(directory)
         raise StorageError(f"{path}: the run broke off before it began; remove it, and start it again")
     own = scenario_of(directory)
     engine, base = str(info["engine"]), str(info.get("root", "."))
@@ -144,7 +148,7 @@ def _resume(path: str, scenario: Scenario | None, address: str | None, reporter:
     result = directory.result
     if result is not None and result.exit_code in COMPLETE:
         raise StorageError(f"{path} is complete (exit code {result.exit_code}): nothing is left to resume")
-    _refuse_living(directory)
+    refuse_living(directory)
     if (host := str(info.get("host"))) != platform.node():
         reporter.warn(f"{path} was started on {host}: make sure that it is over there")
     if scenario is not None and (key := _difference(own, scenario)):
@@ -153,7 +157,8 @@ def _resume(path: str, scenario: Scenario | None, address: str | None, reporter:
         )
     plan = plan_of(own, modelled=engine_named(engine).is_virtual or own.dataset.is_modelled)
     marks, restarts = resuming.read(directory, plan.world_size)
-    _claim(directory)
+    with claimed(directory, known):
+        directory.write_info(directory.info | itself())
     is_again = cause != BROKE_OFF and own.failures is not None and own.failures.policy == "from_start"
     mark = durable = None
     if not is_again:
@@ -165,38 +170,6 @@ def _resume(path: str, scenario: Scenario | None, address: str | None, reporter:
     reporter.say(f"attempt {earlier.attempt} of {path}: on {place}")
     directory.store.remove(RESULT)
     return run_session(own, engine, address, base, directory.address, reporter, earlier)
-
-
-def _claim(directory: RunDirectory) -> None:
-    """Write this process to run.json as the run's driver, before anything else: a second one is refused.
-
-    Raises:
-        StorageError: another process did so meanwhile.
-    """
-    own = {"host": platform.node(), "pid": os.getpid(), "resumed": datetime.now(UTC).isoformat(timespec="seconds")}
-    directory.write_info(directory.info | own)
-    _refuse_living(directory)
-
-
-def _refuse_living(directory: RunDirectory) -> None:
-    """Refuse a run whose driver is another process of this host.
-
-    Raises:
-        StorageError: it is alive.
-    """
-    if (pid := _alive(directory.info)) is not None:
-        raise StorageError(f"{directory.address} is still running (pid {pid}): wait for it, or end it")
-
-
-def _alive(info: Mapping[str, Any]) -> int | None:
-    """Return the process of a run's driver if it is alive on this host, and not this one."""
-    pid, started = info.get("pid"), str(info.get("resumed", info.get("started")))
-    if info.get("host") != platform.node() or type(pid) is not int or pid == os.getpid():
-        return None
-    with suppress(ValueError):
-        if is_alive(pid, datetime.fromisoformat(started).timestamp()):
-            return pid
-    return None
 
 
 def _difference(own: Scenario, given: Scenario) -> str:

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 VERSION = 1
 #: Spans that compaction sorts and writes together; their memory is needed three times.
 COMPACT_ROWS = 1 << 19
-
 #: A file that reserves space for the result during a run, and its size.
 RESERVED, RESERVED_BYTES = ".reserved", 128 << 10
-
+#: How the names of files begin with which a process takes a run up (``rayio.session.claiming``).
+CLAIM = ".claim-"
 #: File names in a run directory.
 INFO, RESULT, SCENARIO, SPANS, LOG = "run.json", "result.json", "scenario.yaml", "spans", "log.txt"
 RESUME = "resume.json"
@@ -83,10 +83,10 @@ class RunDirectory:
         """Create the directory if it is missing, so that :meth:`unmake` can remove it; see :meth:`create`."""
         if self.store.is_file:
             raise StorageError(f"{self.address} is a file; give --out a directory that does not exist yet")
-        there = self.store.entries()
+        there = {name for name in self.store.entries() if not name.startswith(CLAIM)}
         if INFO in there:
             raise StorageError(f"{self.address} already holds a run; choose another --out, or remove it")
-        if {*there} - {RESERVED}:  # the name was claimed
+        if there - {RESERVED}:  # the name was claimed
             raise StorageError(f"{self.address} is not empty and holds no run; choose another --out")
         self._is_ours = True
         try:
@@ -94,7 +94,9 @@ class RunDirectory:
         except StorageError as error:
             self._is_ours = False
             raise with_option(error, "cannot make the run directory", "--out") from None
-        self.write_info(info)
+        self._is_ours = self.store.create(INFO, _json({"version": VERSION, **info}))
+        if not self._is_ours:
+            raise StorageError(f"{self.address} already holds a run, which began just now; choose another --out")
         if RESERVED in there:
             self.store.remove(RESERVED)
 

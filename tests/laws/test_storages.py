@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -99,6 +102,21 @@ def test_what_is_written_is_read_listed_replaced_and_removed(trial: Trial, is_st
     assert (store.exists, store.entries()) == (False, [])
     assert beside.read("a") == b"beside", "what lies beside an address is not below it"
     assert store.free_bytes() is None or store.free_bytes() >= 0  # type: ignore[operator]
+
+
+@every_scheme
+@pytest.mark.parametrize("has_links", [True, False], ids=["links", "none"])
+def test_of_several_that_create_a_file_one_does(trial: Trial, has_links: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_links:
+        monkeypatch.setattr(os, "link", Mock(side_effect=OSError(errno.ENOTSUP, "Operation not supported")))
+    store, each = prepared(trial), [f"of {number}".encode() for number in range(8)]
+    with ThreadPoolExecutor(len(each)) as threads:
+        made = [*threads.map(lambda own: store.create("a", own), each)]
+    assert made.count(True) == 1
+    assert store.read("a") == each[made.index(True)]
+    assert store.sizes() == {"a": 4}
+    store.remove("a")
+    assert store.create("a", b"new")
 
 
 @every_scheme

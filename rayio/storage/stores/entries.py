@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -14,6 +15,8 @@ from rayio.files import check_regular
 
 #: Suffix of files that are being written.
 PARTIAL = ".partial"
+#: What a system says that has no hard links.
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 #: Distinguishes this process's unfinished files from those of an earlier process with the same number.
 TOKEN = uuid4().hex[:12]
 
@@ -21,6 +24,27 @@ TOKEN = uuid4().hex[:12]
 def unfinished_of(path: Path) -> Path:
     """Return the path of a file while this thread writes it."""
     return path.with_name(f"{path.name}+{threading.get_ident()}+{socket.gethostname()}+{os.getpid()}+{TOKEN}{PARTIAL}")
+
+
+def link_new(unfinished: Path, path: Path) -> bool:
+    """Give a finished file its name; return False if there is another one, and move nothing then.
+
+    Where there are no hard links the file is made new and filled, so that it is empty for an instant.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    try:
+        try:
+            os.link(unfinished, path)
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            with path.open("xb") as file:
+                file.write(unfinished.read_bytes())
+    except FileExistsError:
+        return False
+    return True
 
 
 def size_of(entry: os.DirEntry[str]) -> int | None:

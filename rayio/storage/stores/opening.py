@@ -113,6 +113,15 @@ class Store(Protocol):
             StorageError: no space, no permission, or the system refuses.
         """
 
+    def create(self, name: str, content: bytes) -> bool:
+        """Store a small file if there is none of its name; of several writers of different contents one gets True.
+
+        Object stores without conditional puts give it to each. :meth:`prepare` comes first as for :meth:`write`.
+
+        Raises:
+            StorageError: no space, no permission, or the system refuses.
+        """
+
     def sizes(self, folder: str = "") -> dict[str, int]:
         """Return names and sizes of the files directly in a folder, without unfinished ones.
 

@@ -19,7 +19,7 @@ from rayio.machine.pages import evict
 from rayio.storage.address import path_of
 from rayio.storage.base import FSYNC, OPEN, READ, AtOnce
 from rayio.storage.stores.counted import WINDOW_BYTES, CountedFile, Timed, Traffic
-from rayio.storage.stores.entries import PARTIAL, remove_orphan, size_of, unfinished_of
+from rayio.storage.stores.entries import PARTIAL, link_new, remove_orphan, size_of, unfinished_of
 from rayio.storage.stores.filling import filling
 from rayio.storage.stores.opening import DEFAULTS, Fill, PageCache, Settings
 from rayio.storage.stores.paged import Appended, DirectWriter, mounted_at, open_file, read_direct, watched
@@ -232,6 +232,20 @@ class PosixStore:
                 timed.call(FSYNC, lambda: sync_folder(path.parent))
         except OSError as error:
             raise write_refusal(error, path, doing) from error
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write under another name, then link; where there are no hard links, write a file that is new."""
+        path = self.root / name
+        unfinished = unfinished_of(path)
+        try:
+            with self._new(name, lambda: unfinished.open("xb")) as file:
+                file.write(content)
+            return link_new(unfinished, path)
+        except OSError as error:
+            raise write_refusal(error, path, "writing") from error
+        finally:
+            with suppress(OSError):
+                unfinished.unlink()
 
     def _new(self, name: str, opened: Callable[[], BinaryIO]) -> BinaryIO:
         """Open a new file in its folder, which is created, again if another writer found it empty and removed it."""

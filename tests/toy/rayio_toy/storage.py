@@ -53,6 +53,10 @@ class ToyStore(PosixStore):
         self.prepare(doing)
         super().write(name, fill, doing=doing, **how)
 
+    def create(self, name: str, content: bytes) -> bool:
+        self.prepare()
+        return super().create(name, content)
+
     def full(self, name: str) -> str:
         return f"{self._address.rstrip('/')}/{name}"
 
