@@ -11,7 +11,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from functools import partial
 from operator import length_hint
 from typing import Any, TypeVar
 
@@ -172,8 +171,7 @@ class InFlight:
                     whole = begin + length if is_last else whole
                     copied += _copy(parts, begin, content)
                 else:
-                    take = partial(_take, parts, seen)
-                    whole, length = self._pour(name, begin, nbytes, self._traffic, take)
+                    whole, length = self._pour(name, begin, nbytes, self._traffic, _taker(parts, seen))
                     copied += sum(max(0, min(stop, begin + length) - max(start, begin)) for start, stop, _ in parts)
                 received += length
         except DataError:  # the reader of open files knows the sample that is missing
@@ -232,12 +230,19 @@ def _copy(parts: list[tuple[int, int, Any]], begin: int, content: Any) -> int:
     return copied
 
 
-def _take(parts: list[tuple[int, int, Any]], seen: Seen | None, begin: int, content: Any) -> None:
-    """Copy the content into the buffers, and show what belongs to the largest one."""
-    _copy(parts, begin, content)
-    if seen is None:
-        return
-    start, stop = max((stop - start, (start, stop)) for start, stop, _ in parts)[1]
-    first, last = max(start, begin), min(stop, begin + len(content))
-    if first < last:
-        seen(first - start, content[first - begin : last - begin])
+def _taker(parts: list[tuple[int, int, Any]], seen: Seen | None) -> Seen:
+    """Return a function that copies pieces into the buffers, and shows what belongs to the largest one."""
+    start, stop, largest = max(parts, key=lambda part: part[1] - part[0])
+    size = stop - start
+
+    def take(begin: int, content: memoryview) -> None:
+        first, last = begin - start, begin - start + len(content)
+        if first >= 0 and last <= size:  # nearly all pieces
+            largest[first:last] = content
+        else:
+            _copy(parts, begin, content)
+            content, first = content[max(0, -first) : max(0, size - first)], max(0, first)
+        if seen is not None and len(content):
+            seen(first, content)
+
+    return take

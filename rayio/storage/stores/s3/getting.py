@@ -10,7 +10,7 @@ import obstore
 from rayio.storage.stores.s3 import answers
 
 #: Bytes of an answer that are passed on at a time, at least.
-POURED_BYTES = 64 << 10
+POURED_BYTES = 256 << 10
 
 
 def got_whole(client: Any, key: str, position: int, nbytes: int) -> tuple[int, Any]:
