@@ -119,6 +119,7 @@ def test_what_cannot_be_searched_is_one_line(tmp_path: Path) -> None:
             found_in(tmp_path, planted(DEMAND) | (overrides or {}), **how)
         assert "\n" not in str(error.value)
 
+    refused("train.compute=0: without compute AU is 0 with any storage", {"train.compute": 0})
     refused("--over loader.shuffle: is global; give a key with a whole number", over="loader.shuffle")
     refused("--over loader.many: no such key", over="loader.many")
     refused("cluster.ranks_per_node is searched, and also set to 3", {"cluster.ranks_per_node": 3})

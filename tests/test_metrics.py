@@ -262,6 +262,16 @@ def test_a_rank_that_recorded_nothing_is_said_and_the_rest_is_split() -> None:
     assert result["goodput"] == 270 / (300 * 3)
 
 
+@pytest.mark.parametrize(("early", "ended"), [(0, None), (1, None), (500, 500 / 1e9)])
+def test_the_time_of_ranks_that_ended_before_others_is_told_apart(early: int, ended: float | None) -> None:
+    trace = Trace()
+    for rank in range(2):
+        trace.rank(rank, [("data_wait", 10), ("compute", 90)] * 11 + [("checkpoint", 1000 - early * rank)])
+    result = measure(RunArrays.of_spans(trace.spans), RunShape(2, 1, 1, 1, 11))
+    assert result.get("ended_seconds") == ended
+    assert sum(result["time"].values()) + early / 1e9 == pytest.approx(2 * result["wall_seconds"])
+
+
 def test_of_many_ranks_the_first_are_listed() -> None:
     trace = Trace()
     for rank in range(70):
@@ -296,6 +306,7 @@ def test_every_metric_that_may_be_expected_has_a_number_in_a_full_result() -> No
     result = replace(
         measured, au_dlio=0.0, au_dlio_stdev=0.0, loader_share=0.0, fetched=fetched, saved=moved, restored=moved,
         drained=drained, device_copy_share=0.0, bubble_share=0.0, drain_wait_share=0.0,
+        ended_seconds=0.0,
     )  # fmt: skip
     assert [name for name in METRICS if lookup(result, name) is None] == []
     assert RunResult.of_json(json.loads(json.dumps(result.as_json(), allow_nan=False))) == result

@@ -310,6 +310,7 @@ def test_a_mutant_that_loads_is_written_and_read_back_the_same() -> None:
         ("x: !!timestamp soon", "x.yaml: not YAML: a number or date that cannot be"),
         ("x: " + ":".join(["59"] * 500) + ".5", "x.yaml: not YAML: a number or date that cannot be"),
         ("x: 0x" + "f" * 20_000, "x=<a number of 80000 bits>: no such key"),
+        ("dataset: {num_files: -010}", "x.yaml:1: dataset.num_files: -010 begins with 0, which makes it octal in YAML"),
         ("extends: " + "x" * 5_000, "extends=xxx"),
         ("extends: /dev/zero", "/dev/zero: cannot be read: it is a device, not a file"),
         ("? '\u202e'\n: 1", "'\\u202e'=1: no such key"),

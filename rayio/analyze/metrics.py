@@ -55,6 +55,7 @@ def measure(run: RunInSlices, shape: RunShape) -> RunResult:
     au, lowest, highest, fewest = _utilisation(by_rank_au, sums, window, remarks)
     samples_per_second, mib_per_second = _rates(run, throughput_period(lives, window), shape)
     wall, total = int(lives.end.max() - lives.begin.min()) if ranks else 0, int((lives.end - lives.begin).sum())
+    ended = int((lives.end.max() - lives.end).sum()) if ranks else 0
     begins = sums.first_start[sums.number > 0]
     share = shares(sums.lasted)
     part = {name: share(spent) for name, spent in sums.spent.items()}
@@ -94,6 +95,7 @@ def measure(run: RunInSlices, shape: RunShape) -> RunResult:
         world_size=shape.world_size,
         steps=run.steps.number,
         startup_skew_seconds=int(begins.max() - begins.min()) / 1e9 if len(begins) else None,
+        ended_seconds=ended / 1e9 if 100 * ended > total else None,
         au_dlio=au_dlio,
         au_dlio_stdev=au_dlio_stdev,
         samples_per_second_dlio=rate_dlio,

@@ -303,8 +303,9 @@ class RunResult(Record):
     window_steps: int | None = value("whole steps in the window, of the rank with the fewest", "steps")
     window_epochs: int | None = value("epochs of these steps", "epochs", default=None)
     samples_per_second: Number = value(
-        "samples of the batches delivered in the window, all ranks, with those that storage.faults skipped; after "
-        "failures from the first step of the run to the window's end, lost time included",
+        "samples of the batches delivered in the window, all ranks, with those that storage.faults skipped. The ranks "
+        "of a divided model count a sample once, but its bytes each. After failures from the first step of the run to "
+        "the window's end, lost time included",
         "samples/s",
     )
     mib_per_second: Number = value(
@@ -329,6 +330,12 @@ class RunResult(Record):
     world_size: int = value("planned ranks", "ranks", default=0)
     steps: int | None = value("completed steps, all ranks", "steps")
     startup_skew_seconds: Number = value("time between the first waits of the first and the last rank", "s")
+    ended_seconds: Number = value(
+        "time of ranks that had ended while others went on, all ranks: in the wall time and so in goodput, not in "
+        "`time` and `share`; left out below 1 % of theirs",
+        "s",
+        can_be_absent=True,
+    )
     au_dlio: Number = value("AU by DLIO's formula, mean over epochs", "percent")
     au_dlio_stdev: Number = value("its standard deviation over epochs (population)", "percent")
     samples_per_second_dlio: Number = value("throughput by DLIO's formula, mean over epochs", "samples/s")

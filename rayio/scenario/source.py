@@ -116,6 +116,10 @@ class _Lines(dict[KeyPath, int]):
         self.known: dict[int, tuple[int, int]] = {}
 
 
+#: A whole number that YAML 1.1 reads to the base of 8.
+_OCTAL = re.compile(r"[-+]?0[0-7_]*[0-7][0-7_]*")
+
+
 def _lines(node: yaml.Node, path: KeyPath, inside: set[int], lines: _Lines, *, kept: bool = True) -> None:
     """Record the line of every key and list entry where ``kept``, refusing on the way what no scenario may have.
 
@@ -133,6 +137,11 @@ def _lines(node: yaml.Node, path: KeyPath, inside: set[int], lines: _Lines, *, k
         raise UnfitError(problem=f"nested too deeply: more than {MAX_DEPTH} levels", problem_mark=node.start_mark)
     if isinstance(node, yaml.ScalarNode) and is_torn(node.value):
         raise UnfitError(problem=TORN, problem_mark=node.start_mark)
+    if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:int" and _OCTAL.fullmatch(node.value):
+        meant = node.value.replace("_", "").lstrip("+-0") or "0"
+        name = f"{'.'.join(map(show, path))}: " if path else ""
+        problem = f"{name}{show(node.value)} begins with 0, which makes it octal in YAML; write {meant}"
+        raise UnfitError(problem=problem, problem_mark=node.start_mark)
     if is_known or not isinstance(node, yaml.CollectionNode):
         return
     before = lines.seen

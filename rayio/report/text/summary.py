@@ -264,10 +264,15 @@ def _split(result: RunResult) -> list[str]:
     names = [name for name in SPLIT if name not in RARE or getattr(time, name)]
     what = meaning_of(result)
     lines = ["  where the ranks' time went (all ranks together)"]
-    return lines + [
+    lines += [
         f"  {name:<12}{seconds(getattr(time, name)):>12}{format_share(getattr(share, name)):>10}  {what[name]}"
         for name in names
     ]
+    if result.ended_seconds:
+        lines.append(
+            f"  {'ended':<12}{seconds(result.ended_seconds):>12}{'':>10}  after a rank's end, until the last one's"
+        )
+    return lines
 
 
 def meaning_of(result: RunResult) -> dict[str, str]:

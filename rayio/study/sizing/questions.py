@@ -161,10 +161,15 @@ def without_failures(load: Load, fixed: Mapping[str, Any]) -> tuple[Load, Scenar
     Throughput and the work of storage would contain what they cost, and the changes that are simulated would not.
 
     Raises:
-        ScenarioError: the scenario is invalid.
+        ScenarioError: the scenario is invalid, or never computes: its AU is 0 with any storage.
     """
-    if load(fixed).failures is None:
-        return load, load(fixed), ()
+    base = load(fixed)
+    if not derive.compute_seconds(base):
+        raise ScenarioError(
+            'train.compute=0: without compute AU is 0 with any storage; give a step\'s, such as train.compute="100 ms"'
+        )
+    if base.failures is None:
+        return load, base, ()
     # Not None, as some checks differ with failures; events may name ranks that a smaller point has not.
     nothing: dict[str, Any] = {"failures": {"events": [], "mtbf": None, "policy": "from_start"}}
 
