@@ -505,7 +505,7 @@ def test_explain_counts_what_the_cache_had_and_says_what_a_larger_one_brings(tmp
     assert "cache × 2" not in {row.change for row in whole.simulated.changes}
 
 
-def test_lived_again_a_run_has_its_caches_and_reads_that_take_no_time_have_none() -> None:
+def test_lived_again_a_run_has_its_caches_and_without_reads_it_makes_its_samples() -> None:
     wanted = scenario(**kept(100, 50))
     spans = simulated(wanted).spans
     base = ready(wanted, {"engine": "virtual"}, attribute(spans), Slices.of(spans))
@@ -515,7 +515,7 @@ def test_lived_again_a_run_has_its_caches_and_reads_that_take_no_time_have_none(
     assert replay.scenario.storage.cache[0].bytes == 50 * SAMPLE
     assert applied(possible["bandwidth = ∞"], replay, base).scenario.storage.cache[0].bytes == 50 * SAMPLE
     assert applied(possible["cache × 2"], replay, base).scenario.storage.cache[0].bytes == 100 * SAMPLE
-    assert applied(possible["read = 0"], replay, base).scenario.storage.cache is None
+    assert applied(possible["read = 0"], replay, base).scenario.dataset.format == "synthetic"
     assert base.measured.replayed(base.scenario, modelled=None).scenario.storage.cache is None, "it is in the times"
 
 

@@ -206,6 +206,27 @@ def test_reads_that_take_no_time_leave_checkpoints_what_they_took(tmp_path: Path
     assert changed(found, "bandwidth = ∞")["causal_share"] == pytest.approx(1, abs=POINTS)
 
 
+@pytest.mark.parametrize(
+    "saved",
+    [
+        {"writers": {"dedicated": 3}},  # three share a bandwidth
+        {"writers": "parallel",
+         "model": {"kind": "transformer", "layers": 2, "hidden": 64, "ffn": 256, "vocabulary": 512, "heads": 4}},
+    ],
+    ids=["shared bandwidth", "files of unlike sizes"],
+)  # fmt: skip
+def test_a_run_whose_samples_are_made_saves_as_the_one_whose_reads_take_no_time(
+    saved: dict[str, Any], tmp_path: Path
+) -> None:
+    slow = {**QUICK, "connection_bandwidth": "30 MB/s", "bandwidth": "60 MB/s"}
+    checkpoint = {"every": {"steps": 5}, "path": "c", "model": {"bytes": 4_000_000}} | saved
+    wanted = planted(storage__model=slow, checkpoint=checkpoint, train__compute="40 ms")
+    found = explained(wanted, tmp_path)
+    made = wanted.model_copy(update={"dataset": wanted.dataset.model_copy(update={"format": "synthetic"})})
+    assert share(found, "checkpoint") > 0.1
+    assert changed(found, "read = 0")["au"] == pytest.approx(simulate(made, root=tmp_path / "made").result.au, abs=1e-3)
+
+
 def test_a_cap_on_requests_is_gone_when_reads_take_no_time(tmp_path: Path) -> None:
     # 2 ranks × 2 samples × 2 requests a step at 200 requests/s: a step every 40 ms.
     found = explained(planted(storage__model={**QUICK, "requests_per_second": 200}), tmp_path)

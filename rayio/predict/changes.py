@@ -26,6 +26,8 @@ from rayio.scenario.layers import layers_of, without_layers
 from rayio.scenario.model import Costs, Scenario
 from rayio.schema.distribution import NO_TIME
 
+#: The access of samples by index, and the format that has no bytes.
+PER_SAMPLE, SYNTHETIC = "per_sample", "synthetic"
 #: The part by which the compute of a step's ranks must differ for equal compute to be simulated.
 DIFFERS = 0.005
 
@@ -52,17 +54,32 @@ def _stages(run: Run) -> Iterator[Change]:
             "decode = 0", kind="removal", to=lambda scenario: scenario, removes=("decode",), helps=("decode",),
             times=lambda replay, base: replace(replay, times=replace(replay.times, decode=NO_TIME)),
         )  # fmt: skip
-    yield Retimed("read = 0", kind="removal", to=_no_read, times=_writes, removes=("read", "open", "retry"))
+    removes = ("read", "open", "retry")
+    if run.modelled is not None and run.scenario.loader.file_access == PER_SAMPLE and not _delaying(run.scenario):
+        yield Change("read = 0", kind="removal", to=_made, removes=removes)
+    else:
+        yield Retimed("read = 0", kind="removal", to=_no_read, times=_writes, removes=removes)
+
+
+def _made(scenario: Scenario) -> Scenario:
+    """Return the scenario with samples that are made, not read: the model of storage still serves written files."""
+    return with_keys("dataset", format=SYNTHETIC)(_without_work(scenario))
+
+
+def _without_work(scenario: Scenario) -> Scenario:
+    cpu = scenario.charges.cpu.model_copy(update={"sample": 0.0, "bandwidth": None})
+    return scenario.model_copy(update={"costs": scenario.charges.model_copy(update={"cpu": cpu})})
+
+
+def _delaying(scenario: Scenario) -> list[str]:
+    return [layer.name for layer in layers_of(scenario, modelled=True) if layer.causes]
 
 
 def _no_read(scenario: Scenario) -> Scenario:
     model = storage_of(scenario)
     unlimited = UNLIMITED_STORAGE.model_copy(update={"scope": model.scope, "gap": model.gap, "servers": model.servers})
-    cpu = scenario.charges.cpu.model_copy(update={"sample": 0.0, "bandwidth": None})
-    costs = scenario.charges.model_copy(update={"cpu": cpu})
-    scenario = scenario.model_copy(update={"costs": costs})
-    delaying = [layer.name for layer in layers_of(scenario, modelled=True) if layer.causes]
-    return with_keys("storage", model=unlimited)(without_layers(scenario, but=delaying))
+    scenario = _without_work(scenario)
+    return with_keys("storage", model=unlimited)(without_layers(scenario, but=_delaying(scenario)))
 
 
 def _writes(replay: Replay, base: Base) -> Replay:
