@@ -138,7 +138,7 @@ def _lines(node: yaml.Node, path: KeyPath, inside: set[int], lines: _Lines, *, k
     if isinstance(node, yaml.ScalarNode) and is_torn(node.value):
         raise UnfitError(problem=TORN, problem_mark=node.start_mark)
     if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:int" and _OCTAL.fullmatch(node.value):
-        meant = node.value.replace("_", "").lstrip("+-0") or "0"
+        meant = str(int(node.value.replace("_", ""), 10))
         name = f"{'.'.join(map(show, path))}: " if path else ""
         problem = f"{name}{show(node.value)} begins with 0, which makes it octal in YAML; write {meant}"
         raise UnfitError(problem=problem, problem_mark=node.start_mark)
