@@ -207,22 +207,24 @@ def test_reads_that_take_no_time_leave_checkpoints_what_they_took(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "saved",
+    ("saved", "access"),
     [
-        {"writers": {"dedicated": 3}},  # three share a bandwidth
-        {"writers": "parallel",
+        ({"writers": {"dedicated": 3}}, "per_sample"),  # three share a bandwidth
+        ({"writers": {"dedicated": 3}}, "whole_file"),
+        ({"writers": "parallel",
          "model": {"kind": "transformer", "layers": 2, "hidden": 64, "ffn": 256, "vocabulary": 512, "heads": 4}},
+         "per_sample"),
     ],
-    ids=["shared bandwidth", "files of unlike sizes"],
+    ids=["shared bandwidth", "whole files", "files of unlike sizes"],
 )  # fmt: skip
 def test_a_run_whose_samples_are_made_saves_as_the_one_whose_reads_take_no_time(
-    saved: dict[str, Any], tmp_path: Path
+    saved: dict[str, Any], access: str, tmp_path: Path
 ) -> None:
     slow = {**QUICK, "connection_bandwidth": "30 MB/s", "bandwidth": "60 MB/s"}
     checkpoint = {"every": {"steps": 5}, "path": "c", "model": {"bytes": 4_000_000}} | saved
-    wanted = planted(storage__model=slow, checkpoint=checkpoint, train__compute="40 ms")
-    found = explained(wanted, tmp_path)
-    made = wanted.model_copy(update={"dataset": wanted.dataset.model_copy(update={"format": "synthetic"})})
+    keys: dict[str, Any] = {"storage__model": slow, "checkpoint": checkpoint, "train__compute": "40 ms"}
+    found = explained(planted(**keys, loader__file_access=access), tmp_path)
+    made = planted(**keys, dataset__format="synthetic")
     assert share(found, "checkpoint") > 0.1
     assert changed(found, "read = 0")["au"] == pytest.approx(simulate(made, root=tmp_path / "made").result.au, abs=1e-3)
 

@@ -181,8 +181,6 @@ class Load:
     planned_after: Any = None
     #: CPU time of the reader's thread for the real read, and of each thread for decoding (s).
     cpu_seconds: float = 0.0
-    #: True if the format returned the plan's own samples, because it found each one in the bytes.
-    is_as_planned: bool = False
     decoded: list[float] = field(default_factory=list)
 
     @property
@@ -312,9 +310,7 @@ class Load:
         nbytes = self.block.step_bytes[self.row]
         began = time.thread_time_ns()
         buffer = self.loading.buffers.lend(nbytes)  # PyTorch's shared memory is filled with zeros here
-        batch = self.batch
-        ids, self.after = self.loading.access.read(self.files, opener, batch, buffer, self.before)
-        self.is_as_planned = ids is batch.samples
+        ids, self.after = self.loading.access.read(self.files, opener, self.batch, buffer, self.before)
         self.cpu_seconds = (time.thread_time_ns() - began) / 1e9
         return buffer, ids
 
@@ -358,13 +354,9 @@ class Load:
             number = block.batch_size - skipped
             return Delivery(epoch, step, worker, number, nbytes, digest, None, attempt, None, moved, skipped)
         (buffer, ids), buffers = loaded, self.loading.buffers
-        if self.is_as_planned:
-            digest = self.sampler.digest_in(block, self.row, epoch, rank, step)
-        else:
-            digest = sample_digest(epoch, rank, step, ids)
         delivery = Delivery(
-            epoch, step, worker, block.batch_size - skipped, nbytes, digest, buffer, attempt,
-            partial(buffers.give_back, buffer), moved, skipped,
+            epoch, step, worker, block.batch_size - skipped, nbytes, sample_digest(epoch, rank, step, ids), buffer,
+            attempt, partial(buffers.give_back, buffer), moved, skipped,
         )  # fmt: skip
         if not self.loading.payload:
             delivery.done()

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rayio.analyze.stages import OF_LOADER
 from rayio.analyze.stragglers import typical_of
 from rayio.data import request_changes
+from rayio.data.access.per_sample import PerSampleOptions
 from rayio.model.planning import storage_of
 from rayio.predict.base import Base
 from rayio.predict.replay import UNLIMITED, UNLIMITED_STORAGE, Replay, addressed, of_steps
@@ -26,8 +27,8 @@ from rayio.scenario.layers import layers_of, without_layers
 from rayio.scenario.model import Costs, Scenario
 from rayio.schema.distribution import NO_TIME
 
-#: The access of samples by index, and the format that has no bytes.
-PER_SAMPLE, SYNTHETIC = "per_sample", "synthetic"
+#: The format that has no bytes, and the access that asks nothing of a format.
+SYNTHETIC, PER_SAMPLE = "synthetic", "per_sample"
 #: The part by which the compute of a step's ranks must differ for equal compute to be simulated.
 DIFFERS = 0.005
 
@@ -55,15 +56,19 @@ def _stages(run: Run) -> Iterator[Change]:
             times=lambda replay, base: replace(replay, times=replace(replay.times, decode=NO_TIME)),
         )  # fmt: skip
     removes = ("read", "open", "retry")
-    if run.modelled is not None and run.scenario.loader.file_access == PER_SAMPLE and not _delaying(run.scenario):
+    if run.modelled is not None and not _delaying(run.scenario):
         yield Change("read = 0", kind="removal", to=_made, removes=removes)
     else:
         yield Retimed("read = 0", kind="removal", to=_no_read, times=_writes, removes=removes)
 
 
 def _made(scenario: Scenario) -> Scenario:
-    """Return the scenario with samples that are made, not read: the model of storage still serves written files."""
-    return with_keys("dataset", format=SYNTHETIC)(_without_work(scenario))
+    """Return the scenario with samples that are made, not read: the model of storage still serves written files.
+
+    How a reader would walk files does not matter then.
+    """
+    by_index = with_keys("loader", file_access=PER_SAMPLE, file_access_options=PerSampleOptions())
+    return by_index(with_keys("dataset", format=SYNTHETIC)(_without_work(scenario)))
 
 
 def _without_work(scenario: Scenario) -> Scenario:

@@ -179,12 +179,8 @@ def _framed(
     """Read one record of each file; formats that read whole files have their head in the same request."""
     view, out, offsets, sizes, samples = here.view, here.out, here.offsets, here.sizes, here.samples
     assert here.fill is not None
-    (fill, is_right), frame, left, nbytes = (
-        here.checked(here.fill, form.judge(here.layout)),
-        form.framing(here.layout),
-        [],
-        0,
-    )
+    (fill, is_right), left, nbytes = here.checked(here.fill, form.judge(here.layout)), [], 0
+    frame = form.framing(here.layout)
     base, extra = (0, form.head_bytes) if form.reads_whole else (form.head_bytes, 0)
     known, expected, around = (-1, -1), b"", bytearray()
     before = after = memoryview(around)

@@ -23,7 +23,7 @@ def got_whole(client: Any, key: str, position: int, nbytes: int) -> tuple[int, A
 
 
 def got_range(client: Any, key: str, position: int, nbytes: int) -> Any:
-    """Get the same without the object's size: to learn it takes as long as a tenth of a small object's Python."""
+    """Get the same without the object's size, whose description takes 3 to 4 µs to build."""
     try:
         return memoryview(obstore.get_range(client, key, start=position, end=position + nbytes))
     except Exception as error:
