@@ -31,7 +31,7 @@ from rayio.scenario.expect import Condition
 from rayio.units import UNKNOWN, format_bytes, format_mib_rate, format_number, format_seconds, format_share
 
 #: Phases that most runs do not have.
-RARE = ("restore", "gap", "device_copy", "bubble", "drain_wait", "evaluate", "restart")
+RARE = ("restore", "gap", "device_copy", "bubble", "drain_wait", "evaluate", "restart", "ended")
 
 _WHAT = {
     "startup": "until the first batch was asked for",
@@ -47,6 +47,7 @@ _WHAT = {
     "evaluate": "evaluating",
     "restart": "lost to failures",
     "other": "rayio's own overhead",
+    "ended": "after a rank's end, until the last one's",
 }
 
 
@@ -261,18 +262,19 @@ def fetched_line(fetched: Fetched) -> str:
 
 def _split(result: RunResult) -> list[str]:
     time, share = result.time, result.share
-    names = [name for name in SPLIT if name not in RARE or getattr(time, name)]
+    names = [name for name in SPLIT if is_shown(result, name)]
     what = meaning_of(result)
     lines = ["  where the ranks' time went (all ranks together)"]
     lines += [
         f"  {name:<12}{seconds(getattr(time, name)):>12}{format_share(getattr(share, name)):>10}  {what[name]}"
         for name in names
     ]
-    if result.ended_seconds:
-        lines.append(
-            f"  {'ended':<12}{seconds(result.ended_seconds):>12}{'':>10}  after a rank's end, until the last one's"
-        )
     return lines
+
+
+def is_shown(result: RunResult, name: str) -> bool:
+    """Return True if a part of the ranks' time gets a row: a rare one only if its share is not 0.0 %."""
+    return name not in RARE or format_share(getattr(result.share, name)) not in (UNKNOWN, format_share(0.0))
 
 
 def meaning_of(result: RunResult) -> dict[str, str]:
@@ -285,7 +287,8 @@ def meaning_of(result: RunResult) -> dict[str, str]:
 def _sync(result: RunResult) -> Iterator[tuple[str, str, str]]:
     """Return a row for waits in which most of the loss to slow data may be: one rank waits for it, the others here."""
     if (result.sync_share or 0.0) >= LEAST_SYNC:
-        yield "sync", format_share(result.sync_share), "of step time: waiting for other ranks, or all-reduce"
+        ended = " (after its end, too)" if (result.share.ended or 0.0) >= LEAST_SYNC else ""
+        yield "sync", format_share(result.sync_share), f"of step time: waiting for other ranks{ended}, or all-reduce"
 
 
 def whose_overhead(result: RunResult) -> str:
