@@ -70,6 +70,19 @@ def test_a_stem_that_is_taken_never_overwrites_spans(tmp_path: Path) -> None:
     assert run.spans()["start_ns"].to_pylist() == [1, 2, 3]
 
 
+def test_a_part_is_written_without_a_look_into_earlier_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of hours has thousands: each was opened for every new one."""
+    directory = RunDirectory.create(tmp_path / "run", {})
+    for part in range(3):
+        directory.write_spans(spans([part]), f"part-{part:05d}")
+    opened: list[str] = []
+    monkeypatch.setattr(pq, "read_metadata", lambda path, **_: opened.append(str(path)))
+    directory.write_spans(spans([3]), "part-00003")
+    monkeypatch.undo()
+    assert not opened
+    assert directory.spans()["start_ns"].to_pylist() == [0, 1, 2, 3]
+
+
 def test_spans_written_after_a_first_look_are_seen(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path / "run")
     assert run.spans().num_rows == 0

@@ -143,7 +143,7 @@ class LocalBarrier:
         return self.barrier.kernel.spawn(self._delayed(answer), f"barrier answers rank-{rank}")
 
     async def _delayed(self, answer: Future) -> int:
-        latest = int(await answer)
+        latest: int = await answer
         await self.barrier.kernel.sleep_until(self.barrier.kernel.now() + self.delay_ns)
         return latest
 

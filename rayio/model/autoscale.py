@@ -41,24 +41,44 @@ class Look(NamedTuple):
     #: Time that the rank waited for batches.
     waited: float
     taken: int
+    #: Time that it waited for ranks that waited longer for their batches.
+    held: float = 0.0
 
     @property
-    def share(self) -> float:
-        """The share of its time that the rank waited."""
+    def own(self) -> float:
+        """The share of its time that the rank waited for its batches."""
         return min(1.0, self.waited / self.seconds)
 
     @property
-    def rate(self) -> float:
-        """Batches per second."""
-        return self.taken / self.seconds
+    def share(self) -> float:
+        """The share of its time that the rank waited for batches, its own and those of ranks that held it back."""
+        return min(1.0, (self.waited + self.held) / self.seconds)
+
+    @property
+    def busy(self) -> float:
+        """Mean number of readers at work."""
+        return min(self.reading, float(self.workers))
+
+    @property
+    def enough(self) -> float:
+        """The readers that all batches need once no rank waits."""
+        return self.busy / (1 - self.share) if self.share < 1 else math.inf
+
+    @property
+    def capacity(self) -> float:
+        """Batches per second that the readers can read: by Little's law one reader has a batch for ``busy / taken``.
+
+        Other ranks may hold back what this rank takes, but not this.
+        """
+        return self.taken / self.seconds * self.workers / max(self.busy, 1e-9)
 
 
 class Added(NamedTuple):
-    """Added readers that are not judged yet: numbers before and after, and the rate of batches before."""
+    """Added readers that are not judged yet: numbers before and after, and the capacity before."""
 
     before: int
     after: int
-    rate: float
+    capacity: float
 
 
 class Memory(NamedTuple):
@@ -88,17 +108,25 @@ class Wanted(NamedTuple):
 
 def decide(scaling: Autoscaled, memory: Memory, look: Look) -> tuple[Wanted, Memory]:
     """Return the number of readers after a look, and the new state."""
-    return _short(scaling, memory, look) if look.share > scaling.wait else _enough(scaling, memory, look)
+    return _short(scaling, memory, look) if _is_short(scaling, look) else _enough(scaling, memory, look)
 
 
 def need(scaling: Autoscaled, look: Look) -> int:
     """Return the readers needed by a look, within the bounds: by the first or the second law."""
-    if look.share > scaling.wait:
+    if look.own > scaling.wait:
         enough = look.workers / (1 - look.share) if look.share < 1 else math.inf
         wanted = max(look.workers + 1, min(2 * look.workers, _whole(enough)))
+    elif _is_short(scaling, look):
+        wanted = min(2 * look.workers, _whole(look.enough))
     else:
-        wanted = min(look.workers, _whole(look.reading / scaling.busy))
+        busy = look.enough if look.share > scaling.wait else look.reading
+        wanted = min(look.workers, _whole(busy / scaling.busy))
     return min(max(wanted, scaling.min), scaling.max)
+
+
+def _is_short(scaling: Autoscaled, look: Look) -> bool:
+    """Return True for a rank that waits, or that would if the ranks that hold it back did not."""
+    return look.own > scaling.wait or (look.share > scaling.wait and _whole(look.enough) > look.workers)
 
 
 def refused(scaling: Autoscaled, memory: Memory, now: float) -> Memory:
@@ -116,21 +144,23 @@ def _short(scaling: Autoscaled, memory: Memory, look: Look) -> tuple[Wanted, Mem
     memory = memory._replace(went=None)
     added = memory.added if memory.added is not None and memory.added.after == look.workers else None
     if added is not None and added.after >= JUDGED * added.before:
-        hoped = added.rate * (added.after / added.before - 1)
-        brought = look.rate - added.rate
+        hoped = added.capacity * (added.after / added.before - 1)
+        brought = look.capacity - added.capacity
         if brought < WORTH * hoped:
             why = (
-                f"{added.after - added.before} more brought {max(0.0, brought) / added.rate:.0%} more batches, "
-                f"not {hoped / added.rate:.0%}: something else is the limit"
+                f"{added.after - added.before} more brought {max(0.0, brought) / added.capacity:.0%} more batches, "
+                f"not {hoped / added.capacity:.0%}: something else is the limit"
             )
             return Wanted(added.before, why), _in_vain(scaling, memory, look.now)
         memory, added = memory._replace(added=None, in_vain=0), None
     wanted = need(scaling, look)
     if look.now < memory.add_from or wanted <= look.workers:
         return Wanted(look.workers), memory
-    why = f"the rank waited {look.share:.0%} of {look.seconds:.1f} s"
-    before, rate = (look.workers, look.rate) if added is None else (added.before, added.rate)
-    return Wanted(wanted, why), memory._replace(added=Added(before, wanted, rate))
+    why = f"the rank waited {look.own:.0%} of {look.seconds:.1f} s"
+    if (held := look.share - look.own) > 0.005:
+        why += f", and {held:.0%} for ranks that waited longer"
+    before, capacity = (look.workers, look.capacity) if added is None else (added.before, added.capacity)
+    return Wanted(wanted, why), memory._replace(added=Added(before, wanted, capacity))
 
 
 def _enough(scaling: Autoscaled, memory: Memory, look: Look) -> tuple[Wanted, Memory]:

@@ -23,6 +23,8 @@ class Consumed:
     taken: Taken | None = None
     #: Waiting time (ns) without each epoch's first batch.
     waited: int = 0
+    #: Waiting time (ns) at the barrier for ranks that had waited longer for their batches.
+    held: int = 0
 
     @property
     def number(self) -> int:
@@ -60,6 +62,5 @@ class Consumed:
 
     def take(self, want: int, attempt: int, holding: tuple[int, ...] = ()) -> Take:
         """Return the message for the queue."""
-        return Take(
-            self.epoch, self.low, want, tuple(sorted(self.extra)) if self.extra else (), holding, attempt, self.waited
-        )
+        extra = tuple(sorted(self.extra)) if self.extra else ()
+        return Take(self.epoch, self.low, want, extra, holding, attempt, self.waited, self.held)

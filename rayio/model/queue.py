@@ -86,9 +86,10 @@ class Take(NamedTuple):
     holding: tuple[int, ...] = ()
     attempt: int = 0
     #: Total waiting time of the rank (ns), if workers scale; without the first batch of each epoch, which no worker
-    #: could
-    #: have read before.
+    #: could have read before.
     waited: int = 0
+    #: Total time (ns) that the rank waited at the barrier for a rank that had waited longer for its batches.
+    held: int = 0
 
 
 @dataclass(slots=True)
@@ -168,7 +169,7 @@ class QueueState:
         Raises:
             StaleAttemptError: the message belongs to an older attempt or a finished epoch.
         """
-        epoch, consumed, _, extra, _, attempt, _ = take
+        epoch, consumed, _, extra, _, attempt, *_ = take
         if attempt != self.attempt or epoch != self.epoch:
             if (attempt, epoch) < (self.attempt, self.epoch):
                 raise StaleAttemptError(
@@ -193,7 +194,7 @@ class QueueState:
 
     def is_overtaken(self, take: Take) -> bool:
         """Return True if a newer take has arrived: its consumption includes what this one waits for."""
-        epoch, consumed, _, extra, _, attempt, _ = take
+        epoch, consumed, _, extra, _, attempt, *_ = take
         is_current = attempt == self.attempt and epoch == self.epoch
         return is_current and consumed + len(extra) < self.consumed + len(self.extra)
 
@@ -315,7 +316,7 @@ class QueueState:
         In order, nothing precedes the first of them; batches ready behind a gap are included. They stay in ``ready``
         until consumed, so that a lost answer can be repeated.
         """
-        _, consumed, want, _, holding, _, _ = take
+        _, consumed, want, _, holding, *_ = take
         if want == 1 and self.spec.in_order and not holding and not self.extra:
             next_one = self.ready.get(consumed)
             return [] if next_one is None else [next_one]

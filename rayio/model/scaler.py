@@ -146,8 +146,8 @@ class Scaler:
         self._has_begun = False
         #: The epoch and step to be consumed before the next look begins; None once it has begun.
         self._settles: tuple[int, int] | None = (-1, 0)
-        #: Start of the look; the rank's waiting time (ns) and batches at that time.
-        self._begun = self._waited = self._taken = 0
+        #: Start of the look; the rank's waiting times (ns) and batches at that time.
+        self._begun = self._waited = self._held = self._taken = 0
         #: Batches × ns since the look began: ready ones and those being read; and the time until which they are
         #: counted.
         self._ready = self._reading = self._counted = 0
@@ -193,6 +193,7 @@ class Scaler:
         look = Look(
             now / 1e9, seconds, self.queue.state.workers, self._ready / (now - self._begun),
             self._reading / (now - self._begun), (take.waited - self._waited) / 1e9, taken,
+            (take.held - self._held) / 1e9,
         )  # fmt: skip
         wanted, self.memory = decide(scaling, self.memory, look)
         self._begin(take)
@@ -206,7 +207,7 @@ class Scaler:
 
     def _begin(self, take: Take) -> None:
         self._begun = self._counted = self.queue.env.kernel.now()
-        self._waited, self._taken = take.waited, self._earlier + self._current
+        self._waited, self._held, self._taken = take.waited, take.held, self._earlier + self._current
         self._ready = self._reading = 0
 
     def _change(self, wanted: Wanted) -> None:

@@ -32,6 +32,9 @@ _DICTIONARY = [name for name, kind in COLUMNS.items() if kind == "text"] + [
 #: In this order similar spans are adjacent: half the bytes of time order.
 ORDER = ("role", "name", "index", "start_ns")
 
+#: Beginning of the names of compacted files, which alone replace others.
+COMPACTED = "spans-"
+
 _VERSION, _REPLACES = b"rayio.span_schema", b"rayio.replaces"
 
 #: Times in whole microseconds are stored in these columns.
@@ -164,8 +167,11 @@ def among(paths: Iterable[Path]) -> tuple[list[SpanFile], list[str]]:
 
 
 def replaced(paths: Iterable[Path]) -> frozenset[str]:
-    """Return the names that files of a folder replace; files of these names do not count."""
-    return _replaced(_all(paths)[0])
+    """Return the names that files of a folder replace; files of these names do not count.
+
+    Only compacted files replace others, so no other is read: a long run has thousands.
+    """
+    return _replaced(_all(path for path in paths if path.name.startswith(COMPACTED))[0])
 
 
 def _all(paths: Iterable[Path]) -> tuple[list[SpanFile], list[str]]:

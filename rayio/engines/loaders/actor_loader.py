@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from rayio.scenario.kind import Kind
 
 if TYPE_CHECKING:
     from rayio.model.env import Env, QueuePort
+    from rayio.model.held_back import Consuming
     from rayio.model.plan import Plan
     from rayio.model.wiring import RankPorts, Wiring
 
@@ -25,6 +26,7 @@ class ActorLoader(Kind):
 
     def batches(self, wiring: Wiring, env: Env, rank: int, ports: RankPorts) -> QueuePort:
         """Return a rank's source of batches: its own reads, or a queue, or two if it evaluates."""
+        from rayio.model.held_back import HeldBack
         from rayio.model.inline_queue import InlineQueue
         from rayio.model.phases import PhasedQueue
         from rayio.model.pinning import pin_thread
@@ -34,6 +36,8 @@ class ActorLoader(Kind):
             wiring.connect(env, plan.node_of_rank(rank))
             return InlineQueue(env, wiring.loading, pin_thread(env, rank, plan.loader.pin_bandwidth))
         training = ports.queue(replace(plan.queue(rank), taken=wiring.taken.get(rank)), evaluating=False)
+        if plan.loader.scaling is not None and env.barrier is not None:
+            env.barrier = HeldBack(env.barrier, cast("Consuming", training).consumed)
         if plan.evaluation is None:
             return training
         evaluation = ports.queue(plan.queue(rank, evaluating=True), evaluating=True)

@@ -69,11 +69,11 @@ class BarrierActor(Server):
         """Return the actor's entry of run.json, once it has started."""
         return self.description()
 
-    async def announce(self, arrivals: list[tuple[Where, int]]) -> int:
+    async def announce(self, arrivals: list[tuple[Where, int]]) -> Any:
         """Record deadlines of ranks at one step; return the latest once every party has announced its own."""
         self._cpu.begin()
         latest = [self.barrier.announce(at.rank, at.epoch, at.step, at.attempt, deadline) for at, deadline in arrivals]
-        return max([int(await deadline) for deadline in latest])
+        return max([await deadline for deadline in latest])
 
 
 class Holder(Server):

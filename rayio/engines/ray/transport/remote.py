@@ -298,7 +298,7 @@ class RemoteBarrier:
 
     async def _announce(self, together: list[tuple[Where, int, Future]]) -> None:
         try:
-            latest = int(await self.line.ask("announce", [(at, deadline) for at, deadline, _ in together]))
+            latest = await self.line.ask("announce", [(at, deadline) for at, deadline, _ in together])
         except Exception as error:
             for *_, answer in together:
                 if not answer.done():

@@ -1,0 +1,158 @@
+"""Autoscaled workers of ranks that meet: the last rank waits for its batches, and holds back all others."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rayio
+from rayio.engines.virtual.clock import VirtualKernel
+from rayio.model.autoscale import Look, Memory, decide, need
+from rayio.model.barrier import BarrierState
+from rayio.model.consumed import Consumed
+from rayio.model.held_back import Deadline, HeldBack
+from rayio.place import Where
+from rayio.scenario.load import build
+from rayio.scenario.workers import Autoscaled
+
+SCALING = Autoscaled.model_validate({"min": 1, "max": 8})
+#: Eight samples of a batch take a worker 25 ms each in the mean; a rank takes 60 ms: 3.3 workers are enough.
+READ, COMPUTE = 8 * 0.025, 0.060
+
+
+def simulated(out: Path, ranks: int, workers: Any, steps: int = 300, **train: Any) -> rayio.Run:
+    return rayio.simulate(
+        build({
+            "name": "meeting", "cluster": {"ranks_per_node": ranks},
+            "dataset": {"path": "model://x", "format": "raw", "num_files": 8 * steps * ranks, "sample_bytes": "100 kB"},
+            "storage": {"model": "memory"},
+            "loader": {"batch_size": 8, "num_workers": workers, "decode": {"kind": "exponential", "mean": "25 ms"}},
+            "train": {"epochs": 1, "compute": COMPUTE, **train},
+        }),
+        out=out,
+    )  # fmt: skip
+
+
+def changes(run: rayio.Run) -> list[Any]:
+    assert run.result.scaling is not None
+    return [change for change in run.result.scaling.changes if change.before]
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 24])
+def test_ranks_that_meet_get_what_one_rank_alone_gets_and_as_soon(tmp_path: Path, ranks: int) -> None:
+    """One rank alone has 4 workers after 6 s. Each by itself: with 8 ranks the last one had its second after 23 s."""
+    run = simulated(tmp_path / "run", ranks, {"min": 1, "max": 8})
+    first = [change for change in changes(run) if change.at_seconds < 10]
+    assert {change.rank for change in first if change.after == 4} == {*range(ranks)}
+    fixed = simulated(tmp_path / "fixed", ranks, 4)
+    assert run.result.wall_seconds is not None
+    assert fixed.result.wall_seconds is not None
+    assert run.result.wall_seconds < fixed.result.wall_seconds + 6, "that is until the workers are there"
+
+
+def test_a_rank_that_computes_slowly_makes_no_one_hire(tmp_path: Path) -> None:
+    """All wait for rank 0, and nobody for batches: a second of compute more is no lack of workers."""
+    slow = {"stragglers": {"ranks": [0], "factor": 4}}
+    run = simulated(tmp_path / "run", 4, {"min": 2, "max": 8}, steps=200, **slow)
+    assert not changes(run)
+
+
+def test_ranks_that_share_a_limit_give_up_together(tmp_path: Path) -> None:
+    """Storage serves half of what they compute: twice the workers bring nothing, and go."""
+    limited = build({
+        "name": "limited", "cluster": {"ranks_per_node": 4},
+        "dataset": {"path": "model://x", "format": "raw", "num_files": 8000, "sample_bytes": "100 kB"},
+        "storage": {"model": {"first_byte": 0, "connection_bandwidth": "1 GB/s", "bandwidth": "3 MB/s"}},
+        "loader": {"batch_size": 8, "num_workers": {"min": 2, "max": 16}},
+        "train": {"epochs": 1, "compute": COMPUTE},
+    })  # fmt: skip
+    run = rayio.simulate(limited, out=tmp_path / "run")
+    assert run.result.scaling is not None
+    gone = [change for change in changes(run) if change.after < change.before]
+    assert {change.rank for change in gone} == {0, 1, 2, 3}
+    assert all("something else is the limit" in change.why for change in gone)
+    assert max(change.after for change in changes(run)) <= 4
+
+
+def look(**values: float) -> Look:
+    usual: dict[str, Any] = {
+        "now": 10.0, "seconds": 10.0, "workers": 4, "ready": 0.0, "reading": 4.0, "waited": 0.0, "taken": 100,
+        "held": 0.0,
+    }  # fmt: skip
+    return Look(**usual | values)
+
+
+def test_a_rank_that_is_held_back_gets_workers_for_when_it_is_not() -> None:
+    """It takes half of what it could: its readers, at work all the time, must do twice as much."""
+    assert need(SCALING, look(held=5.0)) == 8
+    assert need(SCALING, look(held=5.0, reading=3.0)) == 6
+    wanted, memory = decide(SCALING, Memory(), look(held=5.0))
+    assert wanted.workers == 8
+    assert wanted.why == "the rank waited 0% of 10.0 s, and 50% for ranks that waited longer"
+    assert memory.added is not None
+
+
+def test_a_rank_that_has_enough_does_not_hire_because_another_has_not() -> None:
+    wanted, memory = decide(SCALING, Memory(), look(held=5.0, reading=1.0))
+    assert wanted.workers == 4
+    assert memory.needs == ((10.0, 3),), "2 for twice the batches, 80 % of the time at work"
+
+
+def test_readers_are_judged_by_what_they_can_read_and_not_by_what_is_taken() -> None:
+    """Twice the readers, at work half of the time: the rank is held back, and they are not in vain."""
+    _, memory = decide(SCALING, Memory(), look(workers=2, reading=2.0, waited=5.0))
+    held = look(now=20.0, reading=2.0, waited=1.0, held=4.0)
+    once, memory = decide(SCALING, memory, held)
+    assert once.workers >= 4
+    limited = look(now=20.0, reading=4.0, waited=5.0)
+    _, before = decide(SCALING, Memory(), look(workers=2, reading=2.0, waited=5.0))
+    again, _ = decide(SCALING, before, limited)
+    assert again.workers == 2
+    assert "something else is the limit" in again.why
+
+
+class Port:
+    """A barrier whose last rank is known."""
+
+    def __init__(self, latest: int) -> None:
+        self.latest = latest
+        self.told: list[int] = []
+
+    async def announce(self, at: Where, deadline: int) -> int:
+        self.told.append(deadline)
+        return max(deadline, self.latest)
+
+
+@pytest.mark.parametrize(
+    ("latest", "held"),
+    [
+        (Deadline.of(900, 500), 300),  # it waited for batches 300 ns longer than this rank
+        (Deadline.of(700, 5000), 200),  # no more than the barrier cost this rank
+        (Deadline.of(900, 100), 0),  # it waited less, and computed longer
+        (900, 0),  # a rank that meets without batches, as after a restore
+        (Deadline.of(100, 5000), 0),  # this rank is the last one
+    ],
+)
+def test_what_others_wait_counts_up_to_what_the_barrier_costs(latest: int, held: int) -> None:
+    consumed, port = Consumed(), Port(latest)
+    consumed.waited = 40
+    end = HeldBack(port, consumed)
+    for waited in (40, 240):
+        consumed.waited, consumed.held = waited, 0
+        assert VirtualKernel().run(end.announce(Where(0, 0, 0), 500)) == max(500, latest)
+    assert consumed.held == held
+    assert [told.waited for told in port.told if isinstance(told, Deadline)] == [40, 200], "since the last meeting"
+
+
+def test_the_last_rank_says_how_long_it_waited_wherever_it_is() -> None:
+    """The answer is the deadline of the last rank, with its wait, through a barrier and between processes."""
+    state = BarrierState(lambda *_: 2)
+    state.arrive(0, (0, 0, 0), 0, pickle.loads(pickle.dumps(Deadline.of(500, 30))))
+    (latest,) = state.arrive(1, (0, 0, 0), 0, pickle.loads(pickle.dumps(Deadline.of(700, 10)))).values()
+    latest = pickle.loads(pickle.dumps(latest))
+    assert latest == 700
+    assert isinstance(latest, Deadline)
+    assert latest.waited == 10
