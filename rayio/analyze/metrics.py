@@ -92,6 +92,7 @@ def measure(run: RunInSlices, shape: RunShape) -> RunResult:
         goodput=sums.computed / (wall * shape.world_size) if wall else None,
         wall_seconds=wall / 1e9,
         world_size=shape.world_size,
+        ranks_of_sample=shape.shared_by,
         steps=run.steps.number,
         startup_skew_seconds=int(begins.max() - begins.min()) / 1e9 if len(begins) else None,
         au_dlio=au_dlio,

@@ -149,7 +149,7 @@ class TraceCounts(Record):
 
 @record
 class Books(Record):
-    """The ledger: planned and delivered samples of training and evaluation, all ranks."""
+    """The ledger: samples of training and evaluation, once for each rank that reads them."""
 
     planned_steps: int = value("planned steps", "steps")
     planned_samples: int = value("planned samples", "samples")
@@ -331,6 +331,9 @@ class RunResult(Record):
     goodput: Number = value("compute that counts, of the wall time of all planned ranks", "fraction")
     wall_seconds: Number = value("from the first rank's start to the last rank's end", "s")
     world_size: int = value("planned ranks", "ranks", default=0)
+    ranks_of_sample: int | None = value(
+        "ranks that read each sample: those of one replica of a divided model", "ranks", can_be_absent=True
+    )
     steps: int | None = value("completed steps, all ranks", "steps")
     startup_skew_seconds: Number = value("time between the first waits of the first and the last rank", "s")
     au_dlio: Number = value("AU by DLIO's formula, mean over epochs", "percent")

@@ -21,10 +21,11 @@ from rayio.records.origin import (
     kind_of,
     storage_words,
 )
-from rayio.records.run_result import Books, Imported, RunResult, Statistics
+from rayio.records.run_result import Imported, RunResult, Statistics
 from rayio.records.scaling import PoolUse
 from rayio.report.text import failures, workflow
 from rayio.report.text.between import between_row, between_words
+from rayio.report.text.delivered import books_line, of_replica
 from rayio.report.text.doubts import warnings
 from rayio.report.text.terms import LEAST_SYNC, seconds
 from rayio.scenario.expect import Condition
@@ -152,8 +153,8 @@ def _headline(result: RunResult) -> list[str]:
     )
     rows = [
         ("AU", format_share(result.au), f"min {low}, max {high} over ranks; {measured}"),
-        ("throughput", f"{format_number(result.samples_per_second)} samples/s", ""),
-        ("read", format_mib_rate(result.mib_per_second), ""),
+        ("throughput", f"{format_number(result.samples_per_second)} samples/s", of_replica(result)),
+        ("read", format_mib_rate(result.mib_per_second), "by all ranks" if result.ranks_of_sample else ""),
         ("data loading", format_share(result.data_wait_share), "of step time, exposed: prefetching did not hide it"),
         (
             "of it loader",
@@ -358,7 +359,7 @@ def own_split(imported: Imported | None) -> list[str]:
 def _books(result: RunResult) -> list[str]:
     lines = []
     if books := result.ledger:
-        lines.append(f"  {books_line(books)}")
+        lines.append(f"  {books_line(books, result.ranks_of_sample)}")
         lines += [f"    {difference}" for difference in books.differences[:3]]
     if trace := result.trace:
         how = "all stored" if trace.recorded == trace.stored else f"{trace.stored} STORED"
@@ -370,31 +371,3 @@ def _books(result: RunResult) -> list[str]:
     if capped := result.capped_samples_per_epoch:
         lines.append(f"  train.steps left {capped} samples per epoch unread")
     return lines
-
-
-def format_done(share: float) -> str:
-    """Return how much of a run that failed was done; never all of it, and never nothing of what was begun.
-
-    >>> format_done(0.214), format_done(0.9999), format_done(0.0003)
-    ('21 % done', 'over 99 % done', 'under 1 % done')
-    """
-    if 0 < share < 0.01:
-        return "under 1 % done"
-    return "over 99 % done" if 0.99 < share < 1 else f"{100 * share:.0f} % done"
-
-
-def books_line(books: Books) -> str:
-    """Return how many of the planned samples were delivered, and whether each was exactly once."""
-    size = format_bytes(books.delivered_bytes)
-    if books.even and not books.skipped_samples:
-        again = f"; {n:,} batch{'es' * (n != 1)} again after failures" if (n := books.redone_steps) else ""
-        how = "" if books.contents_verified is not False else " by file and size, contents not verified"
-        return f"all {books.planned_samples:,} samples delivered exactly once{how} ({size}){again}"
-    counts = f"{books.delivered_samples:,} of {books.planned_samples:,} samples delivered ({size})"
-    counts += f", {books.skipped_samples:,} skipped after errors" if books.skipped_samples else ""
-    if books.even:
-        return counts
-    if books.even is None:
-        done = "" if books.share_done is None else f", {format_done(books.share_done)}"
-        return f"run incomplete{done}: {counts}"
-    return f"NOT ALL SAMPLES DELIVERED EXACTLY ONCE: {counts}"
