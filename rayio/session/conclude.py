@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rayio.analyze import gate
 from rayio.analyze.arrays import arrays_of
@@ -146,8 +146,9 @@ def conclude(
         books = replace(books, redone_steps=sum(restart.redone_steps for restart in restarts))
     skipped = books.skipped_samples or 0
     if (nothing := gate.nothing_delivered(books)) is not None:
+        unknown: dict[str, Any] = dict.fromkeys(OF_SAMPLES)
         ranks = (replace(rank, au=None) for rank in result.ranks)
-        result = replace(result, **dict.fromkeys(OF_SAMPLES), ranks=(*ranks,), doubts=())
+        result = replace(result, **unknown, ranks=(*ranks,), doubts=())
     few_delivered = skipped and nothing is None
     counted = (_of_skipped(skipped, books.planned_samples, result.samples_per_second),) if few_delivered else ()
     result = replace(
