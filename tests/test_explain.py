@@ -355,6 +355,21 @@ def test_of_a_short_run_on_saturated_storage_no_workers_are_advised(tmp_path: Pa
         assert changed(found, change)["time_saved"] == pytest.approx(1 - lasted[1] / lasted[0], abs=0.002)
 
 
+def test_where_nothing_is_worth_removing_no_row_contradicts_the_sentence(tmp_path: Path) -> None:
+    """Two epochs begin with a wait of 48 ms, and have 60 steps of 10 ms; AU counts the second wait alone."""
+    late = {"storage__model": {**QUICK, "first_byte": "8 ms"}, "loader__num_workers": 8, "train__epochs": 2}
+    wanted = planted(dataset__num_files=240, **late)
+    found = explained(wanted, tmp_path)
+    assert found["verdict"]["is_worth_removing"] is False
+    made = wanted.model_copy(update={"dataset": wanted.dataset.model_copy(update={"format": "synthetic"})})
+    usual, quick = (simulate(each, root=tmp_path).result.wall_seconds or 0.0 for each in (wanted, made))
+    saved = changed(found, "read = 0")["time_saved"]
+    assert saved == pytest.approx(1 - quick / usual, abs=0.005)
+    assert saved > 0.05
+    assert f"`read = 0` saves {100 * saved:.1f} % of the time" in found["sentence"]
+    assert "no simulated change" not in found["sentence"]
+
+
 #: Opens of 10 samples/s and rank: less than ranks need, or nearly enough.
 SATURATED, NEARLY = 10, 19.5
 
