@@ -21,7 +21,7 @@ from datasets import on_disk
 from numpy.typing import NDArray
 
 from rayio.cli import main
-from rayio.data.formats import FORMATS, layout_of
+from rayio.data.formats import FORMATS, layout_of, places
 from rayio.data.formats.at_once import Frame
 from rayio.data.formats.images import MISSING
 from rayio.data.formats.records import Records
@@ -351,3 +351,26 @@ def test_synthetic_samples_need_no_files_and_are_counted(tmp_path: Path) -> None
     assert {(row["bytes"], row["requests"]) for row in run.rows("read")} == {(0, 0)}
     assert [path.name for path in (tmp_path / "data").rglob("*")] == ["rayio-dataset.json"]
     verify(layout_of(wanted), "synthetic", tmp_path / "data")
+
+
+@pytest.mark.parametrize(("kept", "computed"), [(1 << 22, 60), (0, None)])
+def test_sizes_of_a_files_records_are_summed_once_unless_too_many_files_are_in_use(
+    kept: int, computed: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Form:
+        asked = 0
+
+        def record_sizes(self, _: Layout, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+            self.asked += samples.size
+            return 10 + samples % 7
+
+    monkeypatch.setattr(places, "KEPT_RECORDS", kept)
+    monkeypatch.setattr(places, "KEPT_FILES", 4)
+    monkeypatch.setattr(places, "TOGETHER", 10)
+    form, layout = Form(), Layout(12, 5, Constant(value=1), 0)
+    for draw in np.random.default_rng(3).integers(0, [[12], [6]], (50, 2, 9)):
+        files, index = draw[0], draw[1]
+        expected = [sum(10 + sample % 7 for sample in range(5 * file, 5 * file + row)) for file, row in draw.T.tolist()]
+        assert places.starts_of(form, layout, files, index).tolist() == expected
+    assert form.asked == computed or (computed is None and form.asked > 60)
+    assert places.edges_of(form, layout, 2).tolist() == [0, *np.cumsum(10 + np.arange(10, 15) % 7)]

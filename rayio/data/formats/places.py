@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from functools import lru_cache
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -11,8 +13,11 @@ from numpy.typing import NDArray
 from rayio.data.formats.sample import Place
 from rayio.data.layout import Layout
 
-#: Files whose places are kept.
+#: Files whose places are kept; more if they have fewer records together (32 MiB of offsets).
 KEPT_FILES = 32
+KEPT_RECORDS = 1 << 22
+#: Records whose sizes are computed at once.
+TOGETHER = 1 << 14
 #: Bytes of an offset in a file.
 OFFSET = 8
 
@@ -27,13 +32,63 @@ class Sized(Protocol):
         """Return the bytes of the records of ``samples``."""
 
 
-@lru_cache(maxsize=KEPT_FILES)
+class _Edges:
+    """A table of the offsets in the latest files: a row for each, with the start of each record and the last end."""
+
+    def __init__(self, form: Sized, layout: Layout) -> None:
+        self._form, self._layout, width = form, layout, layout.samples_per_file + 1
+        self._most = min(layout.num_files, max(KEPT_FILES, KEPT_RECORDS // width))
+        self._table = np.zeros((self._most, width), np.int64)
+        #: The row of each kept file, the oldest first.
+        self._rows: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def at(self, files: NDArray[np.int64], index: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the offset of record ``index`` of each file."""
+        numbers, file = np.unique(files, return_inverse=True)
+        starts = np.empty_like(index)
+        with self._lock:
+            for first in range(0, len(numbers), self._most):
+                rows = self._fill(numbers[first : first + self._most].tolist())
+                chosen = (file >= first) & (file < first + self._most)
+                starts[chosen] = self._table[rows[file[chosen] - first], index[chosen]]
+        return starts
+
+    def of(self, number: int) -> NDArray[np.int64]:
+        """Return the offsets of a file."""
+        with self._lock:
+            offsets: NDArray[np.int64] = self._table[self._fill([number])[0]].copy()
+        return offsets
+
+    def _fill(self, numbers: list[int]) -> NDArray[np.int64]:
+        """Return the rows of some files, no more than are kept; the oldest others make room."""
+        rows = self._rows
+        if missing := [number for number in numbers if number not in rows]:
+            together = max(1, TOGETHER // self._layout.samples_per_file)
+            sums = [self._sums(missing[first : first + together]) for first in range(0, len(missing), together)]
+            free = [*range(len(rows), min(self._most, len(rows) + len(missing)))]
+            wanted = {*numbers}
+            oldest = islice((old for old in rows if old not in wanted), len(missing) - len(free))
+            free.extend(rows.pop(old) for old in [*oldest])
+            self._table[free, 1:] = np.concatenate(sums)
+            rows.update(zip(missing, free, strict=True))
+        return np.array([rows[number] for number in numbers])
+
+    def _sums(self, files: list[int]) -> NDArray[np.int64]:
+        number = self._layout.samples_per_file
+        samples = np.array(files)[:, np.newaxis] * number + np.arange(number)
+        return np.cumsum(self._form.record_sizes(self._layout, samples), axis=1)
+
+
+@lru_cache(maxsize=2)
+def _edges(form: Sized, layout: Layout) -> _Edges:
+    """Return the offsets of a dataset's records: of training, or of evaluation."""
+    return _Edges(form, layout)
+
+
 def edges_of(form: Sized, layout: Layout, number: int) -> NDArray[np.int64]:
     """Return the offset of each record from the first one of file ``number``, and the end of the last."""
-    samples = np.arange(layout.samples_per_file, dtype=np.int64) + number * layout.samples_per_file
-    edges = np.zeros(len(samples) + 1, np.int64)
-    np.cumsum(form.record_sizes(layout, samples), out=edges[1:])
-    return edges
+    return _edges(form, layout).of(number)
 
 
 def starts_of(form: Sized, layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -41,12 +96,7 @@ def starts_of(form: Sized, layout: Layout, files: NDArray[np.int64], index: NDAr
     if layout.samples_per_file == 1:
         sizes: NDArray[np.int64] = index * form.record_sizes(layout, files)
         return sizes
-    starts = np.empty_like(index)
-    numbers, file = np.unique(files, return_inverse=True)
-    for place, number in enumerate(numbers.tolist()):
-        chosen = file == place
-        starts[chosen] = edges_of(form, layout, number)[index[chosen]]
-    return starts
+    return _edges(form, layout).at(files, index)
 
 
 def check_offsets(offsets: NDArray[np.int64], expected: NDArray[np.int64], first: Place, begins: int) -> None:
