@@ -12,6 +12,7 @@ from rayio.analyze.window import FEWEST_STEPS
 from rayio.analyze.worth import LEAST_AU
 from rayio.records.explained import (
     Capacity,
+    Change,
     Explained,
     LossRow,
     Prediction,
@@ -38,7 +39,8 @@ def sentence(explained: Explained) -> str:
         return _no_verdict(verdict)
     failed, begun = _failed(explained.failures), _first_batches(verdict)
     if not verdict.is_worth_removing:
-        parts = [failed, begun, _nothing(verdict, is_all=not (failed or begun))]
+        changes = () if explained.simulated is None else explained.simulated.changes
+        parts = [failed, begun, _nothing(verdict, changes, is_all=not (failed or begun))]
         if explained.prediction is not None:
             parts.append(_predicted(verdict, explained.prediction))
         return " ".join(filter(None, parts))
@@ -100,14 +102,18 @@ def _first_batches(verdict: Verdict) -> str:
     return f"Waiting for the first batches took {took} ({each}), before the steps that AU counts."
 
 
-def _nothing(verdict: Verdict, *, is_all: bool) -> str:
+def _nothing(verdict: Verdict, changes: Sequence[Change], *, is_all: bool) -> str:
     """Return that there is no bottleneck worth removing, why not, and the largest loss.
 
     Without ``is_all``, other time than that of the counted steps was lost.
     """
-    au, target, why = verdict.au or 0.0, verdict.target_au, ""
+    au, target, why, more = verdict.au or 0.0, verdict.target_au, "", ""
+    best = max(changes, key=lambda row: row.time_saved or 0.0, default=None)
     if target is not None and au >= target:
         why = f" reaches its target of {target:.2f}"
+    elif best is not None and (best.time_saved or 0.0) > BINDS:
+        what = f"`{shown(best.change)}` saves {percent(best.time_saved)} of the time"
+        more = f" Of all steps, also those that AU does not count, {what}."
     elif verdict.bound != "compute":
         why = f", and no simulated change saves more than {percent(BINDS)} of the time"
     loss = "nothing is lost" if is_all else ""
@@ -118,7 +124,7 @@ def _nothing(verdict: Verdict, *, is_all: bool) -> str:
             name, share, most = "exposed data loading", of_data, f", most of it in {name}"
         loss = f"the largest loss is {name}, {percent(share or 0.0)} of step time{most}"
     steps = "" if is_all else " in the counted steps"
-    return f"No bottleneck worth removing{steps}: AU {au:.2f}{why}{'; ' * bool(loss)}{loss}."
+    return f"No bottleneck worth removing{steps}: AU {au:.2f}{why}{'; ' * bool(loss)}{loss}.{more}"
 
 
 def largest_loss(verdict: Verdict) -> tuple[LossRow, float | None] | None:
