@@ -185,8 +185,9 @@ class _Session:
                 f"costs={scenario.costs}: each batch occupies its rank {format_seconds(self.plan.held_seconds)} "
                 "longer, as with that loader; messages and reads are rayio's"
             )
+        self.notes += checks.unused_schemes(scenario, base, out)
         if not self.plan.modelled:
-            self.notes += idle_storage(scenario, base, out)
+            self.notes += idle_storage(scenario, base)
             self.notes += [layer.description for layer in self.plan.layers if layer.description]
         else:
             self.notes += idle_on_model(scenario)
