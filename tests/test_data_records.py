@@ -353,9 +353,9 @@ def test_synthetic_samples_need_no_files_and_are_counted(tmp_path: Path) -> None
     verify(layout_of(wanted), "synthetic", tmp_path / "data")
 
 
-@pytest.mark.parametrize(("kept", "computed"), [(1 << 22, 60), (0, None)])
-def test_sizes_of_a_files_records_are_summed_once_unless_too_many_files_are_in_use(
-    kept: int, computed: int | None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("kept", "most_apart"), [(1 << 22, 1), (40, 4), (0, 1), (0, 4)])
+def test_offsets_are_sums_of_sizes_whatever_is_kept_of_them(
+    kept: int, most_apart: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Form:
         asked = 0
@@ -364,13 +364,15 @@ def test_sizes_of_a_files_records_are_summed_once_unless_too_many_files_are_in_u
             self.asked += samples.size
             return 10 + samples % 7
 
-    monkeypatch.setattr(places, "KEPT_RECORDS", kept)
-    monkeypatch.setattr(places, "KEPT_FILES", 4)
-    monkeypatch.setattr(places, "TOGETHER", 10)
+    for name, value in {"KEPT_OFFSETS": kept, "MOST_APART": most_apart, "KEPT_FILES": 4, "TOGETHER": 10}.items():
+        monkeypatch.setattr(places, name, value)
     form, layout = Form(), Layout(12, 5, Constant(value=1), 0)
-    for draw in np.random.default_rng(3).integers(0, [[12], [6]], (50, 2, 9)):
-        files, index = draw[0], draw[1]
-        expected = [sum(10 + sample % 7 for sample in range(5 * file, 5 * file + row)) for file, row in draw.T.tolist()]
-        assert places.starts_of(form, layout, files, index).tolist() == expected
-    assert form.asked == computed or (computed is None and form.asked > 60)
+    for files, index in np.random.default_rng(3).integers(0, [[12], [6]], (50, 2, 9)):
+        starts = places.starts_of(form, layout, files, index)
+        for file, row, start in zip(files.tolist(), index.tolist(), starts.tolist(), strict=True):
+            assert start == sum(10 + sample % 7 for sample in range(5 * file, 5 * file + row))
+    if kept > 60:
+        assert form.asked == 60, "the sizes of each file are computed once"
+    elif kept:
+        assert form.asked < 60 + 50 * 9 * most_apart, "and some of them where a dataset has too many"
     assert places.edges_of(form, layout, 2).tolist() == [0, *np.cumsum(10 + np.arange(10, 15) % 7)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rayio.analyze.gate import NOTHING_DELIVERED
 from rayio.analyze.stages import STAGES, shown
 from rayio.analyze.stalls import CAUSES
 from rayio.analyze.verdict import BINDS, OF_DATA, begins_slowly, bound_of, of_wall_time
@@ -21,7 +22,7 @@ from rayio.records.explained import (
 )
 from rayio.records.failures import Survived
 from rayio.records.origin import CHARGED
-from rayio.report.text.doubts import withheld
+from rayio.report.text.doubts import all_skipped, withheld
 from rayio.report.text.supplying import limit_in_words, short_storage, supply
 from rayio.report.text.terms import SEEN, counted, in_words, percent
 from rayio.units import format_seconds
@@ -32,6 +33,8 @@ NAMED = 3
 def sentence(explained: Explained) -> str:
     """Return one paragraph: what bound the run, by how much, and what would help."""
     verdict, capacity, throttled = explained.verdict, explained.capacity, explained.throttled
+    if (nothing := next((doubt for doubt in explained.doubts if doubt.code == NOTHING_DELIVERED), None)) is not None:
+        return f"No verdict: no sample was delivered; {all_skipped(nothing)}."
     if verdict.bound is None:
         return _no_verdict(verdict)
     failed, begun = _failed(explained.failures), _first_batches(verdict)

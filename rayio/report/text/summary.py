@@ -151,6 +151,8 @@ def _headline(result: RunResult) -> list[str]:
         if window is not None
         else "no step after the warm-up was completed by every rank"
     )
+    if result.ledger and not result.ledger.delivered_samples:
+        measured = "no sample was delivered"
     rows = [
         ("AU", format_share(result.au), f"min {low}, max {high} over ranks; {measured}"),
         ("throughput", f"{format_number(result.samples_per_second)} samples/s", of_replica(result)),
