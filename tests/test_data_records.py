@@ -21,7 +21,7 @@ from datasets import on_disk
 from numpy.typing import NDArray
 
 from rayio.cli import main
-from rayio.data.formats import FORMATS, layout_of
+from rayio.data.formats import FORMATS, layout_of, places
 from rayio.data.formats.at_once import Frame
 from rayio.data.formats.images import MISSING
 from rayio.data.formats.records import Records
@@ -351,3 +351,28 @@ def test_synthetic_samples_need_no_files_and_are_counted(tmp_path: Path) -> None
     assert {(row["bytes"], row["requests"]) for row in run.rows("read")} == {(0, 0)}
     assert [path.name for path in (tmp_path / "data").rglob("*")] == ["rayio-dataset.json"]
     verify(layout_of(wanted), "synthetic", tmp_path / "data")
+
+
+@pytest.mark.parametrize(("kept", "most_apart"), [(1 << 22, 1), (40, 4), (0, 1), (0, 4)])
+def test_offsets_are_sums_of_sizes_whatever_is_kept_of_them(
+    kept: int, most_apart: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Form:
+        asked = 0
+
+        def record_sizes(self, _: Layout, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+            self.asked += samples.size
+            return 10 + samples % 7
+
+    for name, value in {"KEPT_OFFSETS": kept, "MOST_APART": most_apart, "KEPT_FILES": 4, "TOGETHER": 10}.items():
+        monkeypatch.setattr(places, name, value)
+    form, layout = Form(), Layout(12, 5, Constant(value=1), 0)
+    for files, index in np.random.default_rng(3).integers(0, [[12], [6]], (50, 2, 9)):
+        starts = places.starts_of(form, layout, files, index)
+        for file, row, start in zip(files.tolist(), index.tolist(), starts.tolist(), strict=True):
+            assert start == sum(10 + sample % 7 for sample in range(5 * file, 5 * file + row))
+    if kept > 60:
+        assert form.asked == 60, "the sizes of each file are computed once"
+    elif kept:
+        assert form.asked < 60 + 50 * 9 * most_apart, "and some of them where a dataset has too many"
+    assert places.edges_of(form, layout, 2).tolist() == [0, *np.cumsum(10 + np.arange(10, 15) % 7)]

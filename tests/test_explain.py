@@ -355,6 +355,57 @@ def test_of_a_short_run_on_saturated_storage_no_workers_are_advised(tmp_path: Pa
         assert changed(found, change)["time_saved"] == pytest.approx(1 - lasted[1] / lasted[0], abs=0.002)
 
 
+def test_where_nothing_is_worth_removing_no_row_contradicts_the_sentence(tmp_path: Path) -> None:
+    """Two epochs begin with a wait of 48 ms, and have 60 steps of 10 ms; AU counts the second wait alone."""
+    late = {"storage__model": {**QUICK, "first_byte": "8 ms"}, "loader__num_workers": 8, "train__epochs": 2}
+    wanted = planted(dataset__num_files=240, **late)
+    found = explained(wanted, tmp_path)
+    assert found["verdict"]["is_worth_removing"] is False
+    made = wanted.model_copy(update={"dataset": wanted.dataset.model_copy(update={"format": "synthetic"})})
+    usual, quick = (simulate(each, root=tmp_path).result.wall_seconds or 0.0 for each in (wanted, made))
+    saved = changed(found, "read = 0")["time_saved"]
+    assert saved == pytest.approx(1 - quick / usual, abs=0.005)
+    assert saved > 0.05
+    assert f"`read = 0` saves {100 * saved:.1f} % of the time" in found["sentence"]
+    assert "no simulated change" not in found["sentence"]
+
+
+#: Opens of 10 samples/s and rank: less than ranks need, or nearly enough.
+SATURATED, NEARLY = 10, 19.5
+
+
+@pytest.mark.parametrize("opens", [SATURATED, NEARLY])
+def test_a_simulation_of_the_first_steps_saves_what_the_whole_run_would(
+    opens: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 50 steps 12 are simulated: the wait for first batches, and those prefetched then, are part of both."""
+
+    def whole(workers: int = 2, opens: float = opens) -> Scenario:
+        model = {"first_byte": "2 ms", "connection_bandwidth": "1 GB/s", "bandwidth": "1 TB/s", "open": "100 us"}
+        return planted(
+            cluster={"ranks_per_node": 8}, loader={"batch_size": 8, "num_workers": workers},
+            dataset={"path": "d", "format": "tfrecord", "num_files": 8, "samples_per_file": 400,
+                     "sample_bytes": "150 kB"},
+            storage={"model": {**model, "opens_per_second": 8 * opens}},
+            train={"epochs": 1, "compute": "250 ms", "sync": {"kind": "allreduce", "bytes": "100 MB",
+                                                              "bandwidth": "10 GB/s"}},
+        )  # fmt: skip
+
+    def lasted(wanted: Scenario) -> float:
+        steps = simulate(wanted, root=tmp_path).spans().query("name in ('data_wait', 'compute') and role == 'rank'")
+        return float((steps.start_ns + steps.duration_ns).max() - steps.start_ns.min())
+
+    monkeypatch.setattr(replay, "MOST_RANK_STEPS", 8 * 12)
+    found = explained(whole(), tmp_path)
+    assert not found["simulated"]["is_whole_run"]
+    usual = lasted(whole())
+    really = {"workers ÷ 2": whole(workers=1), "workers × 2": whole(workers=4), "opens/s = ∞": whole(opens=1e6)}
+    for change, wanted in really.items():
+        saved = changed(found, change)["time_saved"]
+        assert saved == pytest.approx(1 - lasted(wanted) / usual, abs=0.03), change
+    assert "num_workers=1" not in found.sentence, "a run of 12 steps is 5 % shorter with it"
+
+
 def test_of_a_run_that_its_own_times_do_not_give_nothing_is_predicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -400,6 +451,8 @@ def test_spans_of_other_libraries_explain_nothing(tmp_path: Path) -> None:
         ({"decode = 0": None}, None),
         ({"prefetch × 2": 0.019, "decode = 0": 0.012}, None),
         ({"workers ÷ 2": 0.012}, "With loader.num_workers=1"),
+        ({"workers ÷ 2": 0.012, "decode = 0": 0.3}, "With decode = 0"),
+        ({"workers ÷ 2 (worse)": 0.3, "decode = 0": 0.1}, "With decode = 0"),
     ],
 )
 def test_advice_is_what_a_key_can_change_unless_that_gains_little(
@@ -411,7 +464,11 @@ def test_advice_is_what_a_key_can_change_unless_that_gains_little(
     changes["decode = 0"] = Change("decode = 0", kind="removal", to=lambda scenario: scenario, helps=("decode",))
     tried = tuple(
         SimpleNamespace(
-            change=changes[name], row=SimpleNamespace(time_saved=gain, au=0.5, then=""), saved=gain or 0.0, doubt=None
+            change=changes[name.removesuffix(" (worse)")],
+            row=SimpleNamespace(time_saved=gain, au=0.5, then=""),
+            saved=gain or 0.0,
+            doubt=None,
+            is_worse="worse" in name,
         )
         for name, gain in gains.items()
     )

@@ -254,6 +254,17 @@ def test_skipped_samples_are_the_same_on_files_and_said(tmp_path: Path, capsys: 
     assert f"{real.ledger.skipped_samples} skipped after errors" in capsys.readouterr().out
 
 
+def test_a_run_that_delivered_nothing_has_neither_au_nor_verdict(tmp_path: Path) -> None:
+    done = rayio.simulate(faulty({"errors": [{"rate": 1}], "on_error": "skip"}), out=tmp_path / "run")
+    result, why = done.result, f"all {done.result['ledger']['planned_samples']:,} were skipped after errors"
+    unknown = ("au", "au_min", "au_interval_low", "samples_per_second", "au_dlio", "samples_per_second_dlio", "goodput")
+    assert {result[name] for name in unknown} == {rank.au for rank in result.ranks} == {None}
+    assert f"warning: No sample was delivered: {why}" in done.summary()
+    found = explain(done.path)
+    assert found.sentence == f"No verdict: no sample was delivered; {why}."
+    assert (found.verdict.au, found.simulated, found.prediction) == (None, None, None)
+
+
 @pytest.mark.parametrize(
     ("faults", "line"),
     [

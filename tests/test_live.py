@@ -121,8 +121,13 @@ def test_a_sample_that_all_ranks_of_a_replica_read_counts_once(tmp_path: Path) -
             self.seen.append(live)
 
     wanted = scenario(dataset__path="model://x", train__parallelism={"tensor": 2}, train__compute=0)
-    run(wanted, engine="local", out=tmp_path / "run", reporter=Progress())
+    done = run(wanted, engine="local", out=tmp_path / "run", reporter=Progress())
     assert {live.ranks_of_sample for live in Progress.seen} == {2}
+    books = done.result.ledger
+    assert books is not None
+    assert look(str(done.path)).samples == books.delivered_samples // 2
+    assert f"all {books.planned_samples // 2:,} samples delivered exactly once to each of 2 ranks" in done.summary()
+    assert "samples/s  a sample counts once for the 2 ranks that read it" in done.summary()
 
 
 def test_a_look_back_is_over_ten_seconds_however_long_the_run() -> None:

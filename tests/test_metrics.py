@@ -83,7 +83,7 @@ def test_rates_count_what_arrived_in_the_window_and_what_was_read_for_it_wheneve
 @pytest.mark.parametrize("origin", [0, UNIX])
 def test_each_ranks_life_is_split_to_the_nanosecond(origin: int) -> None:
     lives, _ = timeline(two_ranks(origin))
-    assert {name: lives.split[name].tolist() for name in SPLIT} == {
+    assert {name: lives.split[name].tolist() for name in SPLIT if name != "ended"} == {
         "startup": [100, 120],
         "restore": [0, 0],
         "gap": [0, 0],
@@ -99,9 +99,10 @@ def test_each_ranks_life_is_split_to_the_nanosecond(origin: int) -> None:
         "other": [15, 10],
     }
     assert (lives.end - lives.begin).tolist() == [410, 335]
+    assert (lives.wall, lives.whole["ended"].tolist()) == (410, [0, 75])
     result = measure(RunArrays.of_spans(two_ranks(origin)), SHAPE)
     assert result["time"]["data_wait"] == 95 / 1e9
-    assert result["share"]["compute"] == 310 / 745
+    assert result["share"]["compute"] == 310 / 820
     assert result["ranks"][0]["checkpoint"] == 70 / 1e9
     assert result["wall_seconds"] == 410 / 1e9
 
@@ -262,16 +263,6 @@ def test_a_rank_that_recorded_nothing_is_said_and_the_rest_is_split() -> None:
     assert result["goodput"] == 270 / (300 * 3)
 
 
-@pytest.mark.parametrize(("early", "ended"), [(0, None), (1, None), (500, 500 / 1e9)])
-def test_the_time_of_ranks_that_ended_before_others_is_told_apart(early: int, ended: float | None) -> None:
-    trace = Trace()
-    for rank in range(2):
-        trace.rank(rank, [("data_wait", 10), ("compute", 90)] * 11 + [("checkpoint", 1000 - early * rank)])
-    result = measure(RunArrays.of_spans(trace.spans), RunShape(2, 1, 1, 1, 11))
-    assert result.get("ended_seconds") == ended
-    assert sum(result["time"].values()) + early / 1e9 == pytest.approx(2 * result["wall_seconds"])
-
-
 def test_of_many_ranks_the_first_are_listed() -> None:
     trace = Trace()
     for rank in range(70):
@@ -306,7 +297,6 @@ def test_every_metric_that_may_be_expected_has_a_number_in_a_full_result() -> No
     result = replace(
         measured, au_dlio=0.0, au_dlio_stdev=0.0, loader_share=0.0, fetched=fetched, saved=moved, restored=moved,
         drained=drained, device_copy_share=0.0, bubble_share=0.0, drain_wait_share=0.0,
-        ended_seconds=0.0,
     )  # fmt: skip
     assert [name for name in METRICS if lookup(result, name) is None] == []
     assert RunResult.of_json(json.loads(json.dumps(result.as_json(), allow_nan=False))) == result
@@ -388,10 +378,26 @@ def test_every_nanosecond_of_every_life_is_accounted_for(
     assert lives.split["startup"].tolist() == [startup for _, startup, _ in ranks]
     for place, name in enumerate((*PHASES, "other")):
         assert lives.split[name].tolist() == [sum(step[place] for step in steps) for _, _, steps in ranks]
-    assert np.sum([lives.split[name] for name in SPLIT], axis=0).tolist() == (lives.end - lives.begin).tolist()
+    assert np.sum([*lives.split.values()], axis=0).tolist() == (lives.end - lives.begin).tolist()
+    assert np.sum([lives.whole[name] for name in SPLIT], axis=0).tolist() == [lives.wall] * len(ranks)
     assert got.duration.tolist() == [sum(step) for _, _, steps in ranks for step in steps]
+    assert_one_denominator(shuffled, len(ranks))
     assert got.parts["compute"].tolist() == [step[1] for _, _, steps in ranks for step in steps]
     assert (got.arrived - got.start).tolist() == [step[0] for _, _, steps in ranks for step in steps]
+
+
+def assert_one_denominator(spans: pa.Table, ranks: int) -> None:
+    """The parts of the ranks' time sum to the run's length for each rank, and every share is of that time."""
+    run = RunArrays.of_spans(spans)
+    result = measure(run, RunShape(ranks, 1, 0, 1, 6))
+    wall = result.wall_seconds
+    for rank in result.ranks:
+        assert sum(rank[name] for name in SPLIT) == pytest.approx(wall, abs=1e-15)
+        assert rank.wall == pytest.approx((wall or 0.0) - (rank.ended or 0.0), abs=1e-15)
+    if wall:
+        assert sum(result.time.values()) == pytest.approx(ranks * wall)
+        assert dict(result.share) == pytest.approx({name: time / ranks / wall for name, time in result.time.items()})
+        assert result.goodput == pytest.approx(result.share.compute)
 
 
 @given(ranks=st.lists(a_rank, min_size=1, max_size=4), warmup=st.integers(0, 2))

@@ -22,8 +22,8 @@ from rayio.report.colours import COLOURS, style
 from rayio.report.explain import explain
 from rayio.report.headline import _verdict, badge
 from rayio.report.text.conclusion import sentence
+from rayio.report.text.delivered import format_done
 from rayio.report.text.explanation import text
-from rayio.report.text.summary import format_done
 from rayio.scenario.expect import Condition
 from scenarios import scenario
 

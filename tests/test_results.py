@@ -185,8 +185,8 @@ def test_a_run_of_version_0_1_is_read_to_the_last_key() -> None:
     origin = {"kind": "predicted", "storage": "modelled", "leaves_out": []}
     window = dict.fromkeys(("au_interval_low", "au_interval_high", "window_epochs"))
     came_later = {"percentiles": content["percentiles"] | {"fsync": None}, "origin": origin, **window}
-    came_later |= {table: content[table] | dict.fromkeys(NEWER) for table in ("time", "share")}
-    came_later["ranks"] = [row | dict.fromkeys(NEWER) for row in content["ranks"]]
+    came_later |= {table: content[table] | dict.fromkeys((*NEWER, "ended")) for table in ("time", "share")}
+    came_later["ranks"] = [row | dict.fromkeys((*NEWER, "ended")) for row in content["ranks"]]
     assert run.result.as_json() == content | came_later
     assert run.result["ledger"] == content["ledger"]
     assert run.result.ledger is not None
@@ -197,7 +197,7 @@ def test_a_run_of_version_0_1_is_read_to_the_last_key() -> None:
 #: What is not of the window, which then ended when the first rank was done.
 _OF_THE_RUN = (
     "goodput", "wall_seconds", "world_size", "steps", "startup_skew_seconds", "au_dlio", "au_dlio_stdev",
-    "samples_per_second_dlio", "samples_per_second_dlio_stdev", "time", "share", "evaluation",
+    "samples_per_second_dlio", "samples_per_second_dlio_stdev", "time", "evaluation",
 )  # fmt: skip
 
 
@@ -208,6 +208,8 @@ def test_what_was_measured_of_it_then_is_measured_of_it_now() -> None:
     assert again["steps"] == 48
     for name in NEWER:
         assert {again[table].pop(name) for table in ("time", "share")} == {0}, "none was recorded then"
+    ended, wall = again["time"].pop("ended"), 2 * again["wall_seconds"]
+    assert again["share"] == pytest.approx({name: s / wall for name, s in {**content["time"], "ended": ended}.items()})
     assert {key: again[key] for key in _OF_THE_RUN} == {key: content[key] for key in _OF_THE_RUN}
     assert again["window_steps"] >= content["window_steps"]
     assert again["au"] < content["au"], "its last pause counts too"

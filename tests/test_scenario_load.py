@@ -174,6 +174,12 @@ def test_a_mapping_of_another_kind_replaces(here: Path) -> None:
     assert read(FULL, "train.compute={kind: exponential, mean: 1}").train.compute.expected == 1
     assert read(FULL, "checkpoint.every={epochs: 2}").checkpoint.every.steps is None
     assert read(FULL, "checkpoint.every.epochs=2").checkpoint.every.steps is None
+    twice = read(FULL, "checkpoint.every.epochs=2", "checkpoint.every.first=1", "checkpoint.every.epochs=3").checkpoint
+    assert (twice.every.epochs, twice.every.first) == (3, 1)
+    for first in ("checkpoint.every.steps=4", "checkpoint.every={steps: 4}"):
+        with pytest.raises(ScenarioError, match=r"checkpoint.every=\{steps: 4, epochs: 2\}: must be \{steps: n\}"):
+            read(FULL, first, "checkpoint.every.epochs=2")
+    assert read(FULL, "checkpoint.every={steps: 4}", "checkpoint.every={epochs: 2}").checkpoint.every.steps is None
 
 
 def test_a_file_extends_another_and_says_only_what_differs(here: Path) -> None:

@@ -61,7 +61,7 @@ def test_each_byte_of_a_request_is_on_the_server_of_its_stripe() -> None:
             for byte in range(begin, begin + length):
                 expected[byte // size % count] += 1
         servers = Servers(number=8, bandwidth=1e9, stripe_count=count, stripe_size=size)
-        assert Stripes(servers, 1).pieces(first, nbytes).tolist() == expected
+        assert Stripes(servers, 1).pieces(first, nbytes, np.array([0])).tolist() == [expected]
 
 
 @pytest.mark.parametrize("load", [0.3, 0.5, 0.7])

@@ -112,7 +112,8 @@ def test_an_empty_result_has_a_summary() -> None:
 def test_time_lost_to_failures_is_shown_when_there_is_some() -> None:
     whole = a_result()
     assert "lost to failures" not in summary(whole)
-    assert "lost to failures" in summary(replace(whole, time=replace(whole.time, restart=3.0)))
+    lost = replace(whole, time=replace(whole.time, restart=3.0), share=replace(whole.share, restart=0.4))
+    assert "lost to failures" in summary(lost)
 
 
 def test_conditions_that_hold_say_nothing() -> None:

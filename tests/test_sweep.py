@@ -277,6 +277,7 @@ def test_a_point_that_cannot_be_is_a_row_with_its_reason(capsys: pytest.CaptureF
         (["loader.num_wrokers=1,2"], "num_wrokers"),
         (["loader.num_workers=1,two"], "loader.num_workers=two"),
         (["loader.num_workers=1"], "nothing to sweep"),
+        (["loader.num_workers=4..1"], "loader.num_workers=4..1: must rise"),
         (["expect.aau=>= 0.5", "seed=1,2"], "aau"),
         (["seed=1,2", "--engine", "warp"], "warp"),
         (["seed=1,2", "--out", "s3://bucket/s"], "not yet"),

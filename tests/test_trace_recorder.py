@@ -205,6 +205,21 @@ def test_progress_sums_what_ranks_did_whatever_names_a_table_may_have() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_a_step_that_is_done_again_after_a_failure_is_one_step(together: bool) -> None:
+    recorder, progress, tables = Recorder(), Progress(), []
+    rank = recorder.adder(recorder.register("rank", "0", 0))
+    done = [(0, 0, 0), (0, 1, 0), (0, 2, 0), (1, 0, 0), (0, 1, 1), (0, 2, 1), (1, 0, 1), (1, 1, 1)]
+    for number in range(2):
+        for epoch, step, attempt in done:
+            rank("compute", 10, 30, (number, epoch, step, attempt))
+            tables += [] if together else [recorder.drain()]
+    for table in [recorder.drain()] if together else tables:
+        assert table is not None
+        progress.add(table)
+    assert progress.steps == 2 * 5
+
+
 def test_rows_taken_by_numpy_are_those_that_arrow_takes() -> None:
     recorder = Recorder(chunk_rows=4)
     reader, rank = recorder.register("reader", "0.0", 0), recorder.register("rank", "0", 0)

@@ -178,7 +178,7 @@ class _Sums:
         life = Lookup(lives.rank, lives.rank).find(requests.rank)
         known = life >= 0
         life, start, end = life[known], requests.start[known], (requests.start + requests.length)[known]
-        start, end = np.maximum(start, lives.begin[life]), np.minimum(end, lives.end[life])
+        start, end = np.maximum(start, lives.first), np.minimum(end, lives.last)
         held = start < end
         busy = Occupied.union(life[held], start[held], end[held])
         lane = plain(spans.column("lane"))
@@ -205,12 +205,11 @@ class _Sums:
             if self.occurred[code]
         }
         read = int(self.moved[OPERATIONS.index("read")])
-        wall = lives.end - lives.begin
-        every = int(wall.sum())
+        every = lives.wall * len(lives.rank)
         rows = (
             RankAccess(
                 rank=int(lives.rank[n]),
-                wall_seconds=int(wall[n]) / 1e9,
+                wall_seconds=lives.wall / 1e9,
                 io_seconds=int(total[n]) / 1e9,
                 exposed_seconds=int(total[n] - hidden[n]) / 1e9,
                 **_operations(self.by_rank[:, n]),

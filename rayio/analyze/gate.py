@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from rayio.records.doubts import (
+    ADVICE,
     CAPACITY,
     CAUSE,
     CHANGES,
@@ -27,12 +28,12 @@ from rayio.records.doubts import (
 )
 from rayio.records.hosts import MODEL, Fetched
 from rayio.records.origin import MEASURED, kind_of
-from rayio.records.run_result import RunResult
+from rayio.records.run_result import Books, RunResult
 
 SHORT_RUN, OVERHEAD, NOT_REPRODUCED = "short_run", "overhead", "not_reproduced"
 MACHINE_SPEED, PAGE_CACHE, CONTRADICTION = "machine_speed", "page_cache", "contradiction"
 BUSY_MACHINE, RESTORED_FROM_MEMORY, OTHER_SIZE = "busy_machine", "restored_from_memory", "other_size"
-SHORT_EPOCHS, FEW_FAILURES = "short_epochs", "few_failures"
+SHORT_EPOCHS, FEW_FAILURES, NOTHING_DELIVERED = "short_epochs", "few_failures", "nothing_delivered"
 
 #: Share of step time above which the emulator's overhead is a doubt.
 MOST_OVERHEAD = 0.02
@@ -83,6 +84,13 @@ def short_epochs(*, steps: int, au: float, without: float, enough: int) -> Doubt
         names={},
         invalidates=(LIMIT,),
     )
+
+
+def nothing_delivered(books: Books) -> Doubt | None:
+    """Return the doubt about a run of which errors made every sample be skipped."""
+    if books.delivered_samples or not books.skipped_samples:
+        return None
+    return Doubt(code=NOTHING_DELIVERED, numbers={"skipped": books.skipped_samples}, names={}, invalidates=ADVICE)
 
 
 def few_failures(result: RunResult, planned: int, mtbf: float | None, epochs: int) -> Doubt | None:

@@ -54,8 +54,7 @@ def measure(run: RunInSlices, shape: RunShape) -> RunResult:
     by_rank_au = sums.au
     au, lowest, highest, fewest = _utilisation(by_rank_au, sums, window, remarks)
     samples_per_second, mib_per_second = _rates(run, throughput_period(lives, window), shape)
-    wall, total = int(lives.end.max() - lives.begin.min()) if ranks else 0, int((lives.end - lives.begin).sum())
-    ended = int((lives.end.max() - lives.end).sum()) if ranks else 0
+    wall, whole = lives.wall, lives.whole
     begins = sums.first_start[sums.number > 0]
     share = shares(sums.lasted)
     part = {name: share(spent) for name, spent in sums.spent.items()}
@@ -93,15 +92,15 @@ def measure(run: RunInSlices, shape: RunShape) -> RunResult:
         goodput=sums.computed / (wall * shape.world_size) if wall else None,
         wall_seconds=wall / 1e9,
         world_size=shape.world_size,
+        ranks_of_sample=shape.shared_by,
         steps=run.steps.number,
         startup_skew_seconds=int(begins.max() - begins.min()) / 1e9 if len(begins) else None,
-        ended_seconds=ended / 1e9 if 100 * ended > total else None,
         au_dlio=au_dlio,
         au_dlio_stdev=au_dlio_stdev,
         samples_per_second_dlio=rate_dlio,
         samples_per_second_dlio_stdev=rate_dlio_stdev,
-        time=Seconds(**{name: int(lives.split[name].sum()) / 1e9 for name in SPLIT}),
-        share=Shares(**{name: int(lives.split[name].sum()) / total if total else None for name in SPLIT}),
+        time=Seconds(**{name: int(whole[name].sum()) / 1e9 for name in SPLIT}),
+        share=Shares(**{name: int(whole[name].sum()) / (wall * ranks) if wall else None for name in SPLIT}),
         evaluation=evaluation(run, shape.epochs),
         percentiles=_percentiles(run, window, shape),
         ranks=_ranks(lives, by_rank_au, sums.number),
@@ -253,13 +252,14 @@ def _statistics(parts: list[Ints]) -> Statistics | None:
 
 
 def _ranks(lives: Lives, au: NDArray[np.float64], number: Ints) -> tuple[Rank, ...]:
+    whole = lives.whole
     return tuple(
         Rank(
             rank=int(lives.rank[i]),
             au=None if np.isnan(au[i]) else float(au[i]),
             steps=int(number[i]),
-            wall=int(lives.end[i] - lives.begin[i]) / 1e9,
-            **{name: int(lives.split[name][i]) / 1e9 for name in SPLIT},
+            wall=int(lives.end[i] - lives.first) / 1e9,
+            **{name: int(whole[name][i]) / 1e9 for name in SPLIT},
         )
         for i in range(min(len(lives.rank), LISTED_RANKS))
     )

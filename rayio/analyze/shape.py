@@ -64,6 +64,11 @@ class RunShape:
             ranks_of_sample=derive.ranks_of_sample(scenario),
         )
 
+    @property
+    def shared_by(self) -> int | None:
+        """The ranks that read each sample, as a result has them: None if it is one."""
+        return self.ranks_of_sample if self.ranks_of_sample > 1 else None
+
     def steps(self, rank: Ints) -> Ints:
         """Return the steps in an epoch of each of these ranks; a column for each epoch if epochs differ."""
         each = np.array(self.steps_of)[rank] if self.steps_of else np.full(len(rank), self.steps_per_epoch)

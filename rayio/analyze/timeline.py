@@ -35,13 +35,37 @@ _NEVER = np.iinfo(np.int64).max
 class Lives:
     """Every rank that recorded anything, by ascending rank; times in ns.
 
-    ``split`` has an array for each name of :data:`SPLIT`; for each rank they sum to ``end - begin`` exactly.
+    ``split`` has an array for each phase, ``restart`` and ``other``; for each rank they sum to ``end - begin`` exactly.
     """
 
     rank: Ints
     begin: Ints
     end: Ints
     split: dict[str, Ints]
+
+    @property
+    def wall(self) -> int:
+        """The length of the run in ns."""
+        return self.last - self.first
+
+    @property
+    def first(self) -> int:
+        """The first rank's begin."""
+        return int(self.begin.min()) if len(self.rank) else 0
+
+    @property
+    def last(self) -> int:
+        """The last rank's end."""
+        return int(self.end.max()) if len(self.rank) else 0
+
+    @property
+    def whole(self) -> dict[str, Ints]:
+        """``split`` over the length of the run: for each rank the parts of :data:`SPLIT` sum to :attr:`wall` exactly.
+
+        A rank that begins after the first one is starting until then, and one that ends before the last has ``ended``.
+        """
+        startup = self.split["startup"] + self.begin - self.first
+        return {**self.split, "startup": startup, "ended": self.last - self.end}
 
 
 @dataclass(frozen=True, slots=True)

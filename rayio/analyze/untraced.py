@@ -39,6 +39,7 @@ def measure_lives(spans: pa.Table | Slices, shape: RunShape, steps_of_rank: list
     return RunResult(
         **numbers,
         world_size=shape.world_size,
+        ranks_of_sample=shape.shared_by,
         time=Seconds(),
         share=Shares(),
         percentiles=Percentiles(),

@@ -138,9 +138,9 @@ def _table(total: _Sums) -> tuple[LossRow, ...]:
 
 
 def _of_wall(waited: int, charged: Charged) -> float | None:
-    """Return a time of all ranks, in ns, as a share of their lives."""
-    lives = int((charged.lives.end - charged.lives.begin).sum())
-    return waited / lives if lives else None
+    """Return a time of all ranks, in ns, as a share of their wall time."""
+    wall = charged.lives.wall * len(charged.lives.rank)
+    return waited / wall if wall else None
 
 
 def begins_slowly(verdict: Verdict) -> bool:

@@ -21,7 +21,7 @@ def sweep(
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Dotted keys: section.key=value,value is varied, section.key=value is fixed.",
+            help="Dotted keys: section.key=value,value or 1..4 is varied, section.key=value is fixed.",
             metavar="KEY=VALUE,...",
             autocompletion=completion.overrides,
         ),

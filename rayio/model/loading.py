@@ -227,15 +227,18 @@ class Load:
 
     @property
     def _table(self) -> RequestTable | None:
-        """The requests of every step of the block, with places on real storage; None if there is no fast way."""
+        """The requests of every step of the block, with places where they are needed; None if there is no fast way."""
         block, loading = self.block, self.loading
-        if block.requests is None and not loading.itemised:
+        if block.requests is None:
             arrays, gap = (self.files, block.files, block.index, block.nbytes), loading.joining(self.at.epoch)
-            if gap or not loading.modelled:
-                table = joined_table(loading.access, *arrays, gap, has_places=not loading.modelled)
-            else:
+            table = None
+            if not gap and loading.modelled:
                 table = loading.access.request_table(*arrays)
-            block.requests = table or NO_TABLE
+            elif not loading.itemised:
+                table = joined_table(loading.access, *arrays, gap, has_places=not loading.modelled)
+            if table is None or (loading.itemised and table.places is None):
+                table = NO_TABLE
+            block.requests = table
         return block.requests if block.requests and block.requests.edges else None
 
     def ahead(self, most: int, kept: Sequence[Kept]) -> Ahead:

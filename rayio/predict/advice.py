@@ -12,7 +12,7 @@ from rayio.errors import StorageError
 from rayio.predict.changes import applied
 from rayio.predict.counterfactual import ALIKE, WORTH, Counterfactuals, Tried
 from rayio.records.doubts import Doubt
-from rayio.records.explained import Prediction, Verdict
+from rayio.records.explained import Change, Prediction, Verdict
 from rayio.scenario.section_changes import with_workers
 from rayio.scenario.workers import Autoscaled
 
@@ -42,11 +42,14 @@ def prediction(verdict: Verdict, replays: Counterfactuals) -> Foreseen | None:
     foreseen = _best(verdict, replays)
     if foreseen is None or foreseen.is_free:
         return foreseen
-    row = foreseen.prediction
+    return foreseen if _is_large(foreseen.prediction, verdict, replays) else None
+
+
+def _is_large(row: Prediction | Change, verdict: Verdict, replays: Counterfactuals) -> bool:
+    """Return True if a change has an effect that is worth proposing."""
     shows_in_au = verdict.bound in OF_DATA or verdict.bound == "overhead"
-    if (row.time_saved or 0.0) < LEAST_TIME or (shows_in_au and not is_worth_proposing(replays.baseline.au, row.au)):
-        return None
-    return foreseen
+    is_seen = not shows_in_au or is_worth_proposing(replays.baseline.au, row.au)
+    return (row.time_saved or 0.0) >= LEAST_TIME and is_seen
 
 
 def sooner(replays: Counterfactuals) -> Foreseen | None:
@@ -73,9 +76,9 @@ def _of_cause(verdict: Verdict, replays: Counterfactuals) -> Foreseen | None:
     base, is_read = replays.base, verdict.cause in ("read", "open", "retry")
     if not verdict.is_worth_removing or (base.is_throttled and is_read):
         return None
-    known = [trial for trial in replays.tried if trial.row.time_saved is not None]
     if verdict.is_processor_bound:
-        return _with(next(trial for trial in known if "processors" in trial.change.helps))
+        return _with(next(trial for trial in replays.tried if "processors" in trial.change.helps))
+    known = [trial for trial in replays.tried if trial.row.time_saved is not None and not trial.is_worse]
     # "read = 0" measures a loss: what to change about reading is a limit of the storage.
     limits = is_read and base.modelled is not None and verdict.bound == "input"
     wanted = {verdict.bound, verdict.cause}
@@ -89,10 +92,11 @@ def _of_cause(verdict: Verdict, replays: Counterfactuals) -> Foreseen | None:
     # Changes of a key come before those of storage or code, unless they save little in comparison; a change that frees
     # resources costs nothing.
     for trial in settings + chosen:
-        is_free = trial.change.effort < 0 or (trial.change.key and (limits or verdict.bound == "checkpoint"))
-        if trial.saved >= max(WORTH, 0 if is_free else most / 2):
+        is_easy = trial.change.effort < 0 or (trial.change.key and (limits or verdict.bound == "checkpoint"))
+        if trial.saved >= max(WORTH, 0 if is_easy else most / 2) and _is_large(trial.row, verdict, replays):
             return _with(trial)
-    return more
+    frees = (trial for trial in settings if trial.change.effort < 0 and trial.saved >= WORTH)
+    return more or next((_with(trial) for trial in frees), None)
 
 
 def _easy_first(settings: Sequence[Tried]) -> list[Tried]:
@@ -112,7 +116,7 @@ def _better(verdict: Verdict, replays: Counterfactuals, best: Foreseen | None) -
     if not verdict.is_worth_removing or verdict.is_processor_bound or replays.base.is_throttled:
         return None
     saved = 0.0 if best is None else best.prediction.time_saved or 0.0
-    others = [trial for trial in replays.tried if trial.change.key is not None and trial.doubt is None]
+    others = [trial for trial in replays.tried if trial.change.key and trial.doubt is None and not trial.is_worse]
     most = max(others, key=lambda trial: (trial.saved, -trial.change.effort), default=None)
     if most is None or most.saved * ALIKE <= saved or most.saved - saved < LEAST_TIME:
         return None

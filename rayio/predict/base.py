@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.arrays import RunArrays
-from rayio.analyze.filled import SHOWS, of_filling
+from rayio.analyze.filled import SHOWS, of_filling, supplied
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stages import STAGES
 from rayio.analyze.stalls import attribute
@@ -18,6 +18,7 @@ from rayio.model.planning import plan_of
 from rayio.predict.processors import Worked
 from rayio.predict.replay import Measured, RecordedTimes, Replay
 from rayio.records.doubts import Doubt
+from rayio.scenario import derive
 from rayio.scenario.model import Costs, Scenario, StorageParameters
 
 #: Processors that are busy for this part of their time are full.
@@ -29,7 +30,7 @@ class Outcome:
     """A replayed run, judged."""
 
     judged: Judged
-    #: From the first step's begin to the last one's end, in s.
+    #: From the first step's begin to the last one's end, in s; with steps that are not simulated, at their mean.
     lasted: float
     #: The largest cause of loss, or compute.
     next: str
@@ -105,6 +106,10 @@ class Base:
             window = find_window(charged.lives, steps, shape)[0]
             doubt = of_filling(RunArrays.of_spans(spans), window, shape, fewest, judged.verdict.au, change)
         lasted = float(steps.end.max() - steps.start.min()) / 1e9 if steps.number else 0.0
+        left = derive.total_steps(self.scenario) - derive.total_steps(replay.scenario)
+        if left and judged.verdict.steps:  # the rate of later steps is the lower one of ranks and workers
+            given = supplied(RunArrays.of_spans(spans), shape)
+            lasted += left * max(judged.verdict.seconds / judged.verdict.steps, 1 / given if given else 0.0)
         is_full = judged.largest in STAGES and self._fills_cores(replay, judged.samples_per_second)
         return Outcome(judged, lasted, "processors" if is_full else judged.largest, doubt)
 

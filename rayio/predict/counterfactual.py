@@ -11,6 +11,7 @@ from rayio.analyze.stages import OF_LOADER
 from rayio.analyze.stalls import Attribution
 from rayio.analyze.stragglers import slow_ranks
 from rayio.analyze.verdict import BINDS, OF_DATA, Judged, bound_of
+from rayio.analyze.worth import LEAST_AU
 from rayio.errors import StorageError
 from rayio.model.planning import storage_of
 from rayio.predict.base import Base, Outcome
@@ -44,6 +45,8 @@ class Tried:
     drops_barrier: bool
     #: The doubt about its AU.
     doubt: Doubt | None = None
+    #: True if AU and throughput fall: time that a run saves at its begin then costs a longer one more.
+    is_worse: bool = False
 
     @property
     def saved(self) -> float:
@@ -130,7 +133,8 @@ def _tried(change: Change, base: Base, replayed: Replay, before: Outcome) -> Tri
         then=after.next,
         is_short=True if after.doubt is not None else None,
     )
-    return Tried(change, row, drops_barrier, after.doubt)
+    is_worse = (gain or 0.0) <= -LEAST_AU and (rate or 0.0) < (before.judged.samples_per_second or 0.0)
+    return Tried(change, row, drops_barrier, after.doubt, is_worse)
 
 
 def _once(rate: float | None, scenario: Scenario) -> float | None:

@@ -192,7 +192,10 @@ def _judged(run: Subject, target_au: float | None) -> Judged:
         # "unrecorded" has another meaning in the benchmark's own split
         rows = [replace(row, cause="data_wait", meaning=WAITED) if row.cause == "unrecorded" else row for row in rows]
         cause = "data_wait" if cause == "unrecorded" else cause
-    return replace(judged, verdict=replace(verdict, table=(*rows,), cause=cause))
+    verdict = replace(verdict, table=(*rows,), cause=cause)
+    if any(doubt.code == gate.NOTHING_DELIVERED for doubt in gate.of_result(run.directory.result)):
+        verdict = replace(verdict, au=None, loss=None, bound=None, bound_share=None, cause=None, is_worth_removing=None)
+    return replace(judged, verdict=verdict)
 
 
 def _capacity(run: Subject) -> Capacity:

@@ -48,7 +48,7 @@ class Doubt(Record):
 
     code: str = value(
         "short_run, short_epochs, overhead, not_reproduced, machine_speed, page_cache, restored_from_memory, "
-        "busy_machine, other_size, few_failures or contradiction"
+        "busy_machine, other_size, few_failures, nothing_delivered or contradiction"
     )
     numbers: dict[str, float] = value("its numbers by name: s, fractions, or counts")
     names: dict[str, str] = value("its names of causes, changes or keys")

@@ -216,7 +216,7 @@ class RankAccess(Record):
     """Storage access for a rank."""
 
     rank: int = value("number of the rank")
-    wall_seconds: float = value("wall time of the rank", "s")
+    wall_seconds: float = value("wall time of the run", "s")
     io_seconds: float = value("time with a request in flight", "s")
     exposed_seconds: float = value("time with a request in flight and without compute", "s")
     open: Moved | None = value("files opened for it", can_be_absent=True)

@@ -11,7 +11,14 @@ from rayio.records.record import Record, units
 from rayio.records.run_result import Evaluation, Percentiles, RunResult, Seconds, Statistics
 from rayio.records.transfers import Transfers
 
-_NO_METRIC = ("version", "world_size", "dropped_samples_per_epoch", "capped_samples_per_epoch", "exit_code")
+_NO_METRIC = (
+    "version",
+    "world_size",
+    "ranks_of_sample",
+    "dropped_samples_per_epoch",
+    "capped_samples_per_epoch",
+    "exit_code",
+)
 
 
 def _names(record: type[Record], *kinds: str) -> tuple[str, ...]:

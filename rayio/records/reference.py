@@ -31,10 +31,10 @@ dictionaries.
 - `null` means "unknown"; one of the `notes` explains it. A key that is *left out when unknown* is missing instead.
 - The window is the measured part of a run. It starts when every rank is warm, and ends with the last step that all
   ranks share and the pause after it.
-- `version` is 2 for `result.json` and 1 for the others. Results of version 1, in which the window ended when the first
-  rank was done, are still read. Within a version keys are only added: programs should ignore unknown keys. A damaged
-  file is refused in one line that names the key. A span file with missing or impossible values is refused in one line
-  that names the column.
+- `version` is 2 for `result.json` and 1 for the others. Results of version 1 are still read: there the window ended
+  when the first rank was done, and `time` and `share` left out the time of ranks that had ended. Within a version
+  keys are only added: programs should ignore unknown keys. A damaged file is refused in one line that names the key.
+  A span file with missing or impossible values is refused in one line that names the column.
 
 All metrics of a result can be used in `expect:` by their dotted names
 (`expect: {percentiles.data_wait.p99: "< 0.1"}`). `rayio compare` compares them, and a [sweep](sweep.md) has them as

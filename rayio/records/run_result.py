@@ -31,7 +31,7 @@ Number = float | None
 
 @record
 class Seconds(Record):
-    """The total wall time of all ranks, in parts."""
+    """The wall time of the run, of all ranks, in parts."""
 
     startup: Number = value("until the first batch is requested", "s", default=None)
     restore: Number = value("reading back a checkpoint", "s", default=None)
@@ -46,11 +46,12 @@ class Seconds(Record):
     evaluate: Number = value("evaluating", "s", default=None)
     restart: Number = value("lost to failures", "s", default=None)
     other: Number = value("overhead of the emulator; for imported results, unrecorded time", "s", default=None)
+    ended: Number = value("after the rank's end, until the last rank's", "s", default=None)
 
 
 @record
 class Shares(Record):
-    """The same parts as fractions of the ranks' wall time; they sum to 1."""
+    """The same parts as fractions of wall time × ranks; they sum to 1."""
 
     startup: Number = value("until the first batch is requested", "fraction", default=None)
     restore: Number = value("reading back a checkpoint", "fraction", default=None)
@@ -65,6 +66,7 @@ class Shares(Record):
     evaluate: Number = value("evaluating", "fraction", default=None)
     restart: Number = value("lost to failures", "fraction", default=None)
     other: Number = value("overhead of the emulator; for imported results, unrecorded time", "fraction", default=None)
+    ended: Number = value("after the rank's end, until the last rank's", "fraction", default=None)
 
 
 @record
@@ -111,12 +113,12 @@ class Evaluation(Record):
 
 @record
 class Rank(Record):
-    """A rank: its AU in the window, and its wall time in parts."""
+    """A rank: its AU in the window, and the wall time of the run in parts."""
 
     rank: int = value("number of the rank")
     au: Number = value("Σ compute / Σ step time over whole steps in the window", "fraction")
     steps: int = value("completed steps", "steps")
-    wall: Number = value("wall time", "s")
+    wall: Number = value("from the run's begin to the rank's end: the sum of its parts without `ended`", "s")
     startup: Number = value("until the first batch is requested", "s", default=None)
     restore: Number = value("reading back a checkpoint", "s", default=None)
     gap: Number = value("the pause of checkpoint.phases", "s", default=None)
@@ -130,6 +132,7 @@ class Rank(Record):
     evaluate: Number = value("evaluating", "s", default=None)
     restart: Number = value("lost to failures", "s", default=None)
     other: Number = value("overhead of the emulator", "s", default=None)
+    ended: Number = value("after the rank's end, until the last rank's", "s", default=None)
 
 
 @record
@@ -146,7 +149,7 @@ class TraceCounts(Record):
 
 @record
 class Books(Record):
-    """The ledger: planned and delivered samples of training and evaluation, all ranks."""
+    """The ledger: samples of training and evaluation, once for each rank that reads them."""
 
     planned_steps: int = value("planned steps", "steps")
     planned_samples: int = value("planned samples", "samples")
@@ -328,14 +331,11 @@ class RunResult(Record):
     goodput: Number = value("compute that counts, of the wall time of all planned ranks", "fraction")
     wall_seconds: Number = value("from the first rank's start to the last rank's end", "s")
     world_size: int = value("planned ranks", "ranks", default=0)
+    ranks_of_sample: int | None = value(
+        "ranks that read each sample: those of one replica of a divided model", "ranks", can_be_absent=True
+    )
     steps: int | None = value("completed steps, all ranks", "steps")
     startup_skew_seconds: Number = value("time between the first waits of the first and the last rank", "s")
-    ended_seconds: Number = value(
-        "time of ranks that had ended while others went on, all ranks: in the wall time and so in goodput, not in "
-        "`time` and `share`; left out below 1 % of theirs",
-        "s",
-        can_be_absent=True,
-    )
     au_dlio: Number = value("AU by DLIO's formula, mean over epochs", "percent")
     au_dlio_stdev: Number = value("its standard deviation over epochs (population)", "percent")
     samples_per_second_dlio: Number = value("throughput by DLIO's formula, mean over epochs", "samples/s")

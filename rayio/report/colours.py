@@ -38,7 +38,7 @@ COLOURS: dict[str, Colour] = {
          "manifest", "serialise", "deserialise", "drain", "drain_wait"),
     ),
     "evaluate": Colour("#56b4e9", "#7cc8f2", "evaluations", ("evaluate",)),
-    "startup": Colour("#c4cad1", "#5b6570", "starting, or a pause", ("startup", "gap")),
+    "startup": Colour("#c4cad1", "#5b6570", "starting, ended, or a pause", ("startup", "gap", "ended")),
     "other": Colour("#8b949e", "#8d97a3", "in no span, or a sleep that woke late", ("other", "overshoot")),
     "amount": Colour("#46566b", "#c3cedb", "how many, how fast: more is higher or darker", ("step", "ready", "rate")),
     "wrong": Colour(

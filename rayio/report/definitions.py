@@ -73,7 +73,8 @@ TERMS: dict[str, tuple[str, str]] = {
     "steps": ("steps", "Steps that were completed, of all ranks together; one done again after a failure counts once."),
     "split": (
         "time of the ranks",
-        "Each rank's life cut into intervals that do not overlap, and sum to it to the nanosecond; other is the rest.",
+        "The wall time of each rank cut into intervals that do not overlap, and sum to it to the nanosecond; other is "
+        "the rest of its life, and ended the time after it.",
     ),
     "au-over-time": (
         "AU over time",
@@ -138,6 +139,7 @@ TERMS |= {f"span-{name}": (name, f"Span: {span.meaning}.") for name, span in SPA
 TERMS |= {f"cause-{name}": (shown(name), f"Cause of loss: {meaning}.") for name, meaning in CAUSES.items()}
 TERMS["cause-data_wait"] = ("data_wait", "Cause of loss, of imported results: waiting for a batch, nobody says why.")
 TERMS["span-other"] = ("other", "What no span covers: rayio's own overhead.")
+TERMS["span-ended"] = ("ended", "The time after a rank's end, until the last rank's end.")
 TERMS["span-restart"] = ("restart", "Time lost to a failure: steps done again, and the time until they began.")
 
 

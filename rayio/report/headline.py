@@ -19,9 +19,10 @@ from rayio.report.content import Content
 from rayio.report.definitions import term
 from rayio.report.markup import escape
 from rayio.report.text.conclusion import largest_loss
+from rayio.report.text.delivered import format_done, of_replica
 from rayio.report.text.doubts import title as title_of
 from rayio.report.text.doubts import worded
-from rayio.report.text.summary import fetched_line, fetched_row, format_done, transfer_rows, whose_overhead
+from rayio.report.text.summary import fetched_line, fetched_row, transfer_rows, whose_overhead
 from rayio.report.text.terms import counted, seconds
 from rayio.scenario import derive
 from rayio.scenario.expect import Condition
@@ -158,7 +159,7 @@ def _au(result: RunResult) -> Number:
 
 
 def _throughput(result: RunResult) -> Number:
-    value, remark = result.samples_per_second, "samples/s"
+    value, remark = result.samples_per_second, ": ".join(filter(None, ("samples/s", of_replica(result))))
     if value is None:
         return "samples_per_second", "rate", "throughput", format_number(value), ""
     if (bounds := result.between) is not None and bounds.au_low is None:

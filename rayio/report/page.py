@@ -11,7 +11,7 @@ from rayio.report.content import Content
 from rayio.report.definitions import definitions, term
 from rayio.report.markup import escape
 from rayio.report.sections import section
-from rayio.report.text.summary import books_line
+from rayio.report.text.delivered import books_line
 from rayio.units import format_seconds
 from rayio.version import __version__
 
@@ -133,7 +133,7 @@ def _stages(content: Content) -> str:
 def _records(content: Content) -> str:
     result, rows = content.result, []
     if result and (books := result.ledger):
-        rows.append([term("ledger", "ledger"), books_line(books)])
+        rows.append([term("ledger", "ledger"), books_line(books, result.ranks_of_sample)])
     if result and (trace := result.trace):
         counts = f"{trace.recorded:,} recorded, {trace.stored:,} stored; level {trace.level}"
         rows.append([term("stored", "spans"), counts])

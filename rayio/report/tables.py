@@ -17,7 +17,7 @@ from rayio.report.definitions import term
 from rayio.report.markup import code, escape
 from rayio.report.text import failures as failures_text
 from rayio.report.text import workflow as workflow_text
-from rayio.report.text.summary import RARE, meaning_of, measured_times
+from rayio.report.text.summary import is_shown, meaning_of, measured_times
 from rayio.report.text.terms import WORK_OF_STAGES, can_do, rate, seconds
 from rayio.units import format_bytes, format_seconds, format_share
 
@@ -121,7 +121,7 @@ def time_split(result: RunResult) -> str:
         [term(f"span-{name}", name), bar(0, getattr(share, name) or 0.0, name), format_share(getattr(share, name)),
          seconds(getattr(time, name)), what[name]]
         for name in SPLIT
-        if getattr(time, name) or name not in (*RARE, "checkpoint")
+        if is_shown(result, name) and (getattr(time, name) or name != "checkpoint")
     ]  # fmt: skip
     return table(["phase", "", "share", "time", "meaning"], rows, "bars worded")
 

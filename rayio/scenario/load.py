@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from rayio.schema.fields import show
 
 __all__ = ["build", "load", "packaged"]
 
-#: Mappings whose keys exclude each other: they replace each other instead of merging.
+#: Mappings whose keys exclude each other: a file or the overrides together replace one, and do not merge with it.
 ALTERNATIVES: frozenset[KeyPath] = frozenset({("checkpoint", "every"), ("train", "evaluate", "every")})
 
 
@@ -111,7 +111,7 @@ def build(data: Mapping[str, Any], label: str = "scenario") -> Scenario:
 def _build(layers: Sequence[Layer], root: str = "") -> Scenario:
     label = next(layer.label for layer in reversed(layers) if not layer.override)
     data: dict[str, Any] = {}
-    for layer in layers:
+    for layer in _with_alternatives(layers):
         _refuse_to_descend_into_a_scalar(data, layer)
         data = merge(data, layer.data)
     try:
@@ -121,6 +121,22 @@ def _build(layers: Sequence[Layer], root: str = "") -> Scenario:
     if contradictions := [f"{label}: {line}" for line in checks.contradictions(scenario)]:
         raise one_of(ContradictionError, contradictions, contradictions)
     return scenario
+
+
+def _with_alternatives(layers: Sequence[Layer]) -> Iterator[Layer]:
+    """Yield the layers; an override in :data:`ALTERNATIVES` has the keys of overrides before it, too.
+
+    So two keys that exclude each other are refused, as in a file. Of one key given twice the second counts.
+    """
+    given: dict[KeyPath, dict[KeyPath, Any]] = {path: {} for path in ALTERNATIVES}
+    for layer in layers:
+        path = layer.override
+        holder = path if path in ALTERNATIVES else path[:-1]
+        if holder in ALTERNATIVES and (path != holder or isinstance(layer.at(path), Mapping)):
+            given[holder][path] = layer.at(path) if path == holder else {path[-1]: layer.at(path)}
+            whole = dict(itertools.chain.from_iterable(each.items() for each in given[holder].values()))
+            layer = replace(layer, data=_nested(holder, whole))
+        yield layer
 
 
 def _chain(path: Path, label: str, below: tuple[tuple[Path, str], ...]) -> list[Layer]:
@@ -270,10 +286,14 @@ def _override(pair: tuple[str, Any], label: str) -> Layer:
         raise ScenarioError(f"{label}: {name}={show(value)}: only a file can extend another")
     if path[0] == "expect" and len(path) > 2:  # the dots are the metric's own
         path = (path[0], ".".join(path[1:]))
-    data = value
+    return Layer(_nested(path, value), label, override=path)
+
+
+def _nested(path: KeyPath, value: Any) -> dict[str, Any]:
     for key in reversed(path):
-        data = {key: data}
-    return Layer(data, label, override=path)
+        value = {key: value}
+    nested: dict[str, Any] = value
+    return nested
 
 
 def _refuse_to_descend_into_a_scalar(data: Mapping[str, Any], layer: Layer) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rayio.analyze import gate
 from rayio.analyze.arrays import arrays_of
@@ -45,6 +45,12 @@ from rayio.units import format_number, format_share
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+#: Numbers of a run that are unknown if it delivered no sample.
+OF_SAMPLES = (
+    "au", "au_min", "au_max", "au_interval_low", "au_interval_high", "samples_per_second", "au_dlio", "au_dlio_stdev",
+    "samples_per_second_dlio", "samples_per_second_dlio_stdev", "goodput", "evaluation",
+)  # fmt: skip
 
 OF_STEPS = "no MiB/s: trace.level is step, which records no reads; use trace.level=batch"
 
@@ -139,7 +145,12 @@ def conclude(
     if restarts:
         books = replace(books, redone_steps=sum(restart.redone_steps for restart in restarts))
     skipped = books.skipped_samples or 0
-    counted = (_of_skipped(skipped, books.planned_samples, result.samples_per_second),) if skipped else ()
+    if (nothing := gate.nothing_delivered(books)) is not None:
+        unknown: dict[str, Any] = dict.fromkeys(OF_SAMPLES)
+        ranks = (replace(rank, au=None) for rank in result.ranks)
+        result = replace(result, **unknown, ranks=(*ranks,), doubts=())
+    few_delivered = skipped and nothing is None
+    counted = (_of_skipped(skipped, books.planned_samples, result.samples_per_second),) if few_delivered else ()
     result = replace(
         result,
         engine=engine,
@@ -157,7 +168,7 @@ def conclude(
     deaths, nodes = scenario.failures, scenario.cluster.nodes
     mtbf = None if deaths is None or deaths.mtbf is None else deaths.mtbf / nodes
     few = gate.few_failures(result, 0 if deaths is None else len(deaths.events), mtbf, scenario.train.epochs)
-    result = replace(result, doubts=worded(gate.completed(result, speed, sized, few)))
+    result = replace(result, doubts=worded(gate.completed(result, nothing, speed, sized, few)))
     verdict, code = _verdict(error, books, scenario, result)
     return replace(result, exit_code=code, error=verdict)
 

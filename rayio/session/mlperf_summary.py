@@ -59,11 +59,12 @@ def summary_of(run: Run) -> dict[str, Any]:
     if derive.phases(scenario) is None:
         required, record = _required(scenario), record_bytes(scenario)
         au, rates = _epochs(run, result, scenario)
+        ranks_of_sample = derive.ranks_of_sample(scenario)  # each reads it
         mean, stdev = result.samples_per_second_dlio, result.samples_per_second_dlio_stdev
-        metric = _busy("train", au, rates, mean, stdev, required, record) | metric
+        metric = _busy("train", au, rates, mean, stdev, required, record * ranks_of_sample) | metric
         if result.imported is None and (evaluated := evaluations(run.directory.slices(), scenario)) is not None:
-            rates = evaluated.samples_per_second
-            metric |= _busy("eval", evaluated.au_percent, rates, None, None, required, record)
+            rates = evaluated.samples_per_second / ranks_of_sample
+            metric |= _busy("eval", evaluated.au_percent, rates, None, None, required, record * ranks_of_sample)
         each = scenario.cluster.on_nodes
         most = ranks // nodes if isinstance(each, int) else max(each)
         size = most * (derive.num_samples(scenario) // ranks) * record / 2**30
@@ -173,7 +174,7 @@ def _epochs(run: Run, result: RunResult, scenario: Scenario) -> tuple[Floats, Fl
             f"{run.address} has no AU by DLIO's formula: it needs a complete epoch of at least three steps, and spans "
             "of steps (trace.level)"
         )
-    return by_epoch.au_percent, by_epoch.samples_per_second
+    return by_epoch.au_percent, by_epoch.samples_per_second / shape.ranks_of_sample
 
 
 def _required(scenario: Scenario) -> float:

@@ -77,6 +77,19 @@ class Placed(NamedTuple):
 
 #: Computes the places of a batch's requests; formats leave out the last field.
 Places = Callable[[], tuple[Any, ...]]
+#: The same for those of many steps from a first to a last one (exclusive).
+PlacesOfStep = Callable[[int, int], Placed]
+
+
+def differs_from_last(numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which numbers are not equal to the one before; the first is not.
+
+    >>> differs_from_last(np.array([7, 7, 3])).tolist()
+    [True, False, True]
+    """
+    is_new = np.ones(len(numbers), np.bool_)
+    np.not_equal(numbers[1:], numbers[:-1], out=is_new[1:])
+    return is_new
 
 
 def from_front(path: str, nbytes: NDArray[np.int64]) -> Placed:
@@ -135,7 +148,7 @@ class RequestTable(NamedTuple):
     edges: list[int]
     totals: list[int]
     #: Returns the places of those of one step, from their first to their last; None if nobody needs them.
-    places: Callable[[int, int], Placed] | None = None
+    places: PlacesOfStep | None = None
 
     def row(self, row: int, address: tuple[int, int, int], num_samples: int) -> Requests:
         """Return the requests of one step, which read ``num_samples`` samples."""

@@ -26,7 +26,7 @@ from rayio.scenario.derive import least_sample_bytes
 from rayio.schema.choice import options_of
 from rayio.schema.distribution import Constant, Distribution, Uniform
 from rayio.schema.fields import Section
-from rayio.storage.base import READ, Opener
+from rayio.storage.base import READ, Opener, Places
 from rayio.storage.real import counted_opener
 from rayio.storage.stores.counted import Traffic
 from rayio.storage.stores.posix import PosixStore
@@ -186,6 +186,16 @@ def test_the_requests_of_many_steps_at_once_are_those_of_each_step(  # type: ign
         assert (together.address, together.num_opens) == (alone.address, alone.num_opens)
         assert together.nbytes.tolist() == alone.nbytes.tolist()
         assert together.total_bytes == alone.total_bytes == sum(alone.nbytes.tolist())
+        if together.places is not None:
+            assert alone.places is not None
+            assert placed(together.places) == placed(alone.places)
+
+
+def placed(places: Places) -> list[tuple[str, int]]:
+    """Return the file and offset of each request; files are listed once."""
+    files, file, offset, *_ = places()
+    assert len({*files}) == len(files) == len({*file.tolist()})
+    return [(files[number], begin) for number, begin in zip(file.tolist(), offset.tolist(), strict=True)]
 
 
 @every_stored

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rayio.data.access.contract import Access, Files
 from rayio.data.layout import Batch, Paths
-from rayio.storage.base import Placed, RequestTable
+from rayio.storage.base import Placed, RequestTable, differs_from_last
 from rayio.storage.joining import joined
 
 
@@ -70,6 +70,5 @@ def _places_of_files(
 def _places(placed: Placed, file: NDArray[np.int64], offset: NDArray[np.int64], first: int, last: int) -> Placed:
     """Return the places of some requests; those to a file are adjacent."""
     file = file[first:last]
-    is_new = np.ones(len(file), np.bool_)
-    np.not_equal(file[1:], file[:-1], out=is_new[1:])
+    is_new = differs_from_last(file)
     return Placed(_names(placed, file[is_new]), np.cumsum(is_new) - 1, offset[first:last])

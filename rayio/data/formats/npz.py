@@ -24,10 +24,12 @@ from rayio.data.formats.reads import (
     HEAD,
     NOT_KEPT,
     Runs,
-    as_one,
+    as_runs,
     by_file,
     opened,
     place_of,
+    placed,
+    placed_by_step,
     read_into,
     requests_of,
     window,
@@ -121,16 +123,19 @@ class Npz:
         return table
 
     def _places(self, layout: Layout, batch: Batch) -> tuple[Paths, NDArray[np.int64], NDArray[np.int64]]:
-        runs = Runs.of(batch)
+        return placed(layout, *self._placed(layout, Runs.of(batch), batch))
+
+    def _placed(self, layout: Layout, runs: Runs, batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return file and offset of each read."""
         first = runs.order[runs.starts]
-        files, file = np.unique(batch.files[first], return_inverse=True)
-        file_bytes = self.file_bytes(layout, batch.files[first])
+        files = batch.files[first]
+        file_bytes = self.file_bytes(layout, files)
         offsets = np.zeros((len(first), 3), np.int64)
         offsets[:, 0] = np.where(runs.is_first, np.maximum(0, file_bytes - WINDOW_BYTES), -1)
         offsets[:, 1] = np.where(runs.is_first & (file_bytes > WINDOW_BYTES), 0, -1)
         offsets[:, 2] = ROWS + batch.index[first] * batch.nbytes[first]
         issued = offsets >= 0
-        return layout.paths(files), np.repeat(file, issued.sum(axis=1)), offsets[issued]
+        return np.repeat(files, issued.sum(axis=1)), offsets[issued]
 
     def units(self, layout: Layout, batch: Batch) -> NDArray[np.int64]:
         """Return that the directory and the headers are kept, and no rows."""
@@ -146,15 +151,15 @@ class Npz:
         if not nbytes.size or ragged.is_ragged(layout):
             return None
         steps, size = nbytes.shape
+        places = placed_by_step(layout, lambda: self._placed(layout, *as_runs(layout, files, index, nbytes)))
         if _is_one_each(layout, files, nbytes):
             table = np.full((steps, size, 3), WINDOW_BYTES, np.int64)
             table[:, :, 2] = np.take_along_axis(nbytes, np.argsort(files, axis=1, kind="stable"), axis=1)
             totals = (nbytes.sum(axis=1) + 2 * size * WINDOW_BYTES).tolist()
             edges = [*range(0, 3 * size * steps + 1, 3 * size)]
-            return RequestTable([size] * steps, table.ravel(), edges, totals)
-        whole, apart = as_one(layout, files, index, nbytes)
-        runs = Runs.of(apart)
-        return requests_of(runs, nbytes.shape, self._sizes(layout, runs, whole))
+            return RequestTable([size] * steps, table.ravel(), edges, totals, places)
+        runs, whole = as_runs(layout, files, index, nbytes)
+        return requests_of(runs, nbytes.shape, self._sizes(layout, runs, whole), places)
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Find the rows with zipfile and numpy, read the wanted ones into ``out`` and verify each."""

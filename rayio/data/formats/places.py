@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from functools import lru_cache
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -11,8 +13,13 @@ from numpy.typing import NDArray
 from rayio.data.formats.sample import Place
 from rayio.data.layout import Layout
 
-#: Files whose places are kept.
+#: Files of which every offset is kept.
 KEPT_FILES = 32
+#: Offsets that are kept of all files (32 MiB): of every record, or of one in so many.
+KEPT_OFFSETS = 1 << 22
+MOST_APART = 64
+#: Records whose sizes are computed at once.
+TOGETHER = 1 << 14
 #: Bytes of an offset in a file.
 OFFSET = 8
 
@@ -27,12 +34,78 @@ class Sized(Protocol):
         """Return the bytes of the records of ``samples``."""
 
 
+def _sums(form: Sized, layout: Layout, files: list[int]) -> NDArray[np.int64]:
+    """Return the offset of each record from the first one of its file, and the end of the last: a row for each file."""
+    number = layout.samples_per_file
+    samples = np.array(files)[:, np.newaxis] * number + np.arange(number)
+    sums = np.zeros((len(files), number + 1), np.int64)
+    np.cumsum(form.record_sizes(layout, samples), axis=1, out=sums[:, 1:])
+    return sums
+
+
+class _Offsets:
+    """Offsets of records ``apart`` in the latest files, in a table with a row for each; sizes are added from there."""
+
+    def __init__(self, form: Sized, layout: Layout) -> None:
+        self._form, self._layout, number, self._apart = form, layout, layout.samples_per_file, 1
+        while self._apart < min(MOST_APART, number) and layout.num_files * self._width > KEPT_OFFSETS:
+            self._apart *= 2
+        self._most = min(layout.num_files, max(KEPT_FILES, KEPT_OFFSETS // self._width))
+        self._table = np.zeros((self._most, self._width), np.int64)
+        #: The row of each kept file, the oldest first.
+        self._rows: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def _width(self) -> int:
+        return self._layout.samples_per_file // self._apart + 1
+
+    def at(self, files: NDArray[np.int64], index: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the offset of record ``index`` of each file."""
+        numbers, file = np.unique(files, return_inverse=True)
+        starts, column = np.empty_like(index), index // self._apart
+        with self._lock:
+            for first in range(0, len(numbers), self._most):
+                rows = self._fill(numbers[first : first + self._most].tolist())
+                chosen = (file >= first) & (file < first + self._most)
+                starts[chosen] = self._table[rows[file[chosen] - first], column[chosen]]
+        if self._apart > 1:
+            back = np.arange(1, self._apart)
+            is_between = back <= (index - column * self._apart)[:, np.newaxis]
+            sizes = np.zeros(is_between.shape, np.int64)
+            samples = (files * self._layout.samples_per_file + index)[:, np.newaxis] - back
+            sizes[is_between] = self._form.record_sizes(self._layout, samples[is_between])
+            starts += sizes.sum(axis=1)
+        return starts
+
+    def _fill(self, numbers: list[int]) -> NDArray[np.int64]:
+        """Return the rows of some files, no more than are kept; the oldest others make room."""
+        rows = self._rows
+        if missing := [number for number in numbers if number not in rows]:
+            together = max(1, TOGETHER // self._layout.samples_per_file)
+            sums = [
+                _sums(self._form, self._layout, missing[first : first + together])[:, :: self._apart]
+                for first in range(0, len(missing), together)
+            ]
+            free = [*range(len(rows), min(self._most, len(rows) + len(missing)))]
+            wanted = {*numbers}
+            oldest = islice((old for old in rows if old not in wanted), len(missing) - len(free))
+            free.extend(rows.pop(old) for old in [*oldest])
+            self._table[free] = np.concatenate(sums)
+            rows.update(zip(missing, free, strict=True))
+        return np.array([rows[number] for number in numbers])
+
+
+@lru_cache(maxsize=2)
+def _offsets(form: Sized, layout: Layout) -> _Offsets:
+    """Return the offsets of a dataset's records: of training, or of evaluation."""
+    return _Offsets(form, layout)
+
+
 @lru_cache(maxsize=KEPT_FILES)
 def edges_of(form: Sized, layout: Layout, number: int) -> NDArray[np.int64]:
     """Return the offset of each record from the first one of file ``number``, and the end of the last."""
-    samples = np.arange(layout.samples_per_file, dtype=np.int64) + number * layout.samples_per_file
-    edges = np.zeros(len(samples) + 1, np.int64)
-    np.cumsum(form.record_sizes(layout, samples), out=edges[1:])
+    edges: NDArray[np.int64] = _sums(form, layout, [number])[0]
     return edges
 
 
@@ -41,12 +114,7 @@ def starts_of(form: Sized, layout: Layout, files: NDArray[np.int64], index: NDAr
     if layout.samples_per_file == 1:
         sizes: NDArray[np.int64] = index * form.record_sizes(layout, files)
         return sizes
-    starts = np.empty_like(index)
-    numbers, file = np.unique(files, return_inverse=True)
-    for place, number in enumerate(numbers.tolist()):
-        chosen = file == place
-        starts[chosen] = edges_of(form, layout, number)[index[chosen]]
-    return starts
+    return _offsets(form, layout).at(files, index)
 
 
 def check_offsets(offsets: NDArray[np.int64], expected: NDArray[np.int64], first: Place, begins: int) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from typing import BinaryIO, NamedTuple
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from rayio.data.formats.sample import Place
 from rayio.data.layout import Batch, Layout, Paths
 from rayio.errors import DataError
-from rayio.storage.base import Opener, RequestTable
+from rayio.storage.base import Opener, Placed, PlacesOfStep, RequestTable, differs_from_last
 
 #: Batches of up to this many samples are cut without numpy, which costs per call.
 FEW = 64
@@ -73,7 +74,17 @@ def as_one(
     return whole, replace(whole, files=(files + layout.num_files * np.arange(len(files))[:, np.newaxis]).ravel())
 
 
-def requests_of(runs: Runs, shape: tuple[int, ...], nbytes: NDArray[np.int64]) -> RequestTable:
+def as_runs(
+    layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64]
+) -> tuple[Runs, Batch]:
+    """Return the runs of steps, each step's separately, and the steps as one batch."""
+    whole, apart = as_one(layout, files, index, nbytes)
+    return Runs.of(apart), whole
+
+
+def requests_of(
+    runs: Runs, shape: tuple[int, ...], nbytes: NDArray[np.int64], places: PlacesOfStep | None = None
+) -> RequestTable:
     """Return the requests of the steps whose runs, by :func:`as_one`, are ``runs``; ``shape`` is (steps, batch size).
 
     ``nbytes`` are the bytes of each run's requests, shape (runs, requests), 0 for none.
@@ -88,7 +99,27 @@ def requests_of(runs: Runs, shape: tuple[int, ...], nbytes: NDArray[np.int64]) -
 
     is_made = nbytes > 0
     edges, totals = until(is_made.sum(axis=1)), np.diff(until(nbytes.sum(axis=1)))
-    return RequestTable(np.diff(until(runs.is_first)).tolist(), nbytes[is_made], edges.tolist(), totals.tolist())
+    num_opens = np.diff(until(runs.is_first)).tolist()
+    return RequestTable(num_opens, nbytes[is_made], edges.tolist(), totals.tolist(), places)
+
+
+def placed(
+    layout: Layout, files: NDArray[np.int64], offsets: NDArray[np.int64]
+) -> tuple[Paths, NDArray[np.int64], NDArray[np.int64]]:
+    """Return the places of requests by each one's file and offset; those to a file are adjacent."""
+    is_new = differs_from_last(files)
+    return layout.paths(files[is_new]), np.cumsum(is_new) - 1, offsets
+
+
+def placed_by_step(layout: Layout, find: Callable[[], tuple[NDArray[np.int64], NDArray[np.int64]]]) -> PlacesOfStep:
+    """Return the places of a step's requests; ``find`` returns file and offset of those of all steps, if needed."""
+    places = cache(find)
+
+    def of_step(first: int, last: int) -> Placed:
+        files, offsets = places()
+        return Placed(*placed(layout, files[first:last], offsets[first:last]))
+
+    return of_step
 
 
 def by_file(batch: Batch) -> Iterator[tuple[int, list[tuple[int, int]]]]:

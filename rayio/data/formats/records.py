@@ -22,6 +22,8 @@ from rayio.data.formats.reads import (
     as_one,
     by_file,
     opened,
+    placed,
+    placed_by_step,
     read_into,
     requests_of,
     scratch,
@@ -164,7 +166,8 @@ class Records(Kind):
             return None
         whole, apart = as_one(layout, files, index, nbytes)
         runs = self._runs(apart)
-        table = requests_of(runs, nbytes.shape, self._sizes(layout, runs, whole))
+        places = None if self.beside else placed_by_step(layout, partial(self._placed, layout, runs, whole))
+        table = requests_of(runs, nbytes.shape, self._sizes(layout, runs, whole), places)
         if self.opens_per_file == 1:
             return table
         return table._replace(num_opens=[self.opens_per_file * opens for opens in table.num_opens])
@@ -186,14 +189,16 @@ class Records(Kind):
         return table
 
     def _places(self, layout: Layout, batch: Batch) -> tuple[Sequence[str], NDArray[np.int64], NDArray[np.int64]]:
-        runs = self._runs(batch)
+        return placed(layout, *self._placed(layout, self._runs(batch), batch))
+
+    def _placed(self, layout: Layout, runs: Runs, batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return file and offset of each read."""
         first = runs.order[runs.starts]
-        files, file = np.unique(batch.files[first], return_inverse=True)
+        files, issued = batch.files[first], self._sizes(layout, runs, batch) > 0
         offsets = np.zeros((len(first), 2), np.int64)
         if not self.reads_whole:
-            offsets[:, 1] = self._starts(layout, batch.files[first], batch.index[first], batch.nbytes[first])
-        issued = self._sizes(layout, runs, batch) > 0
-        return layout.paths(files), np.repeat(file, issued.sum(axis=1)), offsets[issued]
+            offsets[:, 1] = self._starts(layout, files, batch.index[first], batch.nbytes[first])
+        return np.repeat(files, issued.sum(axis=1)), offsets[issued]
 
     def spans(self, layout: Layout, batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
         """Return the first byte of each record and one past its last; None if reading one needs other bytes too."""

@@ -33,6 +33,8 @@ from rayio.data.formats.reads import (
     check_length,
     opened,
     place_of,
+    placed,
+    placed_by_step,
     read_into,
     requests_of,
     scratch,
@@ -118,13 +120,11 @@ class TfRecord(Kind):
             return None
         whole, apart = as_one(layout, files, index, nbytes)
         runs = Runs.of(apart, _records_per_read(layout, whole))
-        return requests_of(runs, nbytes.shape, _sizes(layout, runs, whole)[:, np.newaxis])
+        places = placed_by_step(layout, partial(_placed, layout, runs, whole))
+        return requests_of(runs, nbytes.shape, _sizes(layout, runs, whole)[:, np.newaxis], places)
 
     def _places(self, layout: Layout, batch: Batch) -> tuple[Paths, NDArray[np.int64], NDArray[np.int64]]:
-        runs = Runs.of(batch, _records_per_read(layout, batch))
-        first = runs.order[runs.starts]
-        files, file = np.unique(batch.files[first], return_inverse=True)
-        return layout.paths(files), file, _spans(layout, batch)[0][first]
+        return placed(layout, *_placed(layout, Runs.of(batch, _records_per_read(layout, batch)), batch))
 
     def spans(self, layout: Layout, batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
         """Return the first byte of each record and one past its last; None in gzip."""
@@ -357,6 +357,13 @@ def _sizes(layout: Layout, runs: Runs, batch: Batch) -> NDArray[np.int64]:
     last = np.append(runs.starts[1:], len(runs.order)) - 1
     sizes: NDArray[np.int64] = stops[runs.order[last]] - starts[runs.order[runs.starts]]
     return sizes
+
+
+def _placed(layout: Layout, runs: Runs, batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return file and offset of each read."""
+    first = runs.order[runs.starts]
+    files = batch.files[first]
+    return files, _starts(layout, files, batch.index[first], batch.nbytes[first])
 
 
 def _records_per_read(layout: Layout, batch: Batch) -> NDArray[np.int64]:

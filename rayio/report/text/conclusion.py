@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rayio.analyze.gate import NOTHING_DELIVERED
 from rayio.analyze.stages import STAGES, shown
 from rayio.analyze.stalls import CAUSES
 from rayio.analyze.verdict import BINDS, OF_DATA, begins_slowly, bound_of, of_wall_time
@@ -11,6 +12,7 @@ from rayio.analyze.window import FEWEST_STEPS
 from rayio.analyze.worth import LEAST_AU
 from rayio.records.explained import (
     Capacity,
+    Change,
     Explained,
     LossRow,
     Prediction,
@@ -20,7 +22,7 @@ from rayio.records.explained import (
 )
 from rayio.records.failures import Survived
 from rayio.records.origin import CHARGED
-from rayio.report.text.doubts import withheld
+from rayio.report.text.doubts import all_skipped, withheld
 from rayio.report.text.supplying import limit_in_words, short_storage, supply
 from rayio.report.text.terms import SEEN, counted, in_words, percent
 from rayio.units import format_seconds
@@ -31,11 +33,14 @@ NAMED = 3
 def sentence(explained: Explained) -> str:
     """Return one paragraph: what bound the run, by how much, and what would help."""
     verdict, capacity, throttled = explained.verdict, explained.capacity, explained.throttled
+    if (nothing := next((doubt for doubt in explained.doubts if doubt.code == NOTHING_DELIVERED), None)) is not None:
+        return f"No verdict: no sample was delivered; {all_skipped(nothing)}."
     if verdict.bound is None:
         return _no_verdict(verdict)
     failed, begun = _failed(explained.failures), _first_batches(verdict)
     if not verdict.is_worth_removing:
-        parts = [failed, begun, _nothing(verdict, is_all=not (failed or begun))]
+        changes = () if explained.simulated is None else explained.simulated.changes
+        parts = [failed, begun, _nothing(verdict, changes, is_all=not (failed or begun))]
         if explained.prediction is not None:
             parts.append(_predicted(verdict, explained.prediction))
         return " ".join(filter(None, parts))
@@ -97,14 +102,18 @@ def _first_batches(verdict: Verdict) -> str:
     return f"Waiting for the first batches took {took} ({each}), before the steps that AU counts."
 
 
-def _nothing(verdict: Verdict, *, is_all: bool) -> str:
+def _nothing(verdict: Verdict, changes: Sequence[Change], *, is_all: bool) -> str:
     """Return that there is no bottleneck worth removing, why not, and the largest loss.
 
     Without ``is_all``, other time than that of the counted steps was lost.
     """
-    au, target, why = verdict.au or 0.0, verdict.target_au, ""
+    au, target, why, more = verdict.au or 0.0, verdict.target_au, "", ""
+    best = max(changes, key=lambda row: row.time_saved or 0.0, default=None)
     if target is not None and au >= target:
         why = f" reaches its target of {target:.2f}"
+    elif best is not None and (best.time_saved or 0.0) > BINDS:
+        what = f"`{shown(best.change)}` saves {percent(best.time_saved)} of the time"
+        more = f" Of all steps, also those that AU does not count, {what}."
     elif verdict.bound != "compute":
         why = f", and no simulated change saves more than {percent(BINDS)} of the time"
     loss = "nothing is lost" if is_all else ""
@@ -115,7 +124,7 @@ def _nothing(verdict: Verdict, *, is_all: bool) -> str:
             name, share, most = "exposed data loading", of_data, f", most of it in {name}"
         loss = f"the largest loss is {name}, {percent(share or 0.0)} of step time{most}"
     steps = "" if is_all else " in the counted steps"
-    return f"No bottleneck worth removing{steps}: AU {au:.2f}{why}{'; ' * bool(loss)}{loss}."
+    return f"No bottleneck worth removing{steps}: AU {au:.2f}{why}{'; ' * bool(loss)}{loss}.{more}"
 
 
 def largest_loss(verdict: Verdict) -> tuple[LossRow, float | None] | None:

@@ -24,6 +24,7 @@ TITLES = {
     gate.OTHER_SIZE: "Samples of another size",
     gate.SHORT_EPOCHS: "Short epochs",
     gate.FEW_FAILURES: "Too few failures",
+    gate.NOTHING_DELIVERED: "No sample was delivered",
     gate.CONTRADICTION: "Contradiction",
 }
 
@@ -161,6 +162,15 @@ def _short_epochs(doubt: Doubt) -> str:
     )
 
 
+def all_skipped(doubt: Doubt) -> str:
+    """Return why no sample was delivered, as part of a sentence."""
+    return f"all {doubt.numbers['skipped']:,.0f} were skipped after errors"
+
+
+def _nothing_delivered(doubt: Doubt) -> str:
+    return f"No sample was delivered: {all_skipped(doubt)}. AU and throughput are unknown; use smaller rates of errors"
+
+
 def _few_failures(doubt: Doubt) -> str:
     number, epochs = round(doubt.numbers["failures"]), round(doubt.numbers["epochs"])
     longer = f"train.epochs={epochs}" if epochs <= MAX_EPOCHS else "train.epochs, dataset.num_files"
@@ -195,4 +205,5 @@ _SENTENCES: dict[str, Callable[[Doubt], str]] = {
     gate.CONTRADICTION: _contradiction,
     gate.SHORT_EPOCHS: _short_epochs,
     gate.FEW_FAILURES: _few_failures,
+    gate.NOTHING_DELIVERED: _nothing_delivered,
 }

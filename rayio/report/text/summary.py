@@ -21,17 +21,18 @@ from rayio.records.origin import (
     kind_of,
     storage_words,
 )
-from rayio.records.run_result import Books, Imported, RunResult, Statistics
+from rayio.records.run_result import Imported, RunResult, Statistics
 from rayio.records.scaling import PoolUse
 from rayio.report.text import failures, workflow
 from rayio.report.text.between import between_row, between_words
+from rayio.report.text.delivered import books_line, of_replica
 from rayio.report.text.doubts import warnings
 from rayio.report.text.terms import LEAST_SYNC, seconds
 from rayio.scenario.expect import Condition
 from rayio.units import UNKNOWN, format_bytes, format_mib_rate, format_number, format_seconds, format_share
 
 #: Phases that most runs do not have.
-RARE = ("restore", "gap", "device_copy", "bubble", "drain_wait", "evaluate", "restart")
+RARE = ("restore", "gap", "device_copy", "bubble", "drain_wait", "evaluate", "restart", "ended")
 
 _WHAT = {
     "startup": "until the first batch was asked for",
@@ -47,6 +48,7 @@ _WHAT = {
     "evaluate": "evaluating",
     "restart": "lost to failures",
     "other": "rayio's own overhead",
+    "ended": "after a rank's end, until the last one's",
 }
 
 
@@ -149,10 +151,12 @@ def _headline(result: RunResult) -> list[str]:
         if window is not None
         else "no step after the warm-up was completed by every rank"
     )
+    if result.ledger and not result.ledger.delivered_samples:
+        measured = "no sample was delivered"
     rows = [
         ("AU", format_share(result.au), f"min {low}, max {high} over ranks; {measured}"),
-        ("throughput", f"{format_number(result.samples_per_second)} samples/s", ""),
-        ("read", format_mib_rate(result.mib_per_second), ""),
+        ("throughput", f"{format_number(result.samples_per_second)} samples/s", of_replica(result)),
+        ("read", format_mib_rate(result.mib_per_second), "by all ranks" if result.ranks_of_sample else ""),
         ("data loading", format_share(result.data_wait_share), "of step time, exposed: prefetching did not hide it"),
         (
             "of it loader",
@@ -261,18 +265,19 @@ def fetched_line(fetched: Fetched) -> str:
 
 def _split(result: RunResult) -> list[str]:
     time, share = result.time, result.share
-    names = [name for name in SPLIT if name not in RARE or getattr(time, name)]
+    names = [name for name in SPLIT if is_shown(result, name)]
     what = meaning_of(result)
     lines = ["  where the ranks' time went (all ranks together)"]
     lines += [
         f"  {name:<12}{seconds(getattr(time, name)):>12}{format_share(getattr(share, name)):>10}  {what[name]}"
         for name in names
     ]
-    if result.ended_seconds:
-        lines.append(
-            f"  {'ended':<12}{seconds(result.ended_seconds):>12}{'':>10}  after a rank's end, until the last one's"
-        )
     return lines
+
+
+def is_shown(result: RunResult, name: str) -> bool:
+    """Return True if a part of the ranks' time gets a row: a rare one only if its share is not 0.0 %."""
+    return name not in RARE or format_share(getattr(result.share, name)) not in (UNKNOWN, format_share(0.0))
 
 
 def meaning_of(result: RunResult) -> dict[str, str]:
@@ -285,7 +290,8 @@ def meaning_of(result: RunResult) -> dict[str, str]:
 def _sync(result: RunResult) -> Iterator[tuple[str, str, str]]:
     """Return a row for waits in which most of the loss to slow data may be: one rank waits for it, the others here."""
     if (result.sync_share or 0.0) >= LEAST_SYNC:
-        yield "sync", format_share(result.sync_share), "of step time: waiting for other ranks, or all-reduce"
+        ended = " (after its end, too)" if (result.share.ended or 0.0) >= LEAST_SYNC else ""
+        yield "sync", format_share(result.sync_share), f"of step time: waiting for other ranks{ended}, or all-reduce"
 
 
 def whose_overhead(result: RunResult) -> str:
@@ -355,7 +361,7 @@ def own_split(imported: Imported | None) -> list[str]:
 def _books(result: RunResult) -> list[str]:
     lines = []
     if books := result.ledger:
-        lines.append(f"  {books_line(books)}")
+        lines.append(f"  {books_line(books, result.ranks_of_sample)}")
         lines += [f"    {difference}" for difference in books.differences[:3]]
     if trace := result.trace:
         how = "all stored" if trace.recorded == trace.stored else f"{trace.stored} STORED"
@@ -367,31 +373,3 @@ def _books(result: RunResult) -> list[str]:
     if capped := result.capped_samples_per_epoch:
         lines.append(f"  train.steps left {capped} samples per epoch unread")
     return lines
-
-
-def format_done(share: float) -> str:
-    """Return how much of a run that failed was done; never all of it, and never nothing of what was begun.
-
-    >>> format_done(0.214), format_done(0.9999), format_done(0.0003)
-    ('21 % done', 'over 99 % done', 'under 1 % done')
-    """
-    if 0 < share < 0.01:
-        return "under 1 % done"
-    return "over 99 % done" if 0.99 < share < 1 else f"{100 * share:.0f} % done"
-
-
-def books_line(books: Books) -> str:
-    """Return how many of the planned samples were delivered, and whether each was exactly once."""
-    size = format_bytes(books.delivered_bytes)
-    if books.even and not books.skipped_samples:
-        again = f"; {n:,} batch{'es' * (n != 1)} again after failures" if (n := books.redone_steps) else ""
-        how = "" if books.contents_verified is not False else " by file and size, contents not verified"
-        return f"all {books.planned_samples:,} samples delivered exactly once{how} ({size}){again}"
-    counts = f"{books.delivered_samples:,} of {books.planned_samples:,} samples delivered ({size})"
-    counts += f", {books.skipped_samples:,} skipped after errors" if books.skipped_samples else ""
-    if books.even:
-        return counts
-    if books.even is None:
-        done = "" if books.share_done is None else f", {format_done(books.share_done)}"
-        return f"run incomplete{done}: {counts}"
-    return f"NOT ALL SAMPLES DELIVERED EXACTLY ONCE: {counts}"

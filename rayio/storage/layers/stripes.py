@@ -23,7 +23,7 @@ from rayio import seeds
 from rayio.scenario.change import BOTH, Change, with_keys
 from rayio.scenario.servers import Servers
 from rayio.schema.fields import Section
-from rayio.storage.base import Delay, Opener, Placed, Requests, Served, Storage, from_front
+from rayio.storage.base import Delay, Opener, Placed, Requests, Served, Storage, differs_from_last, from_front
 from rayio.storage.layers.layer import Kernel, Layer, Mount
 from rayio.storage.model import REQUESTS_PER_STEP_BITS
 from rayio.storage.uploads import upload_of
@@ -111,24 +111,27 @@ class Stripes(Layer):
         each = f"{servers.number} servers of {format_rate(servers.bandwidth)}"
         return f"{each}, files striped over {servers.stripe_count} in pieces of {format_bytes(servers.stripe_size)}"
 
-    def pieces(self, first: NDArray[np.int64], nbytes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the bytes of a file's requests by stripe, counted from the file's first server.
+    def pieces(
+        self, first: NDArray[np.int64], nbytes: NDArray[np.int64], of_file: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return the bytes of requests by file and stripe, counted from the file's first server.
 
-        ``first`` are the offsets. The result has one number for each of the ``stripe_count`` servers of the file.
+        ``first`` are offsets, and ``of_file`` the numbers of each file's first request. The result has a row for each
+        file, and a number for each of its ``stripe_count`` servers.
 
         >>> stripes = Stripes(Servers(number=8, bandwidth=1e9, stripe_count=2, stripe_size=10), seed=1)
-        >>> stripes.pieces(np.array([5, 0]), np.array([20, 10])).tolist()
-        [20.0, 10.0]
+        >>> stripes.pieces(np.array([5, 0]), np.array([20, 10]), np.array([0])).tolist()
+        [[20, 10]]
         """
         size, count = self.servers.stripe_size, self.servers.stripe_count
-        if count == 1:
-            return np.array([float(nbytes.sum())])
-        ends = np.concatenate([first, first + nbytes])
-        # Bytes of each server in front of each offset: those of whole turns, and of the last one.
-        turns, rest = np.divmod(ends, size * count)
-        before = turns[:, None] * size + np.clip(rest[:, None] - size * np.arange(count), 0, size)
-        taken = before[len(first) :] - before[: len(first)]
-        summed: NDArray[np.float64] = taken.sum(axis=0).astype(np.float64)
+        taken = nbytes[:, np.newaxis]
+        if count > 1:
+            ends = np.concatenate([first, first + nbytes])
+            # Bytes of each server in front of each offset: those of whole turns, and of the last one.
+            turns, rest = np.divmod(ends, size * count)
+            before = turns[:, None] * size + np.clip(rest[:, None] - size * np.arange(count), 0, size)
+            taken = before[len(first) :] - before[: len(first)]
+        summed: NDArray[np.int64] = np.add.reduceat(taken, of_file)
         return summed
 
 
@@ -225,31 +228,45 @@ class StripedStorage:
         self, placed: Placed, nbytes: NDArray[np.int64], reader: str = ""
     ) -> tuple[list[Load], NDArray[np.int64]]:
         """Return the work of each server, and the numbers of the requests that continue no other."""
-        servers, loads, waiting = self.stripes.servers, list[Load](), list[NDArray[np.int64]]()
-        by_file = np.argsort(placed.file, kind="stable")
-        edges = np.flatnonzero(np.diff(placed.file[by_file], prepend=-1))
-        opened = np.diff(placed.file, prepend=-1) != 0
+        if not len(nbytes):
+            return [], nbytes
+        opened = differs_from_last(placed.file)
         if placed.opening is not None:
             opened[:] = False
             opened[placed.opening] = True
-        for mine in np.split(by_file, edges[1:]) if len(by_file) else ():
-            path = placed.files[int(placed.file[mine[0]])]
-            word, sizes = file_key(self.stripes.seed, f"{self.path}/{path}"), nbytes[mine]
-            ends = np.cumsum(sizes) if placed.offset is None else placed.offset[mine] + sizes
-            first = ends - sizes
-            continues = np.zeros(len(mine), np.bool_)
-            continues[1:] = (first[1:] == ends[:-1]) & ~opened[mine[1:]]
-            continues[0] = not opened[mine[0]] and self._ends.get((reader, word)) == int(first[0])
-            if placed.opening is not None:
-                self._keep((reader, word), int(ends[-1]))
-            waiting.append(mine[~continues])
-            seeks = np.bincount(first[~continues] // servers.stripe_size % servers.stripe_count, minlength=1)
-            for place, piece in enumerate(self.stripes.pieces(first, sizes).tolist()):
-                sought = int(seeks[place]) if place < len(seeks) else 0
-                if piece or sought:
-                    busy = round((piece / servers.bandwidth + sought * servers.seek) * 1e9)
-                    loads.append(Load((word + place) % servers.number, word, busy))
-        return loads, np.concatenate(waiting) if waiting else np.zeros(0, np.int64)
+        by_file = np.argsort(placed.file, kind="stable")
+        file, sizes = placed.file[by_file], nbytes[by_file]
+        is_new = differs_from_last(file)
+        of_file = np.flatnonzero(is_new)
+        last = np.concatenate([of_file[1:], [len(file)]]) - 1
+        words = [
+            file_key(self.stripes.seed, f"{self.path}/{placed.files[number]}") for number in file[of_file].tolist()
+        ]
+        ends = np.cumsum(sizes) if placed.offset is None else placed.offset[by_file] + sizes
+        if placed.offset is None:
+            ends -= np.repeat(ends[of_file] - sizes[of_file], last - of_file + 1)
+        first, before = ends - sizes, np.concatenate([[-1], ends[:-1]])
+        if placed.opening is not None:
+            for begin, word, end in zip(of_file.tolist(), words, ends[last].tolist(), strict=True):
+                before[begin] = self._ends.get((reader, word), -1)
+                self._keep((reader, word), end)
+        jumps = np.flatnonzero((first != before) | opened[by_file])
+        return self._work(words, first, sizes, of_file, jumps, np.cumsum(is_new) - 1), by_file[jumps]
+
+    def _work(
+        self, words: list[int], first: NDArray[np.int64], sizes: NDArray[np.int64], of_file: NDArray[np.int64],
+        jumps: NDArray[np.int64], number: NDArray[np.int64],
+    ) -> list[Load]:  # fmt: skip
+        """Return the work of each server; ``number`` is each request's file, and ``jumps`` are those that seek."""
+        servers = self.stripes.servers
+        count = servers.stripe_count
+        pieces = self.stripes.pieces(first, sizes, of_file)
+        sought = number[jumps] * count + first[jumps] // servers.stripe_size % count
+        seeks = np.bincount(sought, minlength=pieces.size).reshape(pieces.shape)
+        busy = (pieces / servers.bandwidth + seeks * servers.seek) * 1e9
+        rows, places = np.nonzero(pieces + seeks)
+        each = zip(rows.tolist(), places.tolist(), busy[rows, places].tolist(), strict=True)
+        return [Load((words[row] + place) % servers.number, words[row], round(ns)) for row, place, ns in each]
 
     def _keep(self, handle: tuple[str, int], end: int) -> None:
         """Remember where the last request of a reader to a file ended; the oldest are forgotten."""

@@ -13,7 +13,7 @@ from rayio.scenario import derive
 from rayio.scenario.load import parsed
 from rayio.scenario.model import Scenario
 from rayio.schema.fields import show
-from rayio.study.sweeps.points import identity, split
+from rayio.study.sweeps.points import identity, split, whole_numbers
 from rayio.study.sweeps.sweep_rows import window_bytes
 
 #: The most settings of a search; a scenario is made for each.
@@ -57,14 +57,9 @@ def varied(text: str) -> tuple[Varied, ...]:
 
 def _varied_key(key: str, texts: Sequence[str]) -> Varied:
     if len(texts) == 1 and ".." in texts[0]:
-        low, _, high = texts[0].partition("..")
-        try:
-            first, last = int(low), int(high)
-        except ValueError:
-            raise ScenarioError(f"--vary {key}={texts[0]}: a range needs whole numbers, such as 1..16") from None
-        if first >= last or last - first >= MOST_SETTINGS:
-            raise ScenarioError(f"--vary {key}={texts[0]}: must rise, by less than {MOST_SETTINGS}, such as 1..16")
-        return Varied(key, tuple(range(first, last + 1)), is_ordered=True)
+        if (numbers := whole_numbers(texts[0], f"--vary {key}", MOST_SETTINGS)) is None:
+            raise ScenarioError(f"--vary {key}={texts[0]}: a range needs whole numbers, such as 1..16")
+        return Varied(key, numbers, is_ordered=True)
     values = tuple(parsed(text.strip(), f"--vary {key}") for text in texts)
     if any(not text.strip() for text in texts):
         raise ScenarioError(f"--vary {key}: a value is empty; write {key}=1..16 or {key}=a|b")

@@ -6,6 +6,7 @@ import csv
 import io
 import itertools
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,8 +43,10 @@ class Points:
 
 
 def grid(overrides: Sequence[str] | Mapping[str, Any]) -> Points:
-    """Return every combination of the values of keys with several values.
+    """Return every combination of the values of keys with several values; ``1..4`` are whole numbers.
 
+    >>> grid(["loader.num_workers=1..3,8", "train.epochs=2"]).rows
+    ((1,), (2,), (3,), (8,))
     >>> grid(["loader.num_workers=1,2,4", "train.epochs=2"]).rows
     ((1,), (2,), (4,))
 
@@ -184,7 +187,28 @@ def _pairs(overrides: Sequence[str] | Mapping[str, Any]) -> Iterator[tuple[str, 
         parts = split(value)
         if len(parts) > 1 and not all(part.strip() for part in parts):
             raise ScenarioError(f"{key.strip()}={value}: a value between commas is empty")
-        yield key.strip(), [parsed(part, key.strip()) for part in parts]
+        values: list[Any] = []
+        for part in parts:
+            numbers = whole_numbers(part, key.strip(), MOST_POINTS)
+            values += [parsed(part, key.strip())] if numbers is None else numbers
+        yield key.strip(), values
+
+
+def whole_numbers(text: str, where: str, most: int) -> tuple[int, ...] | None:
+    """Return the whole numbers of a range, at most ``most``; None for other text. ``where`` names it in messages.
+
+    >>> whole_numbers("1..4", "loader.num_workers", 100), whole_numbers("../data", "dataset.path", 100)
+    ((1, 2, 3, 4), None)
+
+    Raises:
+        ScenarioError: the range does not rise, or is too long.
+    """
+    if (ends := re.fullmatch(r"\s*(-?\d{1,18})\.\.(-?\d{1,18})\s*", text)) is None:
+        return None
+    first, last = map(int, ends.groups())
+    if first >= last or last - first >= most:
+        raise ScenarioError(f"{where}={text}: must rise, by less than {most}, such as 1..16")
+    return tuple(range(first, last + 1))
 
 
 def split(text: str) -> list[str]:

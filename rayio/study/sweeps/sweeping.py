@@ -52,8 +52,8 @@ def sweep(
 
     Args:
         source: path or packaged name of a scenario.
-        overrides: texts ``section.key=value`` and ``section.key=value,value,...``, or a mapping of dotted keys to a
-            value or a list of values. A key with several values is swept.
+        overrides: texts ``section.key=value`` and ``section.key=value,value,...`` (``1..4`` are whole numbers), or a
+            mapping of dotted keys to a value or a list of values. A key with several values is swept.
         points: a CSV or YAML file with the points, instead of lists.
         engine: ``virtual`` (all cores), ``ray`` or ``local`` (one run after the other).
         repeat: runs of each point. On the virtual clock repeat n has the scenario's seed + n, elsewhere the same seed.
