@@ -19,6 +19,7 @@ from test_engines import scenarios
 from test_stalls import sums_are_exact
 
 from rayio.analyze.arrays import RunArrays
+from rayio.analyze.gate import FIRST_STEPS
 from rayio.analyze.metrics import measure
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import CAUSES, attribute
@@ -378,7 +379,7 @@ SATURATED, NEARLY = 10, 19.5
 def test_a_simulation_of_the_first_steps_saves_what_the_whole_run_would(
     opens: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 50 steps 12 are simulated: the wait for first batches, and those prefetched then, are part of both."""
+    """Of 50 steps 13 are simulated: the wait for first batches, and those prefetched then, are part of both."""
 
     def whole(workers: int = 2, opens: float = opens) -> Scenario:
         model = {"first_byte": "2 ms", "connection_bandwidth": "1 GB/s", "bandwidth": "1 TB/s", "open": "100 us"}
@@ -403,7 +404,17 @@ def test_a_simulation_of_the_first_steps_saves_what_the_whole_run_would(
     for change, wanted in really.items():
         saved = changed(found, change)["time_saved"]
         assert saved == pytest.approx(1 - lasted(wanted) / usual, abs=0.03), change
-    assert "num_workers=1" not in found.sentence, "a run of 12 steps is 5 % shorter with it"
+    assert "num_workers=1" not in found.sentence, "a run of 13 steps is 5 % shorter with it"
+
+    shown = text(found)
+    assert "warning: Only the first 13 of 50 steps of each rank are simulated" in shown
+    assert "first 13 steps" in shown
+    assert "baseline" not in shown
+    whole_run = explain(found.run, whole=True)
+    assert FIRST_STEPS not in [doubt.code for doubt in whole_run.doubts]
+    assert whole_run["simulated"]["au"] == pytest.approx(found["verdict"]["au"], abs=1e-6)
+    for change, wanted in really.items():
+        assert changed(whole_run, change)["time_saved"] == pytest.approx(1 - lasted(wanted) / usual, abs=0.001)
 
 
 def test_of_a_run_that_its_own_times_do_not_give_nothing_is_predicted(
@@ -416,8 +427,8 @@ def test_of_a_run_that_its_own_times_do_not_give_nothing_is_predicted(
     assert not as_usual.doubts
     whole = counterfactual.counterfactuals
 
-    def stalled(base: Base, reporter: Reporter) -> counterfactual.Counterfactuals:
-        found = whole(base, reporter)
+    def stalled(base: Base, reporter: Reporter, **how: Any) -> counterfactual.Counterfactuals:
+        found = whole(base, reporter, **how)
         judged = found.baseline.judged
         verdict = replace(judged.verdict, au=0.9)
         return replace(found, baseline=replace(found.baseline, judged=replace(judged, verdict=verdict)))

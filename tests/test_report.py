@@ -138,7 +138,7 @@ def test_a_window_after_the_end_is_refused(tmp_path: Path, capsys: pytest.Captur
 def test_a_simulation_that_fails_leaves_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = simulated(tmp_path)
 
-    def refused(*_: object) -> dict[str, Any]:
+    def refused(*_: object, **how: object) -> dict[str, Any]:
         raise StorageError("planted")
 
     monkeypatch.setattr("rayio.predict.explain.counterfactuals", refused)

@@ -169,8 +169,11 @@ class Simulated(Record):
     au: Number = value("AU of the unchanged replay", "fraction")
     samples_per_second: Number = value("throughput of the unchanged replay", "samples/s", default=None)
     steps: int = value("counted steps of the unchanged replay, all ranks", "steps")
-    is_whole_run: bool = value("true if the whole run is replayed; only the first steps of a long run are")
+    is_whole_run: bool = value(
+        "true if the whole run is replayed; only the first steps of a long run are without --whole"
+    )
     changes: tuple[Change, ...] = value("the changes")
+    first_steps: int | None = value("steps of a rank that are replayed", "steps", default=None)
 
 
 @record

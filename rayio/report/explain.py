@@ -27,11 +27,17 @@ MOST_DEATHS = 8
 
 
 def explain(
-    path: str | Path, *, simulate: bool = True, target_au: float | None = None, reporter: Reporter = SILENT
+    path: str | Path,
+    *,
+    simulate: bool = True,
+    whole: bool = False,
+    target_au: float | None = None,
+    reporter: Reporter = SILENT,
 ) -> Explained:
     """Return the explanation of a run from its directory; times in seconds, shares as fractions of step time.
 
-    ``simulate`` replays the run on the virtual clock, for the counterfactuals and the prediction. ``target_au`` is the
+    ``simulate`` replays the run on the virtual clock, for the counterfactuals and the prediction: ``whole``, or the
+    first steps of a long one. ``target_au`` is the
     AU to reach; None for the one that the scenario expects, if it does.
 
     Raises:
@@ -48,7 +54,7 @@ def explain(
     seen = Seen(Timelines(spans), scenario, directory.info, readers_of(directory, scenario))
     seen.timed.go_through(*seen.sums)
     explained_run = worded(
-        explained(directory, scenario, seen, simulate=simulate, target_au=target_au, reporter=reporter)
+        explained(directory, scenario, seen, simulate=simulate, whole=whole, target_au=target_au, reporter=reporter)
     )
     reporter.done()
     result = directory.result
