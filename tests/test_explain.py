@@ -413,6 +413,8 @@ def test_a_simulation_of_the_first_steps_saves_what_the_whole_run_would(
     whole_run = explain(found.run, whole=True)
     assert FIRST_STEPS not in [doubt.code for doubt in whole_run.doubts]
     assert whole_run["simulated"]["au"] == pytest.approx(found["verdict"]["au"], abs=1e-6)
+    unlimited = simulate(really["opens/s = ∞"], root=tmp_path)
+    assert 8 * whole_run["capacity"]["demand"] == pytest.approx(unlimited.result.samples_per_second, rel=0.001)
     for change, wanted in really.items():
         assert changed(whole_run, change)["time_saved"] == pytest.approx(1 - lasted(wanted) / usual, abs=0.001)
 

@@ -107,7 +107,7 @@ def explained(
     """
     run = Subject(directory, _as_replayed(directory, scenario), seen)
     judged = _judged(run, _target(scenario) if target_au is None else target_au)
-    capacity = _capacity(run)
+    capacity = _capacity(run, judged.verdict)
     throttled = seen.throttling.result(judged.verdict.table)
     is_refused = throttled is not None and (throttled.read_share or 0.0) > BINDS
     remarks = _remarks(run, judged, capacity, simulate=simulate)
@@ -209,10 +209,14 @@ def _judged(run: Subject, target_au: float | None) -> Judged:
     return replace(judged, verdict=verdict)
 
 
-def _capacity(run: Subject) -> Capacity:
+def _capacity(run: Subject, verdict: Verdict) -> Capacity:
     seen, scenario, worked = run.seen, run.scenario, run.worked
     batch_bytes = seen.trained.mean_bytes
     capacity = replace(seen.capacities.result(), batch_bytes=batch_bytes)
+    together = sum(row.seconds for row in verdict.table if row.cause == "allreduce")
+    if together and capacity.demand is not None:  # ranks need no batch while they reduce gradients
+        ranks = len(seen.timed.lives.rank)
+        capacity = replace(capacity, demand=ranks / (ranks / capacity.demand + together / verdict.steps))
     if not seen.timed.number:  # without steps there is no time to be busy in
         return replace(capacity, stages=())
     if (model := modelled(scenario, run.directory.info)) is not None:

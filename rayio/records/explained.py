@@ -95,7 +95,7 @@ class StorageLimit(Record):
 
     resource: str = value("bandwidth, requests, opens, throttling, latency, open latency or connections")
     gives: Number = value("rate of the limiting resource; null without a limit", "batches/s")
-    needs: Number = value("rate of ranks that never wait", "batches/s")
+    needs: Number = value("rate of ranks that never wait for batches or for slower ranks", "batches/s")
     is_short: bool | None = value("true if the ranks need more than the resource gives; null if unknown")
     shared_resource: str = value("the most limiting one of bandwidth, requests, opens and throttling")
     shared_gives: Number = value("rate of that resource, for any number of workers", "batches/s")
@@ -123,7 +123,7 @@ class StorageLimit(Record):
 class Capacity(Record):
     """The capacity of the stages and the demand of the ranks."""
 
-    demand: Number = value("rate of ranks that never wait", "batches/s")
+    demand: Number = value("rate of ranks that never wait for batches or for slower ranks", "batches/s")
     delivered: float = value("rate delivered", "batches/s")
     has_readers: bool = value("true if workers are separate processes, false if ranks read")
     stages: tuple[Stage, ...] = value("stages")
