@@ -694,7 +694,9 @@ def test_an_interrupted_run_is_explained_as_far_as_it_went(tmp_path: Path) -> No
     found = explain(directory(tmp_path, wanted, cut, result(exit_code=130, error="interrupted")))
     assert found["verdict"]["cause"] == "decode"
     assert found["verdict"]["au"] == pytest.approx(1 / 3, abs=POINTS)
-    assert "the run ended with exit code 130: interrupted" in found["notes"]
+    assert found["sentence"].startswith("The run broke off with exit code 130: interrupted. Run it again. Until then: ")
+    assert found["broke_off"]["exit_code"] == 130
+    assert not any("exit code" in note for note in found["notes"])
     assert any("did not finish their" in note for note in found["notes"])
     assert found["prediction"]["workers"] == 8
 

@@ -32,8 +32,9 @@ from rayio.predict.observe import Trained
 from rayio.predict.processors import Worked
 from rayio.predict.supply import network, supply
 from rayio.records.doubts import CAUSE, CHANGES, PREDICTION, SMALL, STORAGE, Doubt, Remark, blocking, remark
-from rayio.records.explained import Capacity, Explained, Prediction, Verdict
+from rayio.records.explained import BrokeOff, Capacity, Explained, Prediction, Verdict
 from rayio.records.origin import CHARGED, IMPORTED, OWN_WORK, PREDICTED, WATCHED, kind_of
+from rayio.records.run_result import RunResult
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
 from rayio.scenario.layers import layers_of
@@ -49,6 +50,10 @@ def readers_of(directory: RunDirectory, scenario: Scenario) -> int:
     """Return how many readers a run had: the mean, where they came and went."""
     result = directory.result
     return derive.num_readers(scenario) if result is None or result.scaling is None else round(result.scaling.mean)
+
+
+#: Exit codes of runs that ended before they were done; others have all their steps.
+UNFINISHED = (1, 2, 130)
 
 
 class Seen:
@@ -142,7 +147,18 @@ def explained(
         failures=None if run.directory.result is None else run.directory.result.failures,
         doubts=advised.doubts,
         withheld=advised.withheld,
+        broke_off=_broke_off(directory.result, scenario),
     )
+
+
+def _broke_off(result: RunResult | None, scenario: Scenario) -> BrokeOff | None:
+    """Return how a run ended before it was done; None for one that was done, whatever its numbers are."""
+    if result is None or not result.error or result.exit_code not in UNFINISHED:
+        return None
+    done = result.ledger.share_done if result.ledger is not None else None
+    if done is None and result.steps is not None:
+        done = result.steps / max(derive.total_rank_steps(scenario), 1)
+    return BrokeOff(exit_code=result.exit_code, error=result.error, done_share=done)
 
 
 def _as_replayed(directory: RunDirectory, scenario: Scenario) -> Scenario:

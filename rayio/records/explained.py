@@ -282,6 +282,15 @@ class Throttled(Record):
 
 
 @record
+class BrokeOff(Record):
+    """The end of a run that did not finish."""
+
+    exit_code: int = value("1 bug, 2 bad input or environment, 130 interrupted")
+    error: str = value("reason, with its remedy")
+    done_share: Number = value("completed steps, of the planned steps", "fraction")
+
+
+@record
 class Explained(Record):
     """The explanation of a run: the output of ``rayio explain --json``, version 1."""
 
@@ -311,3 +320,4 @@ class Explained(Record):
         "failures that the run survived, in no other number here; absent without any", can_be_absent=True
     )
     origin: Origin | None = value("measured, predicted or imported, and the models used", can_be_absent=True)
+    broke_off: BrokeOff | None = value("end of a run that did not finish; absent for others", can_be_absent=True)

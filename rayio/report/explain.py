@@ -9,7 +9,7 @@ from typing import Any
 
 from rayio.analyze.passes import Timelines
 from rayio.analyze.run_scenario import scenario_of
-from rayio.predict.explain import Seen, explained, readers_of
+from rayio.predict.explain import UNFINISHED, Seen, explained, readers_of
 from rayio.records.explained import Access, Capacity, Explained, Verdict
 from rayio.records.origin import MEASURED, PREDICTED, Origin, kind_of
 from rayio.records.run_result import RunResult
@@ -127,7 +127,7 @@ def _trouble(directory: RunDirectory, result: RunResult | None) -> list[str]:
         notes.append(
             f"result.json has version 1, whose window ended when the first rank was done: it has AU {result.au:.3f}"
         )
-    if result is not None and result.error:
+    if result is not None and result.error and result.exit_code not in UNFINISHED:  # those lead the sentence
         notes.append(f"the run ended with exit code {result.exit_code}: {result.error}")
     entries = directory.info.get("restarts")
     restarts = [restart for restart in entries if isinstance(restart, dict)] if isinstance(entries, list) else []
