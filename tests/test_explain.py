@@ -718,6 +718,15 @@ def test_a_truncated_span_file_is_named(tmp_path: Path) -> None:
     assert any("part-00007.parquet" in note for note in explain(path)["notes"])
 
 
+def test_a_scenario_that_was_edited_after_the_run_is_noted(tmp_path: Path) -> None:
+    path = simulate("unet3d-small", ["train.epochs=1"], out=tmp_path / "run").path
+    file = path / "scenario.yaml"
+    for number, content in enumerate((file.read_text(), file.read_text().replace("num_workers: ", "num_workers: 1"))):
+        file.write_text(content)
+        notes = explain(path, simulate=False).notes
+        assert any(note.startswith("scenario.yaml was edited") for note in notes) is bool(number)
+
+
 def test_what_is_no_run_is_one_line_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = printed(capsys, str(tmp_path / "nowhere"))
     assert (code, out) == (2, "")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rayio.analyze.passes import Timelines
-from rayio.analyze.run_scenario import scenario_of
+from rayio.analyze.run_scenario import is_edited, scenario_of
 from rayio.predict.explain import UNFINISHED, Seen, explained, readers_of
 from rayio.records.explained import Access, Capacity, Explained, Verdict
 from rayio.records.origin import MEASURED, PREDICTED, Origin, kind_of
@@ -127,6 +127,8 @@ def _trouble(directory: RunDirectory, result: RunResult | None) -> list[str]:
         notes.append(
             f"result.json has version 1, whose window ended when the first rank was done: it has AU {result.au:.3f}"
         )
+    if is_edited(directory):
+        notes.append("scenario.yaml was edited after the run: this explains the run as if it had these keys")
     if result is not None and result.error and result.exit_code not in UNFINISHED:  # those lead the sentence
         notes.append(f"the run ended with exit code {result.exit_code}: {result.error}")
     entries = directory.info.get("restarts")
