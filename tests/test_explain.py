@@ -413,6 +413,8 @@ def test_a_simulation_of_the_first_steps_saves_what_the_whole_run_would(
     whole_run = explain(found.run, whole=True)
     assert FIRST_STEPS not in [doubt.code for doubt in whole_run.doubts]
     assert whole_run["simulated"]["au"] == pytest.approx(found["verdict"]["au"], abs=1e-6)
+    unlimited = simulate(really["opens/s = ∞"], root=tmp_path)
+    assert 8 * whole_run["capacity"]["demand"] == pytest.approx(unlimited.result.samples_per_second, rel=0.001)
     for change, wanted in really.items():
         assert changed(whole_run, change)["time_saved"] == pytest.approx(1 - lasted(wanted) / usual, abs=0.001)
 
@@ -692,7 +694,9 @@ def test_an_interrupted_run_is_explained_as_far_as_it_went(tmp_path: Path) -> No
     found = explain(directory(tmp_path, wanted, cut, result(exit_code=130, error="interrupted")))
     assert found["verdict"]["cause"] == "decode"
     assert found["verdict"]["au"] == pytest.approx(1 / 3, abs=POINTS)
-    assert "the run ended with exit code 130: interrupted" in found["notes"]
+    assert found["sentence"].startswith("The run broke off with exit code 130: interrupted. Run it again. Until then: ")
+    assert found["broke_off"]["exit_code"] == 130
+    assert not any("exit code" in note for note in found["notes"])
     assert any("did not finish their" in note for note in found["notes"])
     assert found["prediction"]["workers"] == 8
 

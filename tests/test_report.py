@@ -210,6 +210,7 @@ def test_a_run_that_failed_says_so_first(tmp_path: Path) -> None:
     run.directory.write_result(replace(run.result, exit_code=2, error="reader 0-1: <file> is damaged"))
     page = written(run)
     assert "The run ended with exit code 2: reader 0-1: <file> is damaged" in page.words
+    assert "The run broke off with exit code 2, 100 % done: reader 0-1: <file> is damaged. Mend that" in page.words
 
 
 def test_lost_span_files_are_named(tmp_path: Path) -> None:

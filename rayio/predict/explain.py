@@ -32,8 +32,9 @@ from rayio.predict.observe import Trained
 from rayio.predict.processors import Worked
 from rayio.predict.supply import network, supply
 from rayio.records.doubts import CAUSE, CHANGES, PREDICTION, SMALL, STORAGE, Doubt, Remark, blocking, remark
-from rayio.records.explained import Capacity, Explained, Prediction, Verdict
+from rayio.records.explained import BrokeOff, Capacity, Explained, Prediction, Verdict
 from rayio.records.origin import CHARGED, IMPORTED, OWN_WORK, PREDICTED, WATCHED, kind_of
+from rayio.records.run_result import RunResult
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
 from rayio.scenario.layers import layers_of
@@ -49,6 +50,10 @@ def readers_of(directory: RunDirectory, scenario: Scenario) -> int:
     """Return how many readers a run had: the mean, where they came and went."""
     result = directory.result
     return derive.num_readers(scenario) if result is None or result.scaling is None else round(result.scaling.mean)
+
+
+#: Exit codes of runs that ended before they were done; others have all their steps.
+UNFINISHED = (1, 2, 130)
 
 
 class Seen:
@@ -107,7 +112,7 @@ def explained(
     """
     run = Subject(directory, _as_replayed(directory, scenario), seen)
     judged = _judged(run, _target(scenario) if target_au is None else target_au)
-    capacity = _capacity(run)
+    capacity = _capacity(run, judged.verdict)
     throttled = seen.throttling.result(judged.verdict.table)
     is_refused = throttled is not None and (throttled.read_share or 0.0) > BINDS
     remarks = _remarks(run, judged, capacity, simulate=simulate)
@@ -142,7 +147,18 @@ def explained(
         failures=None if run.directory.result is None else run.directory.result.failures,
         doubts=advised.doubts,
         withheld=advised.withheld,
+        broke_off=_broke_off(directory.result, scenario),
     )
+
+
+def _broke_off(result: RunResult | None, scenario: Scenario) -> BrokeOff | None:
+    """Return how a run ended before it was done; None for one that was done, whatever its numbers are."""
+    if result is None or not result.error or result.exit_code not in UNFINISHED:
+        return None
+    done = result.ledger.share_done if result.ledger is not None else None
+    if done is None and result.steps is not None:
+        done = result.steps / max(derive.total_rank_steps(scenario), 1)
+    return BrokeOff(exit_code=result.exit_code, error=result.error, done_share=done)
 
 
 def _as_replayed(directory: RunDirectory, scenario: Scenario) -> Scenario:
@@ -209,10 +225,14 @@ def _judged(run: Subject, target_au: float | None) -> Judged:
     return replace(judged, verdict=verdict)
 
 
-def _capacity(run: Subject) -> Capacity:
+def _capacity(run: Subject, verdict: Verdict) -> Capacity:
     seen, scenario, worked = run.seen, run.scenario, run.worked
     batch_bytes = seen.trained.mean_bytes
     capacity = replace(seen.capacities.result(), batch_bytes=batch_bytes)
+    together = sum(row.seconds for row in verdict.table if row.cause == "allreduce")
+    if together and capacity.demand is not None:  # ranks need no batch while they reduce gradients
+        ranks = len(seen.timed.lives.rank)
+        capacity = replace(capacity, demand=ranks / (ranks / capacity.demand + together / verdict.steps))
     if not seen.timed.number:  # without steps there is no time to be busy in
         return replace(capacity, stages=())
     if (model := modelled(scenario, run.directory.info)) is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rayio.analyze.passes import Timelines
 from rayio.analyze.run_scenario import is_edited, scenario_of
-from rayio.predict.explain import Seen, explained, readers_of
+from rayio.predict.explain import UNFINISHED, Seen, explained, readers_of
 from rayio.records.explained import Access, Capacity, Explained, Verdict
 from rayio.records.origin import MEASURED, PREDICTED, Origin, kind_of
 from rayio.records.run_result import RunResult
@@ -129,7 +129,7 @@ def _trouble(directory: RunDirectory, result: RunResult | None) -> list[str]:
         )
     if is_edited(directory):
         notes.append("scenario.yaml was edited after the run: this explains the run as if it had these keys")
-    if result is not None and result.error:
+    if result is not None and result.error and result.exit_code not in UNFINISHED:  # those lead the sentence
         notes.append(f"the run ended with exit code {result.exit_code}: {result.error}")
     entries = directory.info.get("restarts")
     restarts = [restart for restart in entries if isinstance(restart, dict)] if isinstance(entries, list) else []
