@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from rayio.errors import RayioError, RunError, StorageError
 from rayio.predict import storage
 from rayio.predict.calibrate import calibrate, learn
 from rayio.predict.costs import checkpoint_ns
+from rayio.predict.digits import DIGITS
 from rayio.predict.observe import Reads
 from rayio.scenario.load import build, load
 from rayio.scenario.model import Costs, Scenario
@@ -330,6 +332,8 @@ def test_the_file_is_a_scenario_that_says_where_it_comes_from(a_run: Path, home:
     again = load("calibrated.yaml")
     assert again == calibrate(a_run).scenario
     assert again.charges.lease > 0
+    learned = text[text.index("storage:") : text.index("loader:")] + text[text.index("\ncosts:") :]
+    assert max(len(number.replace(".", "").strip("0")) for number in re.findall(r"[\d.]+", learned)) == DIGITS
     assert again.charges.source.startswith("calibrated from local (local engine, ")
     assert again.dataset == load(a_run / "scenario.yaml").dataset
     assert main_exits(["simulate", "calibrated.yaml", "--out", "predicted"]) == 0

@@ -159,6 +159,18 @@ def test_a_shuffle_or_scaling_that_changes_nothing_is_said(sections: dict[str, A
     assert said is None or lines[0].startswith(said)
 
 
+def test_keys_of_buckets_without_a_bucket_are_said_to_do_nothing() -> None:
+    where = "no effect, because no path of this run is at s3://"
+    keys = {"region": "eu", "max_attempts": 3}
+    lines = [f"storage.region=eu: {where}", f"storage.max_attempts=3: {where}"]
+    assert [*checks.unused_schemes(scenario(storage=keys))] == lines
+    faulty = scenario(storage=keys | {"faults": {"errors": [{"rate": 0.1}]}})
+    assert [*checks.unused_schemes(faulty)] == lines[:1], "an error is followed by another attempt"
+    for place in ({"base": "s3://bucket"}, {"out": "s3://bucket/run"}):
+        real = scenario(storage=keys, dataset={"path": "data"})
+        assert [*checks.unused_schemes(real, **place)] == []
+
+
 def test_a_replicated_dataset_may_have_fewer_samples_than_there_are_ranks() -> None:
     many = scenario(cluster={"nodes": 100}, loader={"partition": "replicated", "batch_size": 50})
     assert derive.steps_per_epoch(many) == 1

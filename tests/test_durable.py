@@ -72,10 +72,10 @@ def test_a_store_of_another_package_is_no_object_store_unless_it_says_so(
     monkeypatch.syspath_prepend(str(TOY))
     assert (has_fsync("toy://x"), has_page_cache("toy://x")) == (True, True), "its files are files"
     toy = saving(True, checkpoint={"every": {"epochs": 1}, "path": "toy://ck", "model": {"bytes": 3 << 20}})
-    assert not any("fsync" in note for note in idle_storage(toy, str(tmp_path), "out"))
+    assert not any("fsync" in note for note in idle_storage(toy, str(tmp_path)))
     for name in ("has_fsync", "has_page_cache"):
         monkeypatch.setattr(STORAGES["toy"], name, False)
-    (note,) = [note for note in idle_storage(toy, str(tmp_path), "out") if "fsync" in note]
+    (note,) = [note for note in idle_storage(toy, str(tmp_path)) if "fsync" in note]
     assert note == "checkpoint.fsync=true: no effect, because files of toy:// are durable once written"
     dropped = scenario(
         dataset={"path": "toy://data", "num_files": 16, "sample_bytes": "2 kB"}, storage={"page_cache": "drop"}

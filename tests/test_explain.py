@@ -19,6 +19,7 @@ from test_engines import scenarios
 from test_stalls import sums_are_exact
 
 from rayio.analyze.arrays import RunArrays
+from rayio.analyze.gate import FIRST_STEPS
 from rayio.analyze.metrics import measure
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import CAUSES, attribute
@@ -378,7 +379,7 @@ SATURATED, NEARLY = 10, 19.5
 def test_a_simulation_of_the_first_steps_saves_what_the_whole_run_would(
     opens: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 50 steps 12 are simulated: the wait for first batches, and those prefetched then, are part of both."""
+    """Of 50 steps 13 are simulated: the wait for first batches, and those prefetched then, are part of both."""
 
     def whole(workers: int = 2, opens: float = opens) -> Scenario:
         model = {"first_byte": "2 ms", "connection_bandwidth": "1 GB/s", "bandwidth": "1 TB/s", "open": "100 us"}
@@ -403,7 +404,19 @@ def test_a_simulation_of_the_first_steps_saves_what_the_whole_run_would(
     for change, wanted in really.items():
         saved = changed(found, change)["time_saved"]
         assert saved == pytest.approx(1 - lasted(wanted) / usual, abs=0.03), change
-    assert "num_workers=1" not in found.sentence, "a run of 12 steps is 5 % shorter with it"
+    assert "num_workers=1" not in found.sentence, "a run of 13 steps is 5 % shorter with it"
+
+    shown = text(found)
+    assert "warning: Only the first 13 of 50 steps of each rank are simulated" in shown
+    assert "first 13 steps" in shown
+    assert "baseline" not in shown
+    whole_run = explain(found.run, whole=True)
+    assert FIRST_STEPS not in [doubt.code for doubt in whole_run.doubts]
+    assert whole_run["simulated"]["au"] == pytest.approx(found["verdict"]["au"], abs=1e-6)
+    unlimited = simulate(really["opens/s = ∞"], root=tmp_path)
+    assert 8 * whole_run["capacity"]["demand"] == pytest.approx(unlimited.result.samples_per_second, rel=0.001)
+    for change, wanted in really.items():
+        assert changed(whole_run, change)["time_saved"] == pytest.approx(1 - lasted(wanted) / usual, abs=0.001)
 
 
 def test_of_a_run_that_its_own_times_do_not_give_nothing_is_predicted(
@@ -416,8 +429,8 @@ def test_of_a_run_that_its_own_times_do_not_give_nothing_is_predicted(
     assert not as_usual.doubts
     whole = counterfactual.counterfactuals
 
-    def stalled(base: Base, reporter: Reporter) -> counterfactual.Counterfactuals:
-        found = whole(base, reporter)
+    def stalled(base: Base, reporter: Reporter, **how: Any) -> counterfactual.Counterfactuals:
+        found = whole(base, reporter, **how)
         judged = found.baseline.judged
         verdict = replace(judged.verdict, au=0.9)
         return replace(found, baseline=replace(found.baseline, judged=replace(judged, verdict=verdict)))
@@ -681,7 +694,9 @@ def test_an_interrupted_run_is_explained_as_far_as_it_went(tmp_path: Path) -> No
     found = explain(directory(tmp_path, wanted, cut, result(exit_code=130, error="interrupted")))
     assert found["verdict"]["cause"] == "decode"
     assert found["verdict"]["au"] == pytest.approx(1 / 3, abs=POINTS)
-    assert "the run ended with exit code 130: interrupted" in found["notes"]
+    assert found["sentence"].startswith("The run broke off with exit code 130: interrupted. Run it again. Until then: ")
+    assert found["broke_off"]["exit_code"] == 130
+    assert not any("exit code" in note for note in found["notes"])
     assert any("did not finish their" in note for note in found["notes"])
     assert found["prediction"]["workers"] == 8
 
@@ -701,6 +716,15 @@ def test_a_truncated_span_file_is_named(tmp_path: Path) -> None:
     path = run_of(planted(), tmp_path)
     (path / "spans" / "part-00007.parquet").write_bytes(b"PAR1 and then nothing")
     assert any("part-00007.parquet" in note for note in explain(path)["notes"])
+
+
+def test_a_scenario_that_was_edited_after_the_run_is_noted(tmp_path: Path) -> None:
+    path = simulate("unet3d-small", ["train.epochs=1"], out=tmp_path / "run").path
+    file = path / "scenario.yaml"
+    for number, content in enumerate((file.read_text(), file.read_text().replace("num_workers: ", "num_workers: 1"))):
+        file.write_text(content)
+        notes = explain(path, simulate=False).notes
+        assert any(note.startswith("scenario.yaml was edited") for note in notes) is bool(number)
 
 
 def test_what_is_no_run_is_one_line_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

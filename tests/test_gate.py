@@ -383,6 +383,8 @@ EACH = (
     gate.short_run(given=1, took=2, au=0.4, epochs=3, steps=100, prefetched=4),
     gate.short_run(given=1, took=2, au=0.4, epochs=3, steps=100, prefetched=4, change="workers × 2"),
     gate.not_reproduced(0.5, 0.9),
+    gate.first_steps(12, 50, 3, 9, 0.5, 0.5),
+    gate.first_steps(12, 50, 0, 9, 0.5, 0.6),
     gate.contradiction("read", 0.6, "read = 0", 0.01),
     gate.other_steps(0.2, 0.1),
     gate.page_cache(fetched(1.0)),

@@ -138,7 +138,7 @@ def test_a_window_after_the_end_is_refused(tmp_path: Path, capsys: pytest.Captur
 def test_a_simulation_that_fails_leaves_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = simulated(tmp_path)
 
-    def refused(*_: object) -> dict[str, Any]:
+    def refused(*_: object, **how: object) -> dict[str, Any]:
         raise StorageError("planted")
 
     monkeypatch.setattr("rayio.predict.explain.counterfactuals", refused)
@@ -210,6 +210,7 @@ def test_a_run_that_failed_says_so_first(tmp_path: Path) -> None:
     run.directory.write_result(replace(run.result, exit_code=2, error="reader 0-1: <file> is damaged"))
     page = written(run)
     assert "The run ended with exit code 2: reader 0-1: <file> is damaged" in page.words
+    assert "The run broke off with exit code 2, 100 % done: reader 0-1: <file> is damaged. Mend that" in page.words
 
 
 def test_lost_span_files_are_named(tmp_path: Path) -> None:

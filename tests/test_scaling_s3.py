@@ -69,7 +69,7 @@ def rayio_command(*arguments: str) -> str:
 def test_readers_follow_a_load_on_s3_until_it_throttles_and_nothing_is_lost(objects: Objects) -> None:
     overrides = (f"dataset.path=s3://{objects.bucket()}/s3-autoscaled", *SMALLER)
     rayio_command("generate", "s3-autoscaled", *overrides)
-    far = Far(0.12, most=2)
+    far = Far(0.3, most=2)
     with objects.misbehaving(far):
         said = rayio_command("run", "s3-autoscaled", *overrides, "--out", "runs/bucket")
     run = rayio.Run.open("runs/bucket")

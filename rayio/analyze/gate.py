@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from rayio.analyze.worth import LEAST_AU
 from rayio.records.doubts import (
     ADVICE,
     CAPACITY,
@@ -33,7 +34,8 @@ from rayio.records.run_result import Books, RunResult
 SHORT_RUN, OVERHEAD, NOT_REPRODUCED = "short_run", "overhead", "not_reproduced"
 MACHINE_SPEED, PAGE_CACHE, CONTRADICTION = "machine_speed", "page_cache", "contradiction"
 BUSY_MACHINE, RESTORED_FROM_MEMORY, OTHER_SIZE = "busy_machine", "restored_from_memory", "other_size"
-SHORT_EPOCHS, FEW_FAILURES, NOTHING_DELIVERED = "short_epochs", "few_failures", "nothing_delivered"
+SHORT_EPOCHS, FEW_FAILURES = "short_epochs", "few_failures"
+FIRST_STEPS, NOTHING_DELIVERED = "first_steps", "nothing_delivered"
 
 #: Share of step time above which the emulator's overhead is a doubt.
 MOST_OVERHEAD = 0.02
@@ -164,6 +166,18 @@ def busy_machine(share: float | None) -> Doubt | None:
     if share is None or share <= MOST_BUSY:
         return None
     return Doubt(code=BUSY_MACHINE, numbers={"busy": share}, names={}, invalidates=(LIMIT,))
+
+
+def first_steps(first: int, steps: int, short: int, changes: int, simulated: float, measured: float) -> Doubt | None:
+    """Return the doubt about replays of the ``first`` steps of a run that are too few: for AU, or for some changes.
+
+    ``short`` of the ``changes`` are those that the initial prefetch decides; ``simulated`` and ``measured`` are AU.
+    """
+    if first >= steps or not (short or abs(simulated - measured) >= LEAST_AU):
+        return None
+    numbers: dict[str, float] = {"first": first, "steps": steps, "short": short, "changes": changes}
+    numbers |= {"simulated": simulated, "measured": measured, "error": abs(simulated - measured)}
+    return Doubt(code=FIRST_STEPS, numbers=numbers, names={}, invalidates=(SMALL,))
 
 
 def not_reproduced(simulated: float | None, measured: float | None) -> Doubt | None:

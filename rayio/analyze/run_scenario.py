@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 import yaml
 
 from rayio.errors import RayioError, ScenarioError
@@ -10,6 +12,20 @@ from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
 from rayio.scenario.source import UNREADABLE, plain
 from rayio.trace.run_directory import RunDirectory
+
+#: The key of run.json with the digest of scenario.yaml, as the run wrote it.
+DIGEST = "scenario_digest"
+
+
+def digest_of(text: str) -> str:
+    """Return the digest of a scenario's text."""
+    return sha256(text.encode()).hexdigest()[:16]
+
+
+def is_edited(directory: RunDirectory) -> bool:
+    """Return True if scenario.yaml is not the one that the run wrote."""
+    text, written = directory.scenario, directory.info.get(DIGEST)
+    return text is not None and written is not None and written != digest_of(text)
 
 
 def scenario_of(directory: RunDirectory) -> Scenario:

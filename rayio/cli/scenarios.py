@@ -39,6 +39,7 @@ def validate(source: Source, overrides: Overrides = None, as_json: AsJson = Fals
         raise listed(error) from None
     foreign = converted(source, overrides or ())
     notes = [*(foreign.remarks() if foreign is not None else ()), *checks.idle(scenario)]
+    notes += checks.unused_schemes(scenario)
     apart.refuse_files(scenario)
     if scenario.dataset.is_modelled:  # a run then needs all that a simulation needs
         checks.check_simulated(scenario)

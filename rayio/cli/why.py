@@ -20,6 +20,7 @@ def explain(
     simulate: Annotated[
         bool, typer.Option(help="Replay the run on the virtual clock, to find what would help.")
     ] = True,
+    whole: Annotated[bool, typer.Option("--whole", help="Replay all steps of a long run, not only the first.")] = False,
 ) -> None:
     """Explain where time was lost and what would help.
 
@@ -29,7 +30,7 @@ def explain(
     from rayio.report.text.explanation import text
 
     with only_json(as_json):
-        explained = analyze(path, simulate=simulate, reporter=Terminal())
+        explained = analyze(path, simulate=simulate, whole=whole, reporter=Terminal())
     if as_json:
         print(json.dumps(explained.as_json(), indent=2, allow_nan=False))
     else:

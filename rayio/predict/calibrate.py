@@ -21,6 +21,7 @@ from rayio.predict import decoding, observe, saving, storage
 from rayio.predict.bounds import evened, freer, lone, longest_way
 from rayio.predict.costs import typical
 from rayio.predict.decoding import Decoded
+from rayio.predict.digits import with_known_digits
 from rayio.predict.freed import BUSY, freed
 from rayio.predict.learnable import Learnable, differ, fixed_work, learnable, speeds
 from rayio.predict.processors import (
@@ -293,7 +294,8 @@ def learn(
         costs = saving.learned(taught.charges, shown, storing["model"], notes, is_varied=cpu.is_work)
         taught = taught.model_copy(update={"costs": costs})
     back = [gate.other_steps(note.simulated, note.measured) for note in notes if isinstance(note, SimulatedBack)]
-    return Learned(taught, tuple(notes), tuple(doubt for doubt in back if doubt is not None))
+    doubts = tuple(doubt for doubt in back if doubt is not None)
+    return Learned(with_known_digits(taught, scenario), tuple(notes), doubts)
 
 
 def _cpu_of(runs: Sequence[Learnable]) -> list[SeenCpu]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -75,11 +76,12 @@ class Counterfactuals:
             steps=verdict.steps,
             is_whole_run=derive.total_steps(scenario) == derive.total_steps(self.base.scenario),
             changes=tuple(trial.row for trial in self.tried),
+            first_steps=derive.total_steps(scenario),
         )
 
 
-def counterfactuals(base: Base, reporter: Reporter = SILENT) -> Counterfactuals:
-    """Return the run replayed unchanged, and with each change that is offered.
+def counterfactuals(base: Base, reporter: Reporter = SILENT, *, whole: bool = False) -> Counterfactuals:
+    """Return the run replayed unchanged, and with each change that is offered; of long runs the begin, or ``whole``.
 
     ``causal_share`` is the part of the simulated loss (1 − AU) that the change removes. The shares need not sum to 1:
     two causes may hide each other.
@@ -87,7 +89,8 @@ def counterfactuals(base: Base, reporter: Reporter = SILENT) -> Counterfactuals:
     Raises:
         StorageError: storage refuses the unchanged replay more often than it may retry.
     """
-    replayed = base.measured.replayed(base.scenario, modelled=base.modelled)
+    most = sys.maxsize if whole else None
+    replayed = base.measured.replayed(base.scenario, modelled=base.modelled, most=most)
     reporter.live("what would help: the run is replayed unchanged")
     baseline = base.simulate(replayed)
     tried: list[Tried] = []

@@ -32,8 +32,9 @@ from rayio.predict.observe import Trained
 from rayio.predict.processors import Worked
 from rayio.predict.supply import network, supply
 from rayio.records.doubts import CAUSE, CHANGES, PREDICTION, SMALL, STORAGE, Doubt, Remark, blocking, remark
-from rayio.records.explained import Capacity, Explained, Prediction, Verdict
+from rayio.records.explained import BrokeOff, Capacity, Explained, Prediction, Verdict
 from rayio.records.origin import CHARGED, IMPORTED, OWN_WORK, PREDICTED, WATCHED, kind_of
+from rayio.records.run_result import RunResult
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
 from rayio.scenario.layers import layers_of
@@ -49,6 +50,10 @@ def readers_of(directory: RunDirectory, scenario: Scenario) -> int:
     """Return how many readers a run had: the mean, where they came and went."""
     result = directory.result
     return derive.num_readers(scenario) if result is None or result.scaling is None else round(result.scaling.mean)
+
+
+#: Exit codes of runs that ended before they were done; others have all their steps.
+UNFINISHED = (1, 2, 130)
 
 
 class Seen:
@@ -96,27 +101,28 @@ def explained(
     seen: Seen,
     *,
     simulate: bool = True,
+    whole: bool = False,
     target_au: float | None = None,
     reporter: Reporter = SILENT,
 ) -> Explained:
     """Return an explanation from the sums over a run's spans: without sentences, with every rank, and not how it ended.
 
-    ``simulate`` replays it for the counterfactuals and the prediction; ``target_au`` is the AU to reach, None for the
-    one that the scenario expects. See ``rayio/report/explain.py``.
+    ``simulate`` replays it for the counterfactuals and the prediction, ``whole`` or its first steps; ``target_au`` is
+    the AU to reach, None for the one that the scenario expects. See ``rayio/report/explain.py``.
     """
     run = Subject(directory, _as_replayed(directory, scenario), seen)
     judged = _judged(run, _target(scenario) if target_au is None else target_au)
-    capacity = _capacity(run)
+    capacity = _capacity(run, judged.verdict)
     throttled = seen.throttling.result(judged.verdict.table)
     is_refused = throttled is not None and (throttled.read_share or 0.0) > BINDS
     remarks = _remarks(run, judged, capacity, simulate=simulate)
     replays, broken = None, None
     if simulate and judged.verdict.au is not None:
-        replays, broken = _simulated(run, is_refused=is_refused, reporter=reporter)
+        replays, broken = _simulated(run, whole=whole, is_refused=is_refused, reporter=reporter)
     advised = _advised(judged, replays, gate.of_result(run.directory.result))
     verdict = advised.verdict
     if replays is not None:
-        remarks += _of_simulation(run, replays)
+        remarks += _of_simulation(run, replays, advised.doubts)
     remarks += [remark("cannot_be_simulated", error=str(broken))] if broken is not None else []
     of_others = run.directory.info.get("imported") or kind_of(run.directory.info.get("engine")) == WATCHED
     remarks += seen.accesses.remarks if seen.timed.number and not of_others else ()
@@ -141,7 +147,18 @@ def explained(
         failures=None if run.directory.result is None else run.directory.result.failures,
         doubts=advised.doubts,
         withheld=advised.withheld,
+        broke_off=_broke_off(directory.result, scenario),
     )
+
+
+def _broke_off(result: RunResult | None, scenario: Scenario) -> BrokeOff | None:
+    """Return how a run ended before it was done; None for one that was done, whatever its numbers are."""
+    if result is None or not result.error or result.exit_code not in UNFINISHED:
+        return None
+    done = result.ledger.share_done if result.ledger is not None else None
+    if done is None and result.steps is not None:
+        done = result.steps / max(derive.total_rank_steps(scenario), 1)
+    return BrokeOff(exit_code=result.exit_code, error=result.error, done_share=done)
 
 
 def _as_replayed(directory: RunDirectory, scenario: Scenario) -> Scenario:
@@ -165,6 +182,12 @@ def _advised(judged: Judged, replays: Counterfactuals | None, doubts: tuple[Doub
     """Return the advice that no doubt makes invalid; ``doubts`` are those of the run."""
     if replays is None:
         return Advice(judged.verdict, None, doubts)
+    simulated, steps = replays.record, derive.total_steps(replays.base.scenario)
+    few = gate.first_steps(
+        simulated.first_steps or steps, steps, sum(bool(row.is_short) for row in simulated.changes),
+        len(simulated.changes), simulated.au or 0.0, judged.verdict.au or 0.0,
+    )  # fmt: skip
+    doubts = doubts if few is None else (few, *doubts)
     if (unlike := gate.not_reproduced(replays.baseline.au, judged.verdict.au)) is not None:
         return Advice(judged.verdict, None, (*doubts, unlike), (unlike.code,))
     verdict = concluded(judged, replays)
@@ -176,7 +199,11 @@ def _advised(judged: Judged, replays: Counterfactuals | None, doubts: tuple[Doub
     stops += [doubt for doubt in blocking(doubts, CAUSE) if doubt.names.get("cause") == verdict.cause]
     stops += blocking(doubts, STORAGE) if verdict.cause in OF_STORAGE else ()
     saved = foreseen.prediction.time_saved or 0.0
-    stops += [doubt for doubt in blocking(doubts, SMALL) if saved <= doubt.numbers.get("overhead", 0.0)]
+    stops += [
+        doubt
+        for doubt in blocking(doubts, SMALL)
+        if saved <= max(doubt.numbers.get(name, 0.0) for name in ("overhead", "error"))
+    ]
     codes = tuple(dict.fromkeys(doubt.code for doubt in stops))
     return Advice(verdict, None if stops else foreseen.prediction, doubts, codes)
 
@@ -198,10 +225,14 @@ def _judged(run: Subject, target_au: float | None) -> Judged:
     return replace(judged, verdict=verdict)
 
 
-def _capacity(run: Subject) -> Capacity:
+def _capacity(run: Subject, verdict: Verdict) -> Capacity:
     seen, scenario, worked = run.seen, run.scenario, run.worked
     batch_bytes = seen.trained.mean_bytes
     capacity = replace(seen.capacities.result(), batch_bytes=batch_bytes)
+    together = sum(row.seconds for row in verdict.table if row.cause == "allreduce")
+    if together and capacity.demand is not None:  # ranks need no batch while they reduce gradients
+        ranks = len(seen.timed.lives.rank)
+        capacity = replace(capacity, demand=ranks / (ranks / capacity.demand + together / verdict.steps))
     if not seen.timed.number:  # without steps there is no time to be busy in
         return replace(capacity, stages=())
     if (model := modelled(scenario, run.directory.info)) is not None:
@@ -217,7 +248,7 @@ def _capacity(run: Subject) -> Capacity:
 
 
 def _simulated(
-    run: Subject, *, is_refused: bool, reporter: Reporter
+    run: Subject, *, whole: bool, is_refused: bool, reporter: Reporter
 ) -> tuple[Counterfactuals | None, RayioError | None]:
     """Return the run replayed, unchanged and with changes; else the error, or neither where no reads are recorded."""
     seen, scenario = run.seen, run.scenario
@@ -230,7 +261,7 @@ def _simulated(
     if base is None:
         return None, None
     try:
-        return counterfactuals(base, reporter), None
+        return counterfactuals(base, reporter, whole=whole), None
     except RayioError as error:  # measured results stay valid without a simulation
         return None, error
 
@@ -259,15 +290,16 @@ def _remarks(run: Subject, judged: Judged, capacity: Capacity, *, simulate: bool
     return remarks
 
 
-def _of_simulation(run: Subject, replays: Counterfactuals) -> list[Remark]:
+def _of_simulation(run: Subject, replays: Counterfactuals, doubts: tuple[Doubt, ...]) -> list[Remark]:
     remarks, simulated = [*replays.broken], replays.record
     if replays.base.is_throttled:
         remarks.append(remark("throttled_workers"))
     elif replays.base.modelled is None:
         remarks.append(remark("storage_assumed_free"))
-    if not simulated.is_whole_run:
-        is_cached = any(layer.keeps for layer in layers_of(run.scenario, modelled=True))
-        remarks.append(remark("first_steps_cached" if is_cached else "first_steps", steps=simulated.steps))
+    is_cached = any(layer.keeps for layer in layers_of(run.scenario, modelled=True))
+    if not simulated.is_whole_run and (is_cached or gate.FIRST_STEPS not in (doubt.code for doubt in doubts)):
+        first, steps = simulated.first_steps or 0, derive.total_steps(run.scenario)
+        remarks.append(remark("first_steps_cached" if is_cached else "first_steps", first=first, steps=steps))
     return remarks
 
 

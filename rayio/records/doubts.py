@@ -16,7 +16,7 @@ SETTING = "setting"  # the cheapest setting, or the knee of a sweep
 COMPARISON = "comparison"  # whether one run is better than another
 INTERVAL = "interval"  # the interval of a prediction
 STORAGE = "storage"  # changes of reads, where reads are the bottleneck
-SMALL = "small_saving"  # changes that save less than the overhead
+SMALL = "small_saving"  # changes that save less than the overhead, or than the first steps miss AU by
 ADVICE = (PREDICTION, CHANGES, CAUSE, CAPACITY, LIMIT, SETTING, COMPARISON, INTERVAL, STORAGE, SMALL)
 
 
@@ -48,7 +48,7 @@ class Doubt(Record):
 
     code: str = value(
         "short_run, short_epochs, overhead, not_reproduced, machine_speed, page_cache, restored_from_memory, "
-        "busy_machine, other_size, few_failures, nothing_delivered or contradiction"
+        "busy_machine, other_size, few_failures, first_steps, nothing_delivered or contradiction"
     )
     numbers: dict[str, float] = value("its numbers by name: s, fractions, or counts")
     names: dict[str, str] = value("its names of causes, changes or keys")

@@ -95,7 +95,7 @@ class StorageLimit(Record):
 
     resource: str = value("bandwidth, requests, opens, throttling, latency, open latency or connections")
     gives: Number = value("rate of the limiting resource; null without a limit", "batches/s")
-    needs: Number = value("rate of ranks that never wait", "batches/s")
+    needs: Number = value("rate of ranks that never wait for batches or for slower ranks", "batches/s")
     is_short: bool | None = value("true if the ranks need more than the resource gives; null if unknown")
     shared_resource: str = value("the most limiting one of bandwidth, requests, opens and throttling")
     shared_gives: Number = value("rate of that resource, for any number of workers", "batches/s")
@@ -123,7 +123,7 @@ class StorageLimit(Record):
 class Capacity(Record):
     """The capacity of the stages and the demand of the ranks."""
 
-    demand: Number = value("rate of ranks that never wait", "batches/s")
+    demand: Number = value("rate of ranks that never wait for batches or for slower ranks", "batches/s")
     delivered: float = value("rate delivered", "batches/s")
     has_readers: bool = value("true if workers are separate processes, false if ranks read")
     stages: tuple[Stage, ...] = value("stages")
@@ -169,8 +169,11 @@ class Simulated(Record):
     au: Number = value("AU of the unchanged replay", "fraction")
     samples_per_second: Number = value("throughput of the unchanged replay", "samples/s", default=None)
     steps: int = value("counted steps of the unchanged replay, all ranks", "steps")
-    is_whole_run: bool = value("true if the whole run is replayed; only the first steps of a long run are")
+    is_whole_run: bool = value(
+        "true if the whole run is replayed; only the first steps of a long run are without --whole"
+    )
     changes: tuple[Change, ...] = value("the changes")
+    first_steps: int | None = value("steps of a rank that are replayed", "steps", default=None)
 
 
 @record
@@ -279,6 +282,15 @@ class Throttled(Record):
 
 
 @record
+class BrokeOff(Record):
+    """The end of a run that did not finish."""
+
+    exit_code: int = value("1 bug, 2 bad input or environment, 130 interrupted")
+    error: str = value("reason, with its remedy")
+    done_share: Number = value("completed steps, of the planned steps", "fraction")
+
+
+@record
 class Explained(Record):
     """The explanation of a run: the output of ``rayio explain --json``, version 1."""
 
@@ -308,3 +320,4 @@ class Explained(Record):
         "failures that the run survived, in no other number here; absent without any", can_be_absent=True
     )
     origin: Origin | None = value("measured, predicted or imported, and the models used", can_be_absent=True)
+    broke_off: BrokeOff | None = value("end of a run that did not finish; absent for others", can_be_absent=True)

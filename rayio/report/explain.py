@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rayio.analyze.passes import Timelines
-from rayio.analyze.run_scenario import scenario_of
-from rayio.predict.explain import Seen, explained, readers_of
+from rayio.analyze.run_scenario import is_edited, scenario_of
+from rayio.predict.explain import UNFINISHED, Seen, explained, readers_of
 from rayio.records.explained import Access, Capacity, Explained, Verdict
 from rayio.records.origin import MEASURED, PREDICTED, Origin, kind_of
 from rayio.records.run_result import RunResult
@@ -27,11 +27,17 @@ MOST_DEATHS = 8
 
 
 def explain(
-    path: str | Path, *, simulate: bool = True, target_au: float | None = None, reporter: Reporter = SILENT
+    path: str | Path,
+    *,
+    simulate: bool = True,
+    whole: bool = False,
+    target_au: float | None = None,
+    reporter: Reporter = SILENT,
 ) -> Explained:
     """Return the explanation of a run from its directory; times in seconds, shares as fractions of step time.
 
-    ``simulate`` replays the run on the virtual clock, for the counterfactuals and the prediction. ``target_au`` is the
+    ``simulate`` replays the run on the virtual clock, for the counterfactuals and the prediction: ``whole``, or the
+    first steps of a long one. ``target_au`` is the
     AU to reach; None for the one that the scenario expects, if it does.
 
     Raises:
@@ -48,7 +54,7 @@ def explain(
     seen = Seen(Timelines(spans), scenario, directory.info, readers_of(directory, scenario))
     seen.timed.go_through(*seen.sums)
     explained_run = worded(
-        explained(directory, scenario, seen, simulate=simulate, target_au=target_au, reporter=reporter)
+        explained(directory, scenario, seen, simulate=simulate, whole=whole, target_au=target_au, reporter=reporter)
     )
     reporter.done()
     result = directory.result
@@ -121,7 +127,9 @@ def _trouble(directory: RunDirectory, result: RunResult | None) -> list[str]:
         notes.append(
             f"result.json has version 1, whose window ended when the first rank was done: it has AU {result.au:.3f}"
         )
-    if result is not None and result.error:
+    if is_edited(directory):
+        notes.append("scenario.yaml was edited after the run: this explains the run as if it had these keys")
+    if result is not None and result.error and result.exit_code not in UNFINISHED:  # those lead the sentence
         notes.append(f"the run ended with exit code {result.exit_code}: {result.error}")
     entries = directory.info.get("restarts")
     restarts = [restart for restart in entries if isinstance(restart, dict)] if isinstance(entries, list) else []

@@ -183,7 +183,8 @@ def changes(simulated: Simulated) -> str:
     def rate_of(row: Change | Simulated) -> str:
         return "" if row.samples_per_second is None else number(row.samples_per_second)
 
-    rows = [[term("counterfactual", "baseline"), format_share(simulated.au), rate_of(simulated), "", "", ""]]
+    first = "baseline" if simulated.is_whole_run else f"first {simulated.first_steps:,} steps"
+    rows = [[term("counterfactual", first), format_share(simulated.au), rate_of(simulated), "", "", ""]]
     rows += [
         [shown(row.change), "too short" if row.is_short else format_share(row.au),
          "" if row.is_short else rate_of(row), "" if row.time_saved is None else format_share(row.time_saved),

@@ -19,8 +19,10 @@ from rayio.scenario.model import Scenario
 from rayio.scenario.saved_bytes import increment_bytes
 from rayio.scenario.storage import UNKNOWN
 from rayio.scenario.workers import Autoscaled
-from rayio.schema.choice import Choosing
+from rayio.schema.choice import Choosing, options_of
 from rayio.schema.fields import Section, listed, show
+from rayio.storage.address import join, scheme_of
+from rayio.storage.stores.opening import STORES
 from rayio.units import format_bytes, format_seconds
 
 T = TypeVar("T")
@@ -262,6 +264,22 @@ def never(scenario: Scenario) -> Iterator[str]:
     if scenario.checkpoint is not None and not derive.num_checkpoints(scenario):
         line = _no_checkpoint(scenario, derive.total_steps(scenario))
         yield f"{line}; save more often, or set checkpoint=none"
+
+
+def unused_schemes(scenario: Scenario, base: str = "", out: str = "") -> Iterator[str]:
+    """Yield a line for each key of ``storage`` that acts on addresses of a scheme which the run has nowhere.
+
+    ``base`` is the folder of relative paths, and ``out`` the run directory.
+    """
+    storage, paths = scenario.storage, [out, *apart.folders_of(scenario).values()]
+    used = {scheme_of(join(base, path)) for path in paths}
+    of_use = {key for name in used if name in STORES for key in options_of(STORES[name]).model_fields}
+    if "faults" in dict(storage.layers):
+        of_use.add("max_attempts")
+    for name, options in storage.schemes:
+        for key, value in options:
+            if key not in of_use and value != type(options).model_fields[key].default:
+                yield f"storage.{key}={show(value)}: no effect, because no path of this run is at {name}://"
 
 
 def idle(scenario: Scenario) -> list[str]:

@@ -15,13 +15,11 @@ from rayio.scenario.external import check_unchanged
 from rayio.scenario.layers import layers_of
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
-from rayio.schema.choice import options_of
-from rayio.schema.fields import show
 from rayio.session.burst_folder import BurstFolder
 from rayio.session.folders import Checkpoints, refuse_overlaps
 from rayio.session.stage_files import prepare_stages
 from rayio.storage.address import is_absolute, is_path, join, path_of, scheme_of
-from rayio.storage.stores.opening import STORES, gap_at, has_fsync, has_page_cache
+from rayio.storage.stores.opening import gap_at, has_fsync, has_page_cache
 from rayio.storage.stores.paged import check_direct
 from rayio.units import format_bytes
 
@@ -105,19 +103,13 @@ def check_page_cache(scenario: Scenario, base: str) -> None:
             check_direct(path_of(address))
 
 
-def idle_storage(scenario: Scenario, base: str, out: str) -> Iterator[str]:
+def idle_storage(scenario: Scenario, base: str) -> Iterator[str]:
     """Iterate over notes on storage keys without effect in this run, one line a key."""
-    checkpoint, schemes = scenario.checkpoint, dict(scenario.storage.schemes)
+    checkpoint = scenario.checkpoint
     acting = {layer.name for layer in layers_of(scenario, modelled=False)}
     for layer in layers_of(scenario, modelled=True):
         if layer.idle_if_real and layer.name not in acting:
             yield layer.idle_if_real
-    used = {scheme_of(join(base, path)) for path in [out, *paths_of(scenario)]}
-    of_use = {key for name in used if name in STORES for key in options_of(STORES[name]).model_fields}
-    for name, options in schemes.items():
-        for key, value in options:
-            if key not in of_use and value != type(options).model_fields[key].default:
-                yield f"storage.{key}={show(value)}: no effect, because no path of this run is at {name}://"
     if checkpoint is not None and checkpoint.fsync and not has_fsync(address := join(base, checkpoint.path)):
         what = "objects" if gap_at(address) else f"files of {scheme_of(address)}://"
         yield f"checkpoint.fsync=true: no effect, because {what} are durable once written"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rayio.analyze import gate
 from rayio.analyze.retries import retried
+from rayio.analyze.run_scenario import DIGEST, digest_of
 from rayio.analyze.shape import RunShape
 from rayio.errors import RayioError, ScenarioError, StorageError, first_error
 from rayio.machine.speed import fixed_work
@@ -184,8 +185,9 @@ class _Session:
                 f"costs={scenario.costs}: each batch occupies its rank {format_seconds(self.plan.held_seconds)} "
                 "longer, as with that loader; messages and reads are rayio's"
             )
+        self.notes += checks.unused_schemes(scenario, base, out)
         if not self.plan.modelled:
-            self.notes += idle_storage(scenario, base, out)
+            self.notes += idle_storage(scenario, base)
             self.notes += [layer.description for layer in self.plan.layers if layer.description]
         else:
             self.notes += idle_on_model(scenario)
@@ -256,7 +258,9 @@ class _Session:
             self.reporter.say(f"warning: {text}")
         if self.resumed is None:
             self.directory.make({key: self.info[key] for key in ("run_id", "host", "pid", "started")})
-            self.directory.write_scenario(to_yaml(self.scenario))
+            text = to_yaml(self.scenario)
+            self.directory.write_scenario(text)
+            self.info[DIGEST] = digest_of(text)
         else:  # what the first part noted stays, such as when the run began
             self.info |= self.directory.info | {"host": platform.node(), "pid": os.getpid()}
         if self.progress_writer is not None:

@@ -13,7 +13,12 @@ from rayio.session.result import Run
 
 
 def explain(
-    run: str | Path | Run, *, simulate: bool = True, target_au: float | None = None, reporter: Reporter = SILENT
+    run: str | Path | Run,
+    *,
+    simulate: bool = True,
+    whole: bool = False,
+    target_au: float | None = None,
+    reporter: Reporter = SILENT,
 ) -> Explained:
     """Return where a run lost time, its bottleneck and what would help, as ``rayio explain`` prints it.
 
@@ -24,6 +29,7 @@ def explain(
     Args:
         run: a run, or its directory by path or address.
         simulate: whether the run is replayed on the virtual clock, to find what would help.
+        whole: whether all steps of a long run are replayed, and not the first ones.
         target_au: AU to reach, 0 to 1; None for that of ``expect:``.
         reporter: receiver of the progress.
 
@@ -31,7 +37,7 @@ def explain(
         StorageError: no run is there, or it cannot be read.
         ScenarioError: the run has no scenario, or one that this version cannot read.
     """
-    return explaining.explain(_address(run), simulate=simulate, target_au=target_au, reporter=reporter)
+    return explaining.explain(_address(run), simulate=simulate, whole=whole, target_au=target_au, reporter=reporter)
 
 
 def calibrate(

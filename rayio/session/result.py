@@ -93,11 +93,11 @@ class Run:
 
         return drawn(self.directory)
 
-    def explain(self, *, simulate: bool = True, target_au: float | None = None) -> Explained:
+    def explain(self, *, simulate: bool = True, whole: bool = False, target_au: float | None = None) -> Explained:
         """Return where time was lost and what would help; see :func:`rayio.explain`."""
         from rayio.report.explain import explain
 
-        return explain(self.address, simulate=simulate, target_au=target_au)
+        return explain(self.address, simulate=simulate, whole=whole, target_au=target_au)
 
     def __repr__(self) -> str:
         try:

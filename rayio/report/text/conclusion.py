@@ -11,6 +11,7 @@ from rayio.analyze.verdict import BINDS, OF_DATA, begins_slowly, bound_of, of_wa
 from rayio.analyze.window import FEWEST_STEPS
 from rayio.analyze.worth import LEAST_AU
 from rayio.records.explained import (
+    BrokeOff,
     Capacity,
     Change,
     Explained,
@@ -22,21 +23,40 @@ from rayio.records.explained import (
 )
 from rayio.records.failures import Survived
 from rayio.records.origin import CHARGED
+from rayio.report.text.delivered import format_done
 from rayio.report.text.doubts import all_skipped, withheld
 from rayio.report.text.supplying import limit_in_words, short_storage, supply
 from rayio.report.text.terms import SEEN, counted, in_words, percent
 from rayio.units import format_seconds
 
 NAMED = 3
+INTERRUPTED = 130
 
 
 def sentence(explained: Explained) -> str:
-    """Return one paragraph: what bound the run, by how much, and what would help."""
+    """Return one paragraph: how a run broke off, what bound it, by how much, and what would help."""
+    broken = explained.broke_off
+    return _finding(explained) if broken is None else f"{_broke_off(broken)} {_finding(explained)}"
+
+
+def _broke_off(broken: BrokeOff) -> str:
+    """Return why a run ended before it was done, how much of it was done, and what to do.
+
+    >>> _broke_off(BrokeOff(exit_code=130, error="interrupted", done_share=0.214))
+    'The run broke off with exit code 130, 21 % done: interrupted. Run it again. Until then:'
+    """
+    done = "" if broken.done_share is None else f", {format_done(broken.done_share)}"
+    remedy = "Run it again" if broken.exit_code == INTERRUPTED else "Mend that and run it again"
+    error = broken.error.rstrip(".")
+    return f"The run broke off with exit code {broken.exit_code}{done}: {error}. {remedy}. Until then:"
+
+
+def _finding(explained: Explained) -> str:
     verdict, capacity, throttled = explained.verdict, explained.capacity, explained.throttled
     if (nothing := next((doubt for doubt in explained.doubts if doubt.code == NOTHING_DELIVERED), None)) is not None:
         return f"No verdict: no sample was delivered; {all_skipped(nothing)}."
     if verdict.bound is None:
-        return _no_verdict(verdict)
+        return _no_verdict(verdict, is_done=explained.broke_off is None)
     failed, begun = _failed(explained.failures), _first_batches(verdict)
     if not verdict.is_worth_removing:
         changes = () if explained.simulated is None else explained.simulated.changes
@@ -75,11 +95,12 @@ def bottleneck_in_words(explained: Explained) -> str:
     return lead if limit is None else f"{lead} {limit_in_words(limit)}"
 
 
-def _no_verdict(verdict: Verdict) -> str:
+def _no_verdict(verdict: Verdict, *, is_done: bool = True) -> str:
     if not verdict.steps:
         return "No verdict: no completed step is recorded."
     steps = counted(verdict.steps_per_rank, "step")
-    return f"No verdict: {steps} per rank can be measured, {FEWEST_STEPS} are needed. Run more epochs or more samples."
+    remedy = " Run more epochs or more samples." if is_done else ""
+    return f"No verdict: {steps} per rank can be measured, {FEWEST_STEPS} are needed.{remedy}"
 
 
 def _failed(failures: Survived | None) -> str:

@@ -26,7 +26,12 @@ TITLES = {
     gate.FEW_FAILURES: "Too few failures",
     gate.NOTHING_DELIVERED: "No sample was delivered",
     gate.CONTRADICTION: "Contradiction",
+    gate.FIRST_STEPS: "Only first steps are simulated",
 }
+
+
+#: How to simulate all steps of a long run.
+WHOLE = "use rayio explain --whole"
 
 
 def title(doubt: Doubt) -> str:
@@ -69,9 +74,12 @@ def _short_run(doubt: Doubt) -> str:
     longer = f"train.epochs={numbers['epochs']:.0f}, or epochs of {numbers['steps']:.0f} steps"
     keys = "(dataset.num_files, train.steps)"
     if change := doubt.names.get("change"):
+        what, remedy = "Run too short", f"run and explain with {longer} {keys}"
+        if "left" in numbers:
+            what, remedy = "Too few steps are simulated", WHOLE
         return (
-            f"Run too short to predict {shown(change)}: the initial prefetch ({numbers['prefetched']:.0f} batches) "
-            f"would inflate AU. Readers would sustain {rates}; run and explain with {longer} {keys}"
+            f"{what} to predict {shown(change)}: the initial prefetch ({numbers['prefetched']:.0f} batches) "
+            f"would inflate AU. Readers would sustain {rates}; {remedy}"
         )
     return f"Run too short: the initial prefetch inflates AU. Readers sustain {rates}; use {longer} {keys}"
 
@@ -189,6 +197,17 @@ def _contradiction(doubt: Doubt) -> str:
     )
 
 
+def _first_steps(doubt: Doubt) -> str:
+    numbers = doubt.numbers
+    first, steps, short = (round(numbers[name]) for name in ("first", "steps", "short"))
+    few = f", too few for {short} of {numbers['changes']:.0f} changes" if short else ""
+    au = f"Their AU is {format_share(numbers['simulated'])}, that of the run {format_share(numbers['measured'])}"
+    longer = f"{WHOLE} (about {steps / first:.0f} times as long)"
+    return (
+        f"Only the first {first:,} of {steps:,} steps of each rank are simulated{few}. {au}. To simulate all, {longer}"
+    )
+
+
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
 
@@ -203,6 +222,7 @@ _SENTENCES: dict[str, Callable[[Doubt], str]] = {
     gate.BUSY_MACHINE: _busy_machine,
     gate.OTHER_SIZE: _other_size,
     gate.CONTRADICTION: _contradiction,
+    gate.FIRST_STEPS: _first_steps,
     gate.SHORT_EPOCHS: _short_epochs,
     gate.FEW_FAILURES: _few_failures,
     gate.NOTHING_DELIVERED: _nothing_delivered,

@@ -102,10 +102,11 @@ def _changes(simulated: Simulated | None) -> list[str]:
     if simulated is None or simulated.au is None or not simulated.changes:
         return []
     rate_before = "" if simulated.samples_per_second is None else _rate(simulated.samples_per_second)
+    first = "baseline" if simulated.is_whole_run else f"first {simulated.first_steps:,} steps"
     lines = [
         "  what would change it (simulated with this run's times)",
         f"  {'':<19}{'AU':>9}{'samples/s':>12}{'time saved':>12}{'loss removed':>14}  next bottleneck",
-        f"  {'baseline':<19}{simulated.au:>9.3f}{rate_before:>12}",
+        f"  {first:<19}{simulated.au:>9.3f}{rate_before:>12}",
     ]
     for row in simulated.changes:
         if row.au is not None:

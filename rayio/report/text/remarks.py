@@ -48,9 +48,9 @@ SENTENCES = {
     "throttled_workers": "storage refused requests as too many: nobody knows what it would give other numbers of "
     "workers, so none are simulated",
     "storage_assumed_free": "predictions assume that storage serves more workers as quickly as these",
-    "first_steps": "only the first steps of the run are simulated: {steps} rank-steps count",
-    "first_steps_cached": "only the first steps of the run are simulated, before the modelled caches are full: {steps} "
-    "rank-steps count",
+    "first_steps": "the first {first:,} of {steps:,} steps of each rank are simulated; --whole simulates all",
+    "first_steps_cached": "the first {first:,} of {steps:,} steps of each rank are simulated, before the modelled "
+    "caches are full; --whole simulates all",
     "change_breaks_off": "{change}: simulated, the run breaks off ({error})",
     "cannot_be_simulated": "The run cannot be simulated: {error}",
     "spans_lost": "{recorded} spans were recorded and {run}/spans holds none: nothing can be explained",

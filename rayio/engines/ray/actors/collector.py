@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from rayio.model.workflow import Progress, StageTally
     from rayio.records.failures import Restart
 
+#: An actor's name, its spans as Arrow IPC, and the number of spans that its process has recorded and sent.
+Push = tuple[str, bytes, int]
+
 
 class Collector:
     """Receiver of all actors' spans; it records births, and so deaths with their losses."""
@@ -140,8 +143,13 @@ class Collector:
             self._parts.keep(self._recorder.drain())
         self._heard[name] = now
 
-    def saved(self, number: int, tally: Tally | None, in_burst: bool = False) -> None:
-        """Record that a rank has passed a checkpoint and its part is durable; see ``rayio.model.attempts.Saved``."""
+    def saved(self, number: int, tally: Tally | None, in_burst: bool = False, push: Push | None = None) -> None:
+        """Record that a rank has passed a checkpoint and its part is durable; see ``rayio.model.attempts.Saved``.
+
+        The spans of its actor until then come first.
+        """
+        if push is not None:
+            self.push(*push)
         self._saved.add(number, tally, in_burst)
 
     def stages(self, progress: Progress) -> None:

@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import RayError
@@ -45,6 +45,9 @@ from rayio.trace.arrow import empty_table, to_ipc
 from rayio.trace.clocks import agree, boot_id, measure_drift
 from rayio.trace.otel import provider
 from rayio.trace.recorder import Recorder
+
+if TYPE_CHECKING:
+    from rayio.engines.ray.actors.collector import Push
 
 #: The concurrency group of calls that are answered while a role is busy.
 WATCH = "watch"
@@ -175,13 +178,17 @@ class Host(ReachesModelled):
         if boot_id() != self.birth.anchor.boot_id:
             with contextlib.suppress(RayError):  # without an answer, nothing is known of drift
                 await asyncio.to_thread(measure_drift, RemoteTimekeeper(self.collector))
-        if (table := self.recorder.drain()) is not None:
-            await self.collector.push.remote(self.birth.name, to_ipc(table), self.recorder.drained)
+        if (push := self._unsent()) is not None:
+            await self.collector.push.remote(*push)
         return self.recorder.drained, self._cpu.read()
 
+    def _unsent(self) -> Push | None:
+        table = self.recorder.drain()
+        return None if table is None else (self.birth.name, to_ipc(table), self.recorder.drained)
+
     def _send(self) -> None:
-        if (table := self.recorder.drain()) is not None:
-            self.collector.push.remote(self.birth.name, to_ipc(table), self.recorder.drained)
+        if (push := self._unsent()) is not None:
+            self.collector.push.remote(*push)
 
     async def _flush_regularly(self) -> None:
         sent = Levels()
@@ -339,8 +346,7 @@ class TrainerRank(Host):
         """See ``rayio.model.wiring.RankPorts``; the collector gets the spans until then first."""
 
         def saved(number: int, tally: Tally | None, in_burst: bool = False) -> None:
-            self._send()
-            self.collector.saved.remote(number, tally, in_burst)
+            self.collector.saved.remote(number, tally, in_burst, self._unsent())
 
         return saved
 
