@@ -88,9 +88,9 @@ def test_a_run_goes_on_with_the_readers_that_it_has_where_nodes_do_not_come(stor
     if story == "unknown":
         assert came == []
         assert run["readers"] == ["0-0", "1-0"]
-        assert "none of the kinds of node" in note
+        assert "none of its node types" in note
     else:
         assert {one["after"] for one in came} == {2}
         assert len(run["readers"]) > 2
         assert run["scaling"]["pool"]["most"] == 1
-        assert "none of the kinds of node" not in note
+        assert "none of its node types" not in note
