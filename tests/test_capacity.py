@@ -195,22 +195,23 @@ def test_a_search_shows_its_points_and_no_time_left(tmp_path: Path) -> None:
     values = [int(re.findall(r"=(\d+)", text)[0]) for text in heard.texts]
     assert [*dict.fromkeys(values)][:4] == [1, 2, 4, 8]
     assert any("points so far, AU " in text for text in heard.texts)
+    assert heard.texts[-1].endswith("; the answer is at least 6, below 8")
     assert heard.shares == {None}
 
 
 class _Impatient(Reporter):
-    """Presses Ctrl-C when the fourth accelerator is tried."""
+    """Presses Ctrl-C when three accelerators are tried."""
 
     def live(self, text: str, share: float | None = None) -> None:
-        if text.startswith("ranks_per_node=4"):
+        if text.startswith("ranks_per_node=3"):
             raise KeyboardInterrupt
 
 
 def test_an_interrupted_search_leaves_the_points_that_it_found(tmp_path: Path) -> None:
     found = found_in(tmp_path, planted(3.2 * DEMAND), reporter=_Impatient())
     assert (found.is_finished, found.accelerators) == (False, 2)
-    assert [point.setting for point in found.points] == [1, 2]
-    assert "feeds at least 2 accelerators" in text(found, 100)
+    assert [point.setting for point in found.points] == [1, 2, 4]
+    assert "feeds at least 2 and fewer than 4 accelerators at AU ≥ 90 % (search interrupted)" in text(found, 200)
     assert found_in(tmp_path, planted(3.2 * DEMAND)).accelerators == 3
 
 

@@ -28,7 +28,14 @@ SLOW = {
 }
 EVEN = {"first_byte": "1 ms", "connection_bandwidth": "1 MB/s", "bandwidth": "1 MB/s", "requests_per_second": 5000}
 OPENS = {"first_byte": 0, "connection_bandwidth": "1 GB/s", "bandwidth": "1 GB/s", "open": "1 ms"}
+STRIPED = EVEN | {
+    "servers": {
+        "number": 3, "bandwidth": "2 MB/s", "stripe_count": 2, "stripe_size": 1000, "random": "1 ms", "seek": "100 us",
+        "lock": "1 ms",
+    }
+}  # fmt: skip
 NOTHING = {"first_byte": 0, "connection_bandwidth": "1 PB/s", "bandwidth": "1 PB/s"}
+SEEKING = NOTHING | {"servers": {"number": 2, "bandwidth": "1 PB/s", "random": {"kind": "exponential", "mean": "1 ms"}}}
 
 COPY: dict[str, Any] = {"bandwidth": "2 MB/s"}
 TIMES: list[Any] = [0, "1 ms", {"kind": "uniform", "low": "100 us", "high": "9 ms"}]
@@ -66,6 +73,7 @@ def foreseen_scenarios(draw: st.DrawFn) -> Scenario:
             "prefetch_factor": draw(st.integers(1, 3)),
             "drop_last": draw(st.booleans()),
             "io_depth": draw(st.integers(1, 2)),
+            "keep_open": draw(st.integers(0, 2)),
             "decode": draw(st.sampled_from([*TIMES, {"kind": "checksum", "passes": 2, "rate": "1 MB/s"}])),
         },
         train={
@@ -76,7 +84,7 @@ def foreseen_scenarios(draw: st.DrawFn) -> Scenario:
             "device_copy": draw(st.sampled_from(["none", COPY, COPY | {"overlap": True}])),
             "stragglers": draw(st.sampled_from(["none", {"probability": 0.3, "factor": 3}])),
         },
-        storage__model=draw(st.sampled_from([SLOW, EVEN, OPENS, NOTHING])),
+        storage__model=draw(st.sampled_from([SLOW, EVEN, OPENS, NOTHING, STRIPED, STRIPED, SEEKING])),
         trace__level=draw(st.sampled_from(["batch", "step", "none"])),
         **overrides,
     )  # fmt: skip
@@ -131,6 +139,7 @@ def test_a_run_that_breaks_off_has_the_spans_of_what_was_read_till_then(
         ({"loader__decode": "1 ms"}, True),
         ({"loader__io_depth": 2}, True),
         ({"storage__model": "s3"}, True),
+        ({"storage__model": "lustre-cori", "loader__keep_open": 2}, True),
         ({"loader__assignment": "dynamic"}, False),
         ({"loader__in_order": False}, False),
         ({"loader__max_bytes_in_flight": 10_000}, False),

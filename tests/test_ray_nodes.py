@@ -67,7 +67,7 @@ def test_readers_live_in_the_pods_that_kubernetes_is_given_for_them_and_ranks_in
     assert (told["ranks"], told["readers"]) == (["nodes"], ["reader-nodes"])
     assert told["is_packed"] is (workers == 1), "the head, which has no processors, is not counted"
     emulated = [note for note in told["notes"] if "are emulated on" in note]
-    assert [note.partition(":")[0] for note in emulated] == [
+    assert [note.partition(". ")[0] for note in emulated] == [
         "cluster.nodes=2 and cluster.reader_nodes=2 are emulated on 3 Ray nodes"
     ] * (workers == 1)
 

@@ -94,8 +94,10 @@ def test_files_are_spread_over_servers_as_balls_are_thrown_into_bins() -> None:
         stripes = Stripes(Servers(number=bins, bandwidth=1e9), seed)
         striped = reading(stripes, node=0)
         files, each = [f"img_{n:06d}.npz" for n in range(balls)], np.arange(balls)
-        loads, _ = striped._loads(Placed(files, each, np.zeros(balls, np.int64)), np.full(balls, 1000))
-        longest.append(stripes.state(VirtualKernel()).reserve(0, 0, loads) / 1000)
+        loads, _ = striped._loads(
+            Placed(files, each, np.zeros(balls, np.int64)), np.full(balls, 1000), [0, balls], [""]
+        )
+        longest.append(stripes.state(VirtualKernel()).reserve(0, 0, loads[0]) / 1000)
     assert np.mean(longest) == pytest.approx(expected_most(balls, bins), rel=0.02)
 
 
@@ -127,7 +129,8 @@ def test_only_requests_that_do_not_continue_the_one_before_in_an_open_file_are_r
     def sought(offsets: list[int], nbytes: list[int], opening: list[int] | None, reader: str = "") -> list[int]:
         requests = placed(offsets, nbytes, None if opening is None else np.array(opening, np.int64))
         assert requests.places is not None
-        return [int(number) for number in striped._loads(Placed(*requests.places()), requests.nbytes, reader)[1]]
+        _, (waiting,) = striped._loads(Placed(*requests.places()), requests.nbytes, [0, len(nbytes)], [reader])
+        return [int(number) for number in waiting]
 
     assert sought([0, 10, 30], [10, 10, 10], None) == [0, 2], "the first of a file, and one with a gap before it"
     assert sought([40], [10], None) == [0], "the file was closed in between"
@@ -162,7 +165,7 @@ def test_seeks_locks_and_first_accesses_keep_a_server_busy() -> None:
     stripes = Stripes(Servers(number=2, bandwidth=1e9, seek=1e-6, stripe_count=2, stripe_size=100), 1)
     requests = placed([100, 0], [100, 50], None)
     assert requests.places is not None
-    loads, _ = reading(stripes, 0)._loads(Placed(*requests.places()), requests.nbytes)
+    (loads,), _ = reading(stripes, 0)._loads(Placed(*requests.places()), requests.nbytes, [0, 2], [""])
     assert sorted(load.busy for load in loads) == [1050, 1100]
 
 

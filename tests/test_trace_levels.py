@@ -165,6 +165,14 @@ def test_at_level_none_only_lives_are_left(engine: Engine, tmp_path: Path) -> No
     assert run.ledger.even
 
 
+@pytest.mark.parametrize("level", ["none", "step"])
+def test_delays_of_workers_are_not_kept_without_their_reads(level: str) -> None:
+    model = {"first_byte": 0, "connection_bandwidth": "1 GB/s", "bandwidth": "1 GB/s"}
+    model["servers"] = {"number": 2, "bandwidth": "1 MB/s"}
+    run = simulated(scenario(trace__level=level, storage__model=model, dataset__num_files=600, loader__batch_size=1))
+    assert {row["role"] for row in run.all_rows} == {"rank"}
+
+
 def test_the_level_changes_nothing_but_what_is_recorded() -> None:
     def ranks(level: str) -> list[Any]:
         rows = simulated(at_level(level)).spans.to_pylist()

@@ -25,8 +25,9 @@ def measure_lives(spans: pa.Table | Slices, shape: RunShape, steps_of_rank: list
     table = Slices.of(spans).named("life", "lost")
     begin, rank = integers(table, "start_ns"), integers(table, "rank")
     end = begin + integers(table, "duration_ns")
-    wall = int(end.max() - begin.min()) / 1e9 if len(table) else 0.0
-    lives = dict(zip(rank.tolist(), ((end - begin) / 1e9).tolist(), strict=True))
+    first = int(begin.min()) if len(table) else 0
+    wall = int(end.max() - first) / 1e9 if len(table) else 0.0
+    lives = dict(zip(rank.tolist(), ((end - first) / 1e9).tolist(), strict=True))
     remarks = [remark("no_steps_recorded")]
     if missing := shape.world_size - len(lives):
         remarks.append(remark("ranks_ended_early", missing=missing, ranks=shape.world_size))

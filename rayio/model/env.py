@@ -223,7 +223,7 @@ class Env(StageEnv):
             raise
         self.doing = before
         self.span("read", start, self.kernel.now(), at, lane, served.nbytes, served.requests)
-        self._requests(served, at, samples)
+        self.record_requests(served, at, samples)
         return served
 
     def _noting(self, load: Callable[[Opener], T]) -> Callable[[Opener], T]:
@@ -235,7 +235,8 @@ class Env(StageEnv):
 
         return lambda opener: load(Noting(opener, note))
 
-    def _requests(self, served: Served[Any], at: Where, samples: Callable[[], Samples] | None = None) -> None:
+    def record_requests(self, served: Served[Any], at: Where, samples: Callable[[], Samples] | None = None) -> None:
+        """Record the requests of a call to storage, its failed attempts and delays."""
         if served.retried is None and served.issued is None and not served.delays:  # nothing to record, usually
             return
         for many in parts_of(served, self._writer, at, self.level, samples):

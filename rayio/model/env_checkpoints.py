@@ -91,7 +91,7 @@ class CheckpointEnv:
         """Running reports of them."""
         return {}
 
-    def _requests(self, served: Served[Any], at: Where, samples: Callable[[], Samples] | None = None) -> None:
+    def record_requests(self, served: Served[Any], at: Where, samples: Callable[[], Samples] | None = None) -> None:
         """Record the requests of a call to storage."""
         raise NotImplementedError
 
@@ -120,7 +120,7 @@ class CheckpointEnv:
         self.span("write", begun, written, at, nbytes=served.nbytes, requests=served.requests)
         if end > written:  # the file is forced to the device once it is complete
             self.span("fsync", written, end, at, requests=served.syncs)
-        self._requests(served, at)
+        self.record_requests(served, at)
         return served
 
     async def load(self, shard: Shard, at: Where) -> Served[None]:
@@ -156,7 +156,7 @@ class CheckpointEnv:
             self.span("deserialise", loaded, made, at)
         if end > made:
             self.span("verify", made, end, at, nbytes=shard.num_bytes)
-        self._requests(served, at)
+        self.record_requests(served, at)
         return Served(None, served.opens, served.requests, served.nbytes, moved=served.moved)
 
     def moved(self) -> None:
@@ -187,7 +187,7 @@ class CheckpointEnv:
             self.aside = None
         assert served is not None
         self.span("drain", start, self.kernel.now(), at, lane=1, nbytes=served.nbytes, requests=served.requests)
-        self._requests(served, at)
+        self.record_requests(served, at)
         return served
 
     async def withdraw(self, path: str, at: Where, *, in_burst: bool = False) -> None:

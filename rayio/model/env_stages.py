@@ -45,7 +45,7 @@ class StageEnv(CheckpointEnv):
         self.span("stage_read", start, read, at, nbytes=served.nbytes, requests=served.requests)
         if end > read:
             self.span("verify", read, end, at, nbytes=file.num_bytes)
-        self._requests(served, at)
+        self.record_requests(served, at)
         return served
 
     async def write_file(self, file: Shard, at: Where) -> Served[None]:
@@ -55,7 +55,7 @@ class StageEnv(CheckpointEnv):
         writing = self.storage.write(file.path, file.num_bytes, file.request_bytes, fsync=file.fsync)
         served = await self._moved("stage_write", file, writing, at)
         self.span("stage_write", start, self.kernel.now(), at, nbytes=served.nbytes, requests=served.requests)
-        self._requests(served, at)
+        self.record_requests(served, at)
         return served
 
     async def open_files(
@@ -71,7 +71,7 @@ class StageEnv(CheckpointEnv):
         requests = Requests(address, number, np.zeros(0, np.int64), known_bytes=0)
         served = await self._moved("stage_open", files[0], storage.read(requests, with_remedy(load, REMEDY)), at)
         self.span("stage_open", start, self.kernel.now(), at, requests=served.opens)
-        self._requests(served, at)
+        self.record_requests(served, at)
         return served.opens
 
     async def _moved(self, name: str, file: Shard, call: Awaitable[Served[T]], at: Where) -> Served[T]:

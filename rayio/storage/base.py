@@ -159,21 +159,66 @@ class RequestTable(NamedTuple):
 
     def rows(self, first: int, number: int) -> RequestTable:
         """Return the requests of some of the steps."""
-        num_opens, nbytes, edges, totals, _ = self
+        num_opens, nbytes, edges, totals, places = self
         last = first + number
-        return RequestTable(num_opens[first:last], nbytes, edges[first : last + 1], totals[first:last])
+        return RequestTable(num_opens[first:last], nbytes, edges[first : last + 1], totals[first:last], places)
 
     @classmethod
     def of(cls, steps: Sequence[Requests]) -> RequestTable:
         """Return a table of requests computed step by step."""
         edges = [0, *accumulate(len(step.nbytes) for step in steps)]
         nbytes = np.concatenate([step.nbytes for step in steps])
-        return cls([step.num_opens for step in steps], nbytes, edges, [step.total_bytes for step in steps])
+        by_edge = {edge: step.places for edge, step in zip(edges, steps, strict=False) if len(step.nbytes)}
+
+        def places(first: int, _: int) -> Placed:
+            find = by_edge[first]
+            assert find is not None
+            return Placed(*find())
+
+        totals = [step.total_bytes for step in steps]
+        return cls(
+            [step.num_opens for step in steps], nbytes, edges, totals, None if None in by_edge.values() else places
+        )
+
+    @property
+    def placed(self) -> Placed:
+        """The places of all requests; no two steps share a file."""
+        assert self.places is not None
+        files, file, offset, opening = list[str](), [], [], []
+        for first, last in pairwise(self.edges):
+            if first < last:
+                each = self.places(first, last)
+                file.append(each.file + len(files))
+                files += each.files
+                offset.append(each.offset)
+                opening.append(None if each.opening is None else each.opening + (first - self.edges[0]))
+        return Placed(files, _joined(file), _joined(offset), _joined(opening))
 
     @property
     def numbers(self) -> list[int]:
         """Number of requests of each step."""
         return [last - first for first, last in pairwise(self.edges)]
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Return arrays as one; None if there are none, or one of them is None."""
+    return None if any(part is None for part in parts) or not parts else np.concatenate(parts)
+
+
+class Behind(Protocol):
+    """A part of a layer for which the requests of a read also wait."""
+
+    def begin(self, now: int, ends: int) -> list[tuple[str, int]]:
+        """Begin a read that storage under the layer serves at ``ends``; return causes of delay and their ends (ns)."""
+
+
+class Ahead(NamedTuple):
+    """A forecast of reads of consecutive steps: a list of each value."""
+
+    #: Durations on an idle system (ns), and numbers of capped calls.
+    alone: list[int]
+    calls: list[int]
+    behind: Sequence[Behind | None]
 
 
 #: Kinds of requests, by their code in :data:`ISSUED`.

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rayio import seeds
 from rayio.seeds import Draws
-from rayio.storage.base import READ, WRITE, Clock, Issued, Opener, Places, Requests, RequestTable, Served
+from rayio.storage.base import READ, WRITE, Ahead, Clock, Issued, Opener, Places, Requests, RequestTable, Served
 from rayio.storage.itemise import itemise, synced
 from rayio.storage.uploads import upload_of
 
@@ -288,21 +288,22 @@ class ModelStorage:
         issued = self._itemised(READ, arrival, each, sizes, opens, places, depth=self.io_depth)
         return Served(None, num_opens, number, nbytes, 0, issued)
 
-    def ahead(self, address: tuple[int, int, int], table: RequestTable) -> tuple[list[int], list[int]]:
-        """Return the durations of a step and later steps on an idle system (ns), and their numbers of capped calls."""
+    def ahead(self, address: tuple[int, int, int], table: RequestTable, readers: Sequence[str]) -> Ahead:
+        """Return what is known of the reads of a step and later steps; ``readers`` take turns."""
         spec, numbers, (num_opens, nbytes, edges, totals, _) = self.spec, table.numbers, table
         calls = spec.calls(num_opens, numbers)
         if self.io_depth == 1:
             sums = self.latencies.sums_of_reads(address, numbers, spec.open, num_opens)
             bandwidth = spec.connection_bandwidth
             each = zip(sums, totals, strict=True)
-            return [round((latency + nbytes / bandwidth) * 1e9) for latency, nbytes in each], calls
+            alone = [round((latency + nbytes / bandwidth) * 1e9) for latency, nbytes in each]
+            return Ahead(alone, calls, [None] * len(calls))
         rank, epoch, first = address
         alone = []
         for row, (begin, end) in enumerate(pairwise(edges)):
             latencies = self.latencies.of_reads((rank, epoch, first + row), numbers[row], spec.open, num_opens[row])
             alone.append(round(self._alone(latencies, nbytes[begin:end]) * 1e9))
-        return alone, calls
+        return Ahead(alone, calls, [None] * len(calls))
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
         """Wait for the writes of a file; latencies are drawn at the address of its path."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rayio.trace.recorder import Recorder
-from rayio.trace.rows import Wide
+from rayio.trace.rows import Many, Wide
 
 
 class Lives(Recorder):
@@ -23,6 +23,9 @@ class Lives(Recorder):
         """Pass a life or a loss on."""
         if name in ("life", "lost"):
             self._recorder.add(writer, name, *span)
+
+    def add_many(self, many: Many) -> None:
+        """Keep no requests and delays."""
 
     def add_wide(self, span: Wide) -> None:
         """Pass a change of readers on: its cost is known at every level."""

@@ -17,8 +17,10 @@ from typing import cast
 from rayio.engines.virtual.clock import VirtualFuture, VirtualKernel
 from rayio.model.env import Env
 from rayio.model.loading import Loading
+from rayio.model.phases import PhasedStorage
 from rayio.model.queue import Delivery, QueueSpec
 from rayio.place import Where
+from rayio.storage.base import Behind, Delay, Served
 from rayio.storage.model import Latencies, LocalArbiter, ModelStorage
 
 #: Steps planned at once: those whose latencies are drawn together.
@@ -33,34 +35,42 @@ WAITS, BEGINS, READS, DECODES, OVER = range(5)
 class Readers:
     """The readers of one rank: each reads one lease at a time, in order of arrival."""
 
-    __slots__ = ("envs", "kernel", "last", "loading", "reserve", "storage")
+    __slots__ = ("envs", "kernel", "last", "loading", "names", "reserve")
 
     def __init__(self, envs: Sequence[Env], loading: Loading, kernel: VirtualKernel) -> None:
         self.envs = envs
         self.kernel = kernel
         self.loading = loading
-        #: The storage of all of them.
-        self.storage = cast("ModelStorage", envs[0].storage)
-        self.reserve = cast("LocalArbiter", self.storage.arbiter).reserve
+        self.names = [env.name for env in envs]
+        self.reserve = cast("LocalArbiter", self.storage(0).arbiter).reserve
         #: By worker: its last lease.
         self.last: list[Reading | None] = [None] * len(envs)
+
+    def storage(self, epoch: int) -> ModelStorage:
+        """Return the storage of all of them in an epoch, perhaps behind a layer."""
+        storage = self.envs[0].storage
+        return cast("ModelStorage", storage.of(epoch) if isinstance(storage, PhasedStorage) else storage)
 
 
 class Reading:
     """One step's read, from before its lease is granted until the rank has the batch."""
 
     __slots__ = (
-        "after", "alone", "awaited", "calls", "decode_ns", "delivery", "ends", "granted", "nbytes", "number", "queue",
-        "since", "stage",
+        "after", "alone", "awaited", "behind", "calls", "decode_ns", "delays", "delivery", "ends", "granted", "nbytes",
+        "number", "queue", "since", "stage", "waits",
     )  # fmt: skip
 
     granted: int
     since: int
     ends: int
+    #: The causes for which it still waits behind storage, and until when; and the delays so far.
+    waits: list[tuple[str, int]]
+    delays: list[Delay]
 
     def __init__(
-        self, queue: ForeseenQueue, number: int, nbytes: int, alone: int, calls: int, seconds: float, delivery: Delivery
-    ) -> None:
+        self, queue: ForeseenQueue, number: int, nbytes: int, alone: int, calls: int, behind: Behind | None,
+        seconds: float, delivery: Delivery,
+    ) -> None:  # fmt: skip
         self.queue = queue
         self.stage = WAITS
         #: The next lease of its reader.
@@ -71,6 +81,7 @@ class Reading:
         self.number, self.nbytes = number, nbytes
         #: Their duration on an idle system (ns), and the number of capped calls.
         self.alone, self.calls = alone, calls
+        self.behind = behind
         #: Duration of decoding (ns); -1 without.
         self.decode_ns = round(seconds * 1e9) if seconds else -1
         self.delivery = delivery
@@ -79,6 +90,8 @@ class Reading:
         """Continue; return the next time (ns) to continue, or None."""
         stage = self.stage
         if stage >= READS:
+            if self.behind is not None and stage == READS and (until := self._wait()):
+                return until
             if stage == READS and self.decode_ns >= 0:
                 self.stage = DECODES
                 return self.ends + self.decode_ns if self.decode_ns else self.send(None)
@@ -99,7 +112,19 @@ class Reading:
         self.stage = READS
         self.since = now = readers.kernel.time
         self.ends = ends = readers.reserve(now, self.calls, self.nbytes, self.alone)
+        if self.behind is not None:
+            self.delays, self.waits = [], self.behind.begin(now, ends)
         return ends if ends > now else self.send(None)
+
+    def _wait(self) -> int:
+        """Return until when the read waits next behind storage; 0 if it does not."""
+        while self.waits:
+            cause, until = self.waits.pop(0)
+            if until > self.ends:
+                self.delays.append(Delay(self.ends, until, cause))
+                self.ends = until
+                return until
+        return 0
 
 
 class ForeseenQueue:
@@ -162,16 +187,19 @@ class ForeseenQueue:
         load = readers.loading.of(Where(rank, epoch, first, attempt))
         most = min(self.num_steps - first, AHEAD - first % AHEAD, max(1, AHEAD_SAMPLES // load.block.batch_size))
         table, decoding, deliveries = load.ahead(most, [env.kept for env in readers.envs])
-        alone, calls = readers.storage.ahead((rank, epoch, first), table)
-        planned = zip(table.numbers, table.totals, alone, calls, decoding, deliveries, strict=True)
+        known = readers.storage(epoch).ahead((rank, epoch, first), table, readers.names)
+        planned = zip(table.numbers, table.totals, *known, decoding, deliveries, strict=True)
         self._ahead = [Reading(self, *step) for step in planned]
         self._ahead.reverse()
         return self._ahead
 
     def _record(self, reading: Reading, at: Where) -> None:
         ends, delivery = reading.ends, reading.delivery
-        span = self.readers.envs[delivery.worker].span
+        env = self.readers.envs[delivery.worker]
+        span = env.span
         span("read", reading.since, ends, at, 0, reading.nbytes, reading.number)
+        if reading.behind is not None:
+            env.record_requests(Served(None, 0, 0, 0, delays=(*reading.delays,)), at)
         if reading.stage != OVER:
             return
         if reading.decode_ns >= 0:

@@ -11,6 +11,7 @@ from rayio.records.doubts import CAPACITY, LIMIT, Doubt, blocking
 from rayio.records.hosts import Host
 from rayio.records.origin import Origin
 from rayio.records.sizing import (
+    FAILS,
     HOLDS,
     UNDECIDED,
     Bottleneck,
@@ -66,8 +67,15 @@ def fed(capacity: CapacityFound) -> str:
         return f"does not feed {setting} at {target}{so_far}{reached}{not_storage(capacity.bottleneck)}"
     is_more = capacity.is_at_least or not capacity.is_finished
     many = "at least " * is_more + counted(capacity.accelerators, "accelerator")
+    interrupted = ""
+    if not capacity.is_finished:
+        interrupted = " (search interrupted)"
+        larger = [p for p in capacity.points if p.status == FAILS and p.setting > (capacity.setting or 0)]
+        if larger:
+            missed = counted(min(point.accelerators for point in larger), "accelerator")
+            many = f"at least {capacity.accelerators:,} and fewer than {missed}"
     searched = "" if capacity.over == RANKS else f" ({capacity.over}={capacity.setting})"
-    return f"feeds {many} at {target}{searched}{_unsure(capacity)}{not_storage(capacity.bottleneck)}"
+    return f"feeds {many} at {target}{searched}{_unsure(capacity)}{interrupted}{not_storage(capacity.bottleneck)}"
 
 
 def _unsure(capacity: CapacityFound) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -23,9 +24,20 @@ from rayio import seeds
 from rayio.scenario.change import BOTH, Change, with_keys
 from rayio.scenario.servers import Servers
 from rayio.schema.fields import Section
-from rayio.storage.base import Delay, Opener, Placed, Requests, Served, Storage, differs_from_last, from_front
+from rayio.storage.base import (
+    Ahead,
+    Delay,
+    Opener,
+    Placed,
+    Requests,
+    RequestTable,
+    Served,
+    Storage,
+    differs_from_last,
+    from_front,
+)
 from rayio.storage.layers.layer import Kernel, Layer, Mount
-from rayio.storage.model import REQUESTS_PER_STEP_BITS
+from rayio.storage.model import REQUESTS_PER_STEP_BITS, Arbiter
 from rayio.storage.uploads import upload_of
 from rayio.units import format_bytes, format_rate
 
@@ -73,6 +85,7 @@ class Stripes(Layer):
     }
     sharing: ClassVar[Literal["", "node", "all"]] = "all"
     needs_places: ClassVar[bool] = True
+    is_foreseen: ClassVar[bool] = True
 
     @classmethod
     def of(cls, scenario: Scenario, options: Section | None, *, modelled: bool) -> Stripes | None:
@@ -175,6 +188,22 @@ class ServersPort(Protocol):
         """See :meth:`ObjectServers.reserve`; servers of this process reply at once."""
 
 
+class Waiting(NamedTuple):
+    """The servers' part of a read that is known before it begins."""
+
+    servers: ServersPort
+    node: int
+    loads: list[Load]
+    #: The time (ns) that random requests wait longer.
+    random: int
+
+    def begin(self, now: int, ends: int) -> list[tuple[str, int]]:
+        """See :class:`rayio.storage.base.Behind`."""
+        served = self.servers.reserve(now, self.node, self.loads)
+        assert isinstance(served, int)
+        return [("random access", ends + self.random), ("server", served)]
+
+
 class StripedStorage:
     """A node's access to striped files; it keeps where each reader's requests ended, to know which continue them."""
 
@@ -190,18 +219,39 @@ class StripedStorage:
         """Read; then wait for requests at random places, and for the servers."""
         places = requests.places
         placed = Placed([""], np.zeros(len(requests.nbytes), np.int64), None) if places is None else Placed(*places())
-        loads, waiting = self._loads(placed, requests.nbytes, requests.reader)
+        loads, waiting = self._loads(placed, requests.nbytes, [0, len(requests.nbytes)], [requests.reader])
         rank, epoch, step = requests.address
-        seconds = self._random(seeds.key(self.stripes.seed, "random", rank, epoch), step, waiting, self.io_depth)
-        return await self._through(loads, seconds, self.storage.read(requests, load))
+        key = seeds.key(self.stripes.seed, "random", rank, epoch)
+        (seconds,) = self._random(key, [step], waiting, self.io_depth)
+        return await self._through(loads[0], seconds, self.storage.read(requests, load))
+
+    @property
+    def arbiter(self) -> Arbiter:
+        """The pipe in front of the servers, on the virtual clock."""
+        arbiter: Arbiter = self.storage.arbiter  # type: ignore[attr-defined]
+        return arbiter
+
+    def ahead(self, address: tuple[int, int, int], table: RequestTable, readers: Sequence[str]) -> Ahead:
+        """See :meth:`rayio.storage.model.ModelStorage.ahead`."""
+        rank, epoch, first = address
+        known: Ahead = self.storage.ahead(address, table, readers)  # type: ignore[attr-defined]
+        begin, end = table.edges[0], table.edges[-1]
+        edges, nbytes = [edge - begin for edge in table.edges], table.nbytes[begin:end]
+        steps = range(first, first + len(known.calls))
+        placed = Placed([], nbytes, None) if begin == end else table.placed
+        loads, waiting = self._loads(placed, nbytes, edges, [readers[step % len(readers)] for step in steps])
+        key = seeds.key(self.stripes.seed, "random", rank, epoch)
+        seconds = self._random(key, steps, waiting, self.io_depth)
+        each = zip(loads, seconds, strict=True)
+        return known._replace(behind=[Waiting(self.state, self.node, mine, round(s * 1e9)) for mine, s in each])
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
         """Write; then wait for the servers of the file."""
         sizes = upload_of(num_bytes, request_bytes, 1).sizes
-        loads, waiting = self._loads(from_front(path, sizes), sizes)
-        seconds = self._random(seeds.key(self.stripes.seed, f"random/{path}"), 0, waiting, 1)
+        loads, waiting = self._loads(from_front(path, sizes), sizes, [0, len(sizes)], [""])
+        (seconds,) = self._random(seeds.key(self.stripes.seed, f"random/{path}"), [0], waiting, 1)
         writing = self.storage.write(path, num_bytes, request_bytes, fsync=fsync)
-        return await self._through(loads, seconds, writing)
+        return await self._through(loads[0], seconds, writing)
 
     async def _through(self, loads: Sequence[Load], seconds: float, moving: Awaitable[Served[T]]) -> Served[T]:
         reserved = self.state.reserve(self.clock.now(), self.node, loads)
@@ -217,19 +267,26 @@ class StripedStorage:
                 delays.append(Delay(since, self.clock.now(), cause))
         return served._replace(delays=(*served.delays, *delays))
 
-    def _random(self, key: int, step: int, waiting: NDArray[np.int64], depth: int) -> float:
-        """Return the seconds that the requests of these numbers wait longer, ``depth`` of them at a time."""
-        if not len(waiting) or self.stripes.servers.random.expected <= 0:
-            return 0.0
-        each = self.stripes.servers.random.draw(key, (step << REQUESTS_PER_STEP_BITS) + waiting)
-        return max(float(each.sum()) / depth, float(each.max()))
+    def _random(self, key: int, steps: Sequence[int], waiting: Sequence[NDArray[np.int64]], depth: int) -> list[float]:
+        """Return the seconds by which the ``waiting`` requests of each step take longer, ``depth`` at a time."""
+        if self.stripes.servers.random.expected <= 0:
+            return [0.0] * len(waiting)
+        index = [(step << REQUESTS_PER_STEP_BITS) + mine for step, mine in zip(steps, waiting, strict=True)]
+        drawn = self.stripes.servers.random.draw(key, np.concatenate(index))
+        edges = accumulate(map(len, waiting), initial=0)
+        each = [drawn[begin:end] for begin, end in pairwise(edges)]
+        return [max(float(mine.sum()) / depth, float(mine.max())) if len(mine) else 0.0 for mine in each]
 
     def _loads(
-        self, placed: Placed, nbytes: NDArray[np.int64], reader: str = ""
-    ) -> tuple[list[Load], NDArray[np.int64]]:
-        """Return the work of each server, and the numbers of the requests that continue no other."""
+        self, placed: Placed, nbytes: NDArray[np.int64], edges: Sequence[int], readers: Sequence[str]
+    ) -> tuple[list[list[Load]], list[NDArray[np.int64]]]:
+        """Return the work of each server, and the numbers of the requests that continue no other, for each of steps.
+
+        Those of step ``i`` are from ``edges[i]`` to ``edges[i + 1]``, by ``readers[i]``. No two steps share a file
+        number.
+        """
         if not len(nbytes):
-            return [], nbytes
+            return [[] for _ in readers], [nbytes for _ in readers]
         opened = differs_from_last(placed.file)
         if placed.opening is not None:
             opened[:] = False
@@ -247,17 +304,27 @@ class StripedStorage:
             ends -= np.repeat(ends[of_file] - sizes[of_file], last - of_file + 1)
         first, before = ends - sizes, np.concatenate([[-1], ends[:-1]])
         if placed.opening is not None:
-            for begin, word, end in zip(of_file.tolist(), words, ends[last].tolist(), strict=True):
-                before[begin] = self._ends.get((reader, word), -1)
-                self._keep((reader, word), end)
+            step_of = np.searchsorted(edges, of_file, side="right") - 1
+            each = zip(of_file.tolist(), step_of.tolist(), words, ends[last].tolist(), strict=True)
+            for begin, step, word, end in each:
+                before[begin] = self._ends.get((readers[step], word), -1)
+                self._keep((readers[step], word), end)
         jumps = np.flatnonzero((first != before) | opened[by_file])
-        return self._work(words, first, sizes, of_file, jumps, np.cumsum(is_new) - 1), by_file[jumps]
+        waiting = by_file[jumps]
+        cuts = np.searchsorted(jumps, edges).tolist()
+        waits = [waiting[begin:end] - edge for edge, (begin, end) in zip(edges, pairwise(cuts), strict=False)]
+        loads, number = self._work(words, first, sizes, of_file, jumps, np.cumsum(is_new) - 1)
+        cuts = np.searchsorted(of_file[number], edges).tolist()
+        return [loads[begin:end] for begin, end in pairwise(cuts)], waits
 
     def _work(
         self, words: list[int], first: NDArray[np.int64], sizes: NDArray[np.int64], of_file: NDArray[np.int64],
         jumps: NDArray[np.int64], number: NDArray[np.int64],
-    ) -> list[Load]:  # fmt: skip
-        """Return the work of each server; ``number`` is each request's file, and ``jumps`` are those that seek."""
+    ) -> tuple[list[Load], NDArray[np.int64]]:  # fmt: skip
+        """Return the work of each server, and the number of the file of each.
+
+        ``number`` is each request's file, and ``jumps`` are the requests that seek.
+        """
         servers = self.stripes.servers
         count = servers.stripe_count
         pieces = self.stripes.pieces(first, sizes, of_file)
@@ -266,7 +333,7 @@ class StripedStorage:
         busy = (pieces / servers.bandwidth + seeks * servers.seek) * 1e9
         rows, places = np.nonzero(pieces + seeks)
         each = zip(rows.tolist(), places.tolist(), busy[rows, places].tolist(), strict=True)
-        return [Load((words[row] + place) % servers.number, words[row], round(ns)) for row, place, ns in each]
+        return [Load((words[row] + place) % servers.number, words[row], round(ns)) for row, place, ns in each], rows
 
     def _keep(self, handle: tuple[str, int], end: int) -> None:
         """Remember where the last request of a reader to a file ended; the oldest are forgotten."""

@@ -228,10 +228,13 @@ class _Searching:
             text += f"; {counted(len(judged), 'point')} so far" + (
                 "" if mean is None else f", AU {100 * mean:.1f} % at {known}"
             )
+            if (so_far := self._so_far()).holds:
+                text += f"; the answer is at least {so_far.holds}"
+                text += "" if so_far.fails is None else f", below {so_far.fails}"
         self.reporter.live(text, None)
 
     def _so_far(self) -> Bracket:
-        """Return the bracket of an interrupted search."""
+        """Return the bracket of a search that goes on, or was interrupted."""
         known = [n for n, trial in self.trials.tried.items() if trial.status == HOLDS]
         failed = [n for n, trial in self.trials.tried.items() if trial.rows and trial.status != HOLDS]
         return Bracket(max(known, default=0), min(failed, default=None))
