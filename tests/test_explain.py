@@ -624,6 +624,10 @@ def test_without_simulation_there_are_no_predictions(tmp_path: Path, capsys: pyt
     found = json.loads(printed(capsys, str(path), "--json", "--no-simulate")[1])
     assert (found["simulated"], found["prediction"]) == (None, None)
     assert "predicted" not in found["sentence"]
+    code, out, err = printed(capsys, str(path), "--whole", "--no-simulate")
+    assert (code, out) == (2, "")
+    assert "--whole simulates all steps; remove --no-simulate, or --whole" in " ".join(err.split())
+    assert json.loads(printed(capsys, str(path), "--json", "--whole")[1])["simulated"]["is_whole_run"]
 
 
 def test_explaining_imports_no_ray(tmp_path: Path) -> None:

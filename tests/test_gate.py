@@ -56,7 +56,9 @@ def one_by_one(steps: int, workers: int = 1, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize("steps", [12, LONG])
-def test_more_workers_are_predicted_only_where_the_run_is_long_enough_for_them(steps: int, tmp_path: Path) -> None:
+def test_more_workers_are_predicted_only_where_the_run_is_long_enough_for_them(
+    steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """16 workers read all of 12 steps at once; of a long run they give half of what the ranks take."""
     found = explain(simulate(one_by_one(steps), out=tmp_path / "run").path)
     made = in_memory(one_by_one(steps, workers=16)).au
@@ -68,6 +70,10 @@ def test_more_workers_are_predicted_only_where_the_run_is_long_enough_for_them(s
         assert found.prediction.workers == 16
         assert found.prediction.au == pytest.approx(made, abs=0.01)
         assert made == pytest.approx(0.5, abs=0.02)
+        monkeypatch.setattr("rayio.predict.replay.MOST_RANK_STEPS", 2 * 12)
+        cut = explain(tmp_path / "run")
+        assert cut.sentence.endswith("No prediction: only first steps are simulated.")
+        assert any("use rayio explain --whole" in doubt.sentence for doubt in cut.doubts if doubt.names.get("change"))
     else:
         assert made == 1.0, "twice what it is in the long run"
         assert codes((*doubts,)) == ["short_run"]

@@ -26,6 +26,8 @@ def explain(
 
     Example:  rayio explain runs/four
     """
+    if whole and not simulate:
+        raise typer.BadParameter("--whole simulates all steps; remove --no-simulate, or --whole")
     from rayio.report.explain import explain as analyze
     from rayio.report.text.explanation import text
 

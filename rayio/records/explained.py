@@ -157,7 +157,7 @@ class Change(Record):
     time_saved: Number = value("time saved, of the unchanged replay's time", "fraction", default=None)
     then: str = value("the largest remaining cause of loss, or compute")
     is_short: bool | None = value(
-        "true if the run is too short for this change: its AU and throughput are those of the initial prefetch",
+        "true if simulated steps are too few for this change: its AU and throughput are those of the initial prefetch",
         can_be_absent=True,
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from functools import lru_cache
-from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -34,10 +33,10 @@ class Sized(Protocol):
         """Return the bytes of the records of ``samples``."""
 
 
-def _sums(form: Sized, layout: Layout, files: list[int]) -> NDArray[np.int64]:
+def _sums(form: Sized, layout: Layout, files: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the offset of each record from the first one of its file, and the end of the last: a row for each file."""
     number = layout.samples_per_file
-    samples = np.array(files)[:, np.newaxis] * number + np.arange(number)
+    samples = files[:, np.newaxis] * number + np.arange(number)
     sums = np.zeros((len(files), number + 1), np.int64)
     np.cumsum(form.record_sizes(layout, samples), axis=1, out=sums[:, 1:])
     return sums
@@ -52,8 +51,8 @@ class _Offsets:
             self._apart *= 2
         self._most = min(layout.num_files, max(KEPT_FILES, KEPT_OFFSETS // self._width))
         self._table = np.zeros((self._most, self._width), np.int64)
-        #: The row of each kept file, the oldest first.
-        self._rows: dict[int, int] = {}
+        #: The file of each row, whose number has the row as the remainder by the number of rows; -1 for none.
+        self._files = np.full(self._most, -1, np.int64)
         self._lock = threading.Lock()
 
     @property
@@ -62,13 +61,13 @@ class _Offsets:
 
     def at(self, files: NDArray[np.int64], index: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the offset of record ``index`` of each file."""
-        numbers, file = np.unique(files, return_inverse=True)
-        starts, column = np.empty_like(index), index // self._apart
+        starts, column, turns = np.empty_like(index), index // self._apart, files // self._most
         with self._lock:
-            for first in range(0, len(numbers), self._most):
-                rows = self._fill(numbers[first : first + self._most].tolist())
-                chosen = (file >= first) & (file < first + self._most)
-                starts[chosen] = self._table[rows[file[chosen] - first], column[chosen]]
+            for turn in np.unique(turns).tolist():  # files of one turn have separate rows
+                chosen = turns == turn
+                rows = files[chosen] - turn * self._most
+                self._fill(rows, turn)
+                starts[chosen] = self._table[rows, column[chosen]]
         if self._apart > 1:
             back = np.arange(1, self._apart)
             is_between = back <= (index - column * self._apart)[:, np.newaxis]
@@ -78,22 +77,17 @@ class _Offsets:
             starts += sizes.sum(axis=1)
         return starts
 
-    def _fill(self, numbers: list[int]) -> NDArray[np.int64]:
-        """Return the rows of some files, no more than are kept; the oldest others make room."""
-        rows = self._rows
-        if missing := [number for number in numbers if number not in rows]:
-            together = max(1, TOGETHER // self._layout.samples_per_file)
-            sums = [
-                _sums(self._form, self._layout, missing[first : first + together])[:, :: self._apart]
-                for first in range(0, len(missing), together)
-            ]
-            free = [*range(len(rows), min(self._most, len(rows) + len(missing)))]
-            wanted = {*numbers}
-            oldest = islice((old for old in rows if old not in wanted), len(missing) - len(free))
-            free.extend(rows.pop(old) for old in [*oldest])
-            self._table[free] = np.concatenate(sums)
-            rows.update(zip(missing, free, strict=True))
-        return np.array([rows[number] for number in numbers])
+    def _fill(self, rows: NDArray[np.int64], turn: int) -> None:
+        """Fill rows with the files of a turn, where they have others."""
+        missing = np.unique(rows[self._files[rows] != rows + turn * self._most])
+        together = max(1, TOGETHER // self._layout.samples_per_file)
+        for first in range(0, len(missing), together):
+            some = missing[first : first + together]
+            files = some + turn * self._most
+            sums = _sums(self._form, self._layout, files)
+            self._files[some] = -1
+            self._table[some] = sums[:, :: self._apart]
+            self._files[some] = files
 
 
 @lru_cache(maxsize=2)
@@ -105,7 +99,7 @@ def _offsets(form: Sized, layout: Layout) -> _Offsets:
 @lru_cache(maxsize=KEPT_FILES)
 def edges_of(form: Sized, layout: Layout, number: int) -> NDArray[np.int64]:
     """Return the offset of each record from the first one of file ``number``, and the end of the last."""
-    edges: NDArray[np.int64] = _sums(form, layout, [number])[0]
+    edges: NDArray[np.int64] = _sums(form, layout, np.array([number]))[0]
     return edges
 
 

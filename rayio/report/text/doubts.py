@@ -36,7 +36,7 @@ WHOLE = "use rayio explain --whole"
 
 def title(doubt: Doubt) -> str:
     """Return a doubt in a few words; the code of one that this version does not know."""
-    return TITLES.get(doubt.code, doubt.code)
+    return TITLES.get(gate.FIRST_STEPS if "left" in doubt.numbers else doubt.code, doubt.code)
 
 
 def worded(doubts: Iterable[Doubt]) -> tuple[Doubt, ...]:
