@@ -297,7 +297,7 @@ class RunDirectory:
         """
         for name in span_files.replaced(self.span_paths()):  # left by a compaction that was killed
             self._remove_part(name)
-        parts = [file for file in span_files.among(self.span_paths())[0] if not file.path.name.startswith("spans-")]
+        parts = [file for file in span_files.among(self.span_paths())[0] if not span_files.is_compacted(file.path.name)]
         group: list[span_files.SpanFile] = []
         for number, part in enumerate(parts, 1):
             group.append(part)
@@ -322,8 +322,8 @@ class RunDirectory:
         self._compacted([table], replaces)
 
     def _compacted(self, tables: list[pa.Table], replaces: Iterable[str]) -> None:
-        number = sum(name.startswith("spans-") and name.endswith(".parquet") for name in self.store.sizes(SPANS))
-        self._write_spans(span_files.ordered(tables, span_files.ORDER), f"spans-{number:05d}", replaces)
+        number = sum(span_files.is_compacted(name) and name.endswith(".parquet") for name in self.store.sizes(SPANS))
+        self._write_spans(span_files.ordered(tables, span_files.ORDER), f"{span_files.COMPACTED}{number:05d}", replaces)
 
     @property
     def stored(self) -> int:

@@ -166,12 +166,17 @@ def among(paths: Iterable[Path]) -> tuple[list[SpanFile], list[str]]:
     return [file for file in files if file.path.name not in gone], [name for name in damaged if name not in gone]
 
 
+def is_compacted(name: str) -> bool:
+    """Return True for the name of a compacted file."""
+    return name.startswith(COMPACTED)
+
+
 def replaced(paths: Iterable[Path]) -> frozenset[str]:
     """Return the names that files of a folder replace; files of these names do not count.
 
     Only compacted files replace others, so no other is read: a long run has thousands.
     """
-    return _replaced(_all(path for path in paths if path.name.startswith(COMPACTED))[0])
+    return _replaced(_all(path for path in paths if is_compacted(path.name))[0])
 
 
 def _all(paths: Iterable[Path]) -> tuple[list[SpanFile], list[str]]:
