@@ -139,12 +139,14 @@ def _end_ray() -> None:
 def local_ray() -> Iterator[None]:
     """Start Ray once; only what was started here is stopped."""
     import ray
+    from ray._private.authentication_test_utils import reset_auth_token_state
 
     from rayio.engines.ray.cluster.local_ray import UNHEARD, start_own
 
     with tempfile.TemporaryDirectory(prefix="rayio-home-") as home, pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", home)
         patch.setenv("RAY_AUTH_MODE", "disabled")
+        reset_auth_token_state()  # a test before this one may have had a mode of its own, and Ray keeps the first
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setenv("RAY_worker_niceness", "0")  # as rayio's own: by default all else on the machine comes first
         path = os.environ.get("PYTHONPATH")

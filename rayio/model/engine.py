@@ -51,6 +51,8 @@ class Outcome:
 
     #: Consumption by rank.
     tallies: list[Tally]
+    #: Ranks that began and did not answer at the end: their tallies are those with which they began.
+    unheard: frozenset[int] = frozenset()
     #: Spans recorded by roles that answered.
     recorded: int = 0
     #: Unwritten spans of this process.

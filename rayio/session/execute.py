@@ -41,6 +41,7 @@ from rayio.session.folders import refuse_inside, refuse_overlaps, remove_unfinis
 from rayio.session.naming import named
 from rayio.session.progress_writer import ProgressWriter
 from rayio.session.result import Run
+from rayio.session.unheard import counted_from_spans
 from rayio.signals import Interrupts, hold
 from rayio.trace.clocks import Anchor
 from rayio.trace.parts import write_what_fits
@@ -375,6 +376,8 @@ class _Session:
             self.notes.append(retries_note(retries))
         if trace.level == "step":
             self.notes.append(OF_STEPS)
+        attempt = max((restart.attempt for restart in self.engine.outcome.restarts), default=0)
+        self.notes += counted_from_spans(tallies, self.engine.outcome.unheard, self.scenario, spans, attempt)
         is_virtual = engine_named(self.engine_name).is_virtual
         numbers = numbers_of(spans, self.scenario, self.shape, tallies, is_virtual=is_virtual)
         counts = TraceCounts(

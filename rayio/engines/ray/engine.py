@@ -123,6 +123,8 @@ class RayEngine:
             outcome = self.outcome
             for tally in group.tallies:
                 outcome.tallies[tally.rank] = tally
+            if any(actor["name"].startswith("rank-") for actor in group.actors):
+                outcome.unheard = frozenset(range(self.plan.world_size)) - {tally.rank for tally in group.tallies}
             outcome.recorded, outcome.stages = group.recorded, group.stage_tallies
             outcome.restarts = group.survival.attempts.restarts
             outcome.notes += [*(_restarted(restart) for restart in group.restarts), *drifts(group.clocks)]
