@@ -7,6 +7,7 @@ overhead. CPU seconds are those of all processes together.
 from __future__ import annotations
 
 import resource
+import statistics
 import sys
 import tempfile
 import time
@@ -29,6 +30,8 @@ POINT = {
 }
 WORKERS = [1, 2, 4, 6, 8]
 ALONE = 10
+#: How often the roles alone are timed before the sweep, and after it; the median counts.
+TIMES = 4
 
 
 def cpu_seconds() -> float:
@@ -50,15 +53,14 @@ def alone() -> float:
 def main() -> None:
     print_machine()
     points = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
-    alone()
-    before = alone()
+    before = [alone() for _ in range(TIMES)]
     with tempfile.TemporaryDirectory(prefix="rayio-bench-") as out:
         cpu, begun = cpu_seconds(), time.monotonic()
         keys = POINT | {"loader.num_workers": WORKERS, "seed": [*range(points // len(WORKERS))]}
         found = rayio.sweep("unet3d-h100", keys, out=out)
         wall, cpu = time.monotonic() - begun, cpu_seconds() - cpu
     done = len(found.rows)
-    bare = (before + alone()) / 2
+    bare = statistics.median([*before, *(alone() for _ in range(TIMES))])
     print(f"{'points':>8}{'wall':>10}{'CPU':>10}{'CPU a point':>14}{'the roles alone':>18}{'a sweep adds':>15}")
     added = f"{100 * (cpu / done / bare - 1):+.0f} %"
     print(f"{done:>8}{wall:>8.1f} s{cpu:>8.1f} s{1e3 * cpu / done:>11.1f} ms{1e3 * bare:>15.1f} ms{added:>15}")

@@ -284,9 +284,9 @@ def report(
 
     Example:  rayio report runs/four
     """
-    from rayio import session
     from rayio.report import build
     from rayio.report.page import MARK
+    from rayio.session.result import Run
 
     for option, value in (("--out", out), ("--window", window)):
         if value is not None and not html:
@@ -297,7 +297,7 @@ def report(
         raise typer.BadParameter(f"--window {error}") from None
     if out is not None:
         check_replaced(out, MARK, "report", force=force)
-    done = session.Run.open(path)
+    done = Run.open(path)
     if not as_json and done.directory.result is not None:
         print(fit(done.summary(), columns()))
         if (why := done.result.error) is not None:

@@ -5,7 +5,6 @@ It is a separate program because ``multiprocessing`` would run the user's script
 
 from __future__ import annotations
 
-import gc
 import os
 import pickle
 import signal
@@ -18,6 +17,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import IO, Any
 
+from rayio.__main__ import NEW_OBJECTS
 from rayio.errors import RayioError, RunError
 from rayio.records.run_result import RunResult
 from rayio.registry import fault_of
@@ -26,8 +26,8 @@ from rayio.session.conclude import in_memory
 
 #: A point's result, or its error.
 Answer = RunResult | RayioError
-#: A process's program. It looks for unused cycles as rarely as this process, which matters most while it imports.
-_PROGRAM = "import gc; gc.set_threshold(*{}); from rayio.study.sweeps.worker import main; main()"
+#: A process's program. It looks for unused cycles as rarely as ``rayio`` does, which matters most while it imports.
+_PROGRAM = f"import gc; gc.set_threshold({NEW_OBJECTS}, 10, 10); from rayio.study.sweeps.worker import main; main()"
 
 
 def simulated(scenario: Scenario) -> Answer:
@@ -113,9 +113,7 @@ def _start() -> subprocess.Popen[bytes]:
     # that arrives meanwhile is delivered to the parent when it unblocks.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
-        return subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM.format(gc.get_threshold())], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+        return subprocess.Popen([sys.executable, "-c", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
