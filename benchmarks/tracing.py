@@ -41,6 +41,7 @@ from rayio.model.planning import plan_of
 from rayio.place import Where
 from rayio.scenario.load import build
 from rayio.session import conclude
+from rayio.storage.base import Requests
 from rayio.storage.real import RealStorage
 from rayio.storage.stores.posix import PosixStore
 from rayio.trace.otel.provider import Target, TracerProvider
@@ -51,6 +52,8 @@ from rayio.trace.rows import Many
 from rayio.trace.run_directory import RunDirectory
 
 MILLION = 1_000_000
+#: Requests of which nothing is known before they are made.
+NOTHING_PLANNED = Requests((0, 0, 0), 0, np.zeros(0, np.int64))
 SAMPLES = {"kind": "normal", "mean": "1 MB", "stdev": "100 KB"}
 
 
@@ -155,7 +158,7 @@ def requests(folder: Path) -> None:
     def calls(storage: RealStorage) -> Callable[[], None]:
         async def some() -> None:
             for step in range(leases):
-                served = await storage.read(None, load)  # type: ignore[arg-type]
+                served = await storage.read(NOTHING_PLANNED, load)
                 if served.issued is not None:
                     recorder.add_many(Many(writer, (0, 0, step, 0), served.issued.rows, served.issued.files))
             recorder.drain()
