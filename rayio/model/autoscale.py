@@ -47,12 +47,12 @@ class Look(NamedTuple):
     @property
     def own(self) -> float:
         """The share of its time that the rank waited for its batches."""
-        return min(1.0, self.waited / self.seconds)
+        return min(1.0, max(0.0, self.waited / self.seconds))
 
     @property
     def share(self) -> float:
         """The share of its time that the rank waited for batches, its own and those of ranks that held it back."""
-        return min(1.0, (self.waited + self.held) / self.seconds)
+        return min(1.0, max(0.0, (self.waited + self.held) / self.seconds))
 
     @property
     def busy(self) -> float:
