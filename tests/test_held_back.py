@@ -110,7 +110,7 @@ def test_ranks_that_share_a_limit_give_up_together(tmp_path: Path) -> None:
 
 def look(**values: float) -> Look:
     usual: dict[str, Any] = {
-        "now": 10.0, "seconds": 10.0, "workers": 4, "ready": 0.0, "reading": 4.0, "waited": 0.0, "taken": 100,
+        "now": 10.0, "seconds": 10.0, "workers": 4, "ready": 0.0, "reading": 4.0, "waited": 0.0, "read": 100,
         "held": 0.0,
     }  # fmt: skip
     return Look(**usual | values)

@@ -148,6 +148,8 @@ class Scaler:
         self._settles: tuple[int, int] | None = (-1, 0)
         #: Start of the look; the rank's waiting times (ns) and batches at that time.
         self._begun = self._waited = self._held = self._taken = 0
+        #: Number of ready batches when the look began.
+        self._stock = 0
         #: Batches × ns since the look began: ready ones and those being read; and the time until which they are
         #: counted.
         self._ready = self._reading = self._counted = 0
@@ -193,9 +195,10 @@ class Scaler:
         seconds, taken = (now - self._begun) / 1e9, self._earlier + self._current - self._taken
         if seconds < scaling.every or taken < LEAST_BATCHES:
             return
+        read = taken + len(self.queue.state.ready) - self._stock
         look = Look(
             now / 1e9, seconds, self.queue.state.workers, self._ready / (now - self._begun),
-            self._reading / (now - self._begun), (take.waited - self._waited) / 1e9, taken,
+            self._reading / (now - self._begun), (take.waited - self._waited) / 1e9, read,
             (take.held - self._held) / 1e9,
         )  # fmt: skip
         wanted, self.memory = decide(scaling, self.memory, look)
@@ -218,6 +221,7 @@ class Scaler:
         self._begun = self._counted = self.queue.env.kernel.now()
         self._waited, self._held, self._taken = take.waited, take.held, self._earlier + self._current
         self._ready = self._reading = 0
+        self._stock = len(self.queue.state.ready)
 
     def _change(self, wanted: Wanted) -> None:
         now, before = self.queue.env.kernel.now(), self.queue.state.workers
