@@ -270,7 +270,7 @@ def test_readers_come_in_real_time_too(tmp_path: Path) -> None:
 
 looks = st.builds(
     Look, now=st.floats(1, 1e6), seconds=st.floats(0.1, 100), workers=st.integers(1, 64), ready=st.floats(0, 128),
-    reading=st.floats(0, 128), waited=st.floats(0, 100), taken=st.integers(0, 10_000),
+    reading=st.floats(0, 128), waited=st.floats(0, 100), read=st.integers(0, 10_000),
 )  # fmt: skip
 
 

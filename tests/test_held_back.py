@@ -16,20 +16,22 @@ from rayio.model.consumed import Consumed
 from rayio.model.held_back import Deadline, HeldBack
 from rayio.place import Where
 from rayio.scenario.load import build
+from rayio.scenario.meetings import Meetings
 from rayio.scenario.workers import Autoscaled
 
 SCALING = Autoscaled.model_validate({"min": 1, "max": 8})
 #: Eight samples of a batch take a worker 25 ms each in the mean; a rank takes 60 ms: 3.3 workers are enough.
 READ, COMPUTE = 8 * 0.025, 0.060
+NOISE = {"kind": "exponential", "mean": "25 ms"}
 
 
-def simulated(out: Path, ranks: int, workers: Any, steps: int = 300, **train: Any) -> rayio.Run:
+def simulated(out: Path, ranks: int, workers: Any, steps: int = 300, decode: Any = NOISE, **train: Any) -> rayio.Run:
     return rayio.simulate(
         build({
             "name": "meeting", "cluster": {"ranks_per_node": ranks},
             "dataset": {"path": "model://x", "format": "raw", "num_files": 8 * steps * ranks, "sample_bytes": "100 kB"},
             "storage": {"model": "memory"},
-            "loader": {"batch_size": 8, "num_workers": workers, "decode": {"kind": "exponential", "mean": "25 ms"}},
+            "loader": {"batch_size": 8, "num_workers": workers, "decode": decode},
             "train": {"epochs": 1, "compute": COMPUTE, **train},
         }),
         out=out,
@@ -60,6 +62,35 @@ def test_a_rank_that_computes_slowly_makes_no_one_hire(tmp_path: Path) -> None:
     assert not changes(run)
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("every", [4, 16, 64])
+def test_waits_that_a_slow_rank_makes_up_for_make_no_one_hire(tmp_path: Path, every: int, parts: int) -> None:
+    """One worker has a batch every 200 ms, the last rank takes one every 240 ms. Up to its meetings others wait."""
+    slow = {"stragglers": {"ranks": [3], "factor": 4}, "accumulate": every, "parallelism": {"tensor": parts}}
+    run = simulated(tmp_path / "run", 4, {"min": 1, "max": 8}, 300 // parts, "25 ms", **slow)
+    assert not changes(run)
+
+
+@pytest.mark.parametrize("every", [1, 4, 16, 64])
+def test_a_slow_rank_s_need_is_the_need_of_all(tmp_path: Path, every: int) -> None:
+    """It takes a batch every 120 ms, for which two workers are enough; the others alone would have four."""
+    slow = {"stragglers": {"ranks": [3], "factor": 2}, "accumulate": every}
+    run = simulated(tmp_path / "run", 4, {"min": 1, "max": 8}, 300, "25 ms", **slow)
+    assert [(change.before, change.after) for change in changes(run)] == [(1, 2)] * 4
+    assert max(change.at_seconds for change in changes(run)) < max(4, every * READ) + 1, "the first meeting"
+
+
+def test_workers_leave_while_meetings_make_up_for_waits(tmp_path: Path) -> None:
+    """The last rank is slow for 300 s, then takes a batch every 60 ms for 30 s, then is slow again."""
+    slow = {"stragglers": {"ranks": [3], "factor": 10, "every": "60 s", "lasts": "30 s"}, "accumulate": 16}
+    run = simulated(tmp_path / "run", 4, {"min": 1, "max": 8}, 1100, "25 ms", **slow)
+    for rank in range(4):
+        *hired, left = [change for change in changes(run) if change.rank == rank]
+        assert [change.before < change.after for change in hired] == [True] * len(hired)
+        assert hired[-1].after in {4, 5}
+        assert left.after == 1
+
+
 def test_ranks_that_share_a_limit_give_up_together(tmp_path: Path) -> None:
     """Storage serves half of what they compute: twice the workers bring nothing, and go."""
     limited = build({
@@ -79,7 +110,7 @@ def test_ranks_that_share_a_limit_give_up_together(tmp_path: Path) -> None:
 
 def look(**values: float) -> Look:
     usual: dict[str, Any] = {
-        "now": 10.0, "seconds": 10.0, "workers": 4, "ready": 0.0, "reading": 4.0, "waited": 0.0, "taken": 100,
+        "now": 10.0, "seconds": 10.0, "workers": 4, "ready": 0.0, "reading": 4.0, "waited": 0.0, "read": 100,
         "held": 0.0,
     }  # fmt: skip
     return Look(**usual | values)
@@ -119,32 +150,55 @@ class Port:
 
     def __init__(self, latest: int) -> None:
         self.latest = latest
-        self.told: list[int] = []
+        self.told: list[Deadline] = []
 
     async def announce(self, at: Where, deadline: int) -> int:
+        assert isinstance(deadline, Deadline)
         self.told.append(deadline)
         return max(deadline, self.latest)
 
 
+def end_of(port: Port, every: int = 1, parts: int = 1) -> HeldBack:
+    meetings = Meetings(ranks=4, epochs=1, steps=100, every=every, parts=parts)
+    return HeldBack(port, Consumed(), meetings, SCALING.wait, 0)
+
+
 @pytest.mark.parametrize(
-    ("latest", "held"),
+    ("latest", "held", "made_up"),
     [
-        (Deadline.of(900, 500), 300),  # it waited for batches 300 ns longer than this rank
-        (Deadline.of(700, 5000), 200),  # no more than the barrier cost this rank
-        (Deadline.of(900, 100), 0),  # it waited less, and computed longer
-        (900, 0),  # a rank that meets without batches, as after a restore
-        (Deadline.of(100, 5000), 0),  # this rank is the last one
+        (Deadline.of(800, 500), 300, 0),  # it waited for batches 300 ns longer than this rank
+        (Deadline.of(900, 500), 400, 100),  # without waits it would have come at 400, and this rank at 300
+        (Deadline.of(700, 5000), 200, 0),  # no more than the barrier cost this rank
+        (Deadline.of(900, 0), 0, 200),  # it only computed longer
+        (900, 0, 0),  # a rank that meets without batches, as after a restore
+        (Deadline.of(100, 5000), 0, 0),  # this rank is the last one
     ],
 )
-def test_what_others_wait_counts_up_to_what_the_barrier_costs(latest: int, held: int) -> None:
-    consumed, port = Consumed(), Port(latest)
-    consumed.waited = 40
-    end = HeldBack(port, consumed)
-    for waited in (40, 240):
-        consumed.waited, consumed.held = waited, 0
-        assert VirtualKernel().run(end.announce(Where(0, 0, 0), 500)) == max(500, latest)
-    assert consumed.held == held
-    assert [told.waited for told in port.told if isinstance(told, Deadline)] == [40, 200], "since the last meeting"
+def test_what_others_wait_counts_up_to_what_the_barrier_costs(latest: int, held: int, made_up: int) -> None:
+    end = end_of(Port(latest))
+    end.consumed.waited = 200
+    assert VirtualKernel().run(end.announce(Where(0, 0, 0), 500)) == max(500, latest)
+    assert (end.consumed.held, end.consumed.made_up) == (held, made_up)
+
+
+def test_a_meeting_of_all_makes_up_for_all_waits_since_the_last_one() -> None:
+    """Both ranks of a replica wait 100 ns in each of two steps; the other replica computes 150 ns longer."""
+    port = Port(Deadline.of(300, 100))
+    end = end_of(port, every=2, parts=2)
+    consumed = end.consumed
+    consumed.add(0)
+    consumed.waited = 100
+    VirtualKernel().run(end.announce(Where(0, 0, 0), 300))
+    assert (consumed.lost, consumed.met) == (100, 0), "the replica alone"
+    consumed.waited, port.latest = 200, Deadline.of(750, 0)
+    VirtualKernel().run(end.announce(Where(0, 0, 1), 600))
+    assert [deadline.waited for deadline in port.told] == [100, 200], "since the last meeting of the same ranks"
+    assert (consumed.lost, consumed.met) == (0, 1)
+    consumed.waited, port.latest = 300, Deadline.of(900, 100)
+    VirtualKernel().run(end.announce(Where(0, 0, 2), 900))
+    consumed.waited, port.latest = 400, Deadline.of(1200, 200)
+    VirtualKernel().run(end.announce(Where(0, 0, 3), 1200))
+    assert (consumed.lost, consumed.met) == (200, -1), "nobody is slower, so its waits count at any time"
 
 
 def test_the_last_rank_says_how_long_it_waited_wherever_it_is() -> None:

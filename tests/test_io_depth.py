@@ -13,6 +13,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from datasets import on_disk
+from hypothesis import given
+from hypothesis import strategies as st
 from objects import Answer, Objects, s3_error
 from packages import TOY, installed
 
@@ -23,7 +25,7 @@ from rayio.errors import RayioError, ScenarioError, StorageError
 from rayio.kinds import REGISTRIES
 from rayio.scenario.model import Scenario
 from rayio.storage import in_flight
-from rayio.storage.ahead import Ahead
+from rayio.storage.ahead import Ahead, _File, _Request
 from rayio.storage.base import WHOLE_BYTES, AtOnce, Placed, Requests
 from rayio.storage.crew import Crew
 from rayio.storage.in_flight import InFlight
@@ -311,3 +313,40 @@ def test_a_run_that_ends_does_not_wait_for_other_threads_and_has_no_batch() -> N
     with pytest.raises(StorageError, match="reading was given up, the run is ending"):
         together.each(work, zip(names, strict=True), 2)
     going.set()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 6)), min_size=1, max_size=12),
+    st.lists(st.tuples(st.integers(0, 14), st.integers(0, 6)), max_size=12),
+)
+def test_a_read_is_answered_by_its_own_request_or_the_first_that_has_its_bytes(
+    planned: list[tuple[int, int]], asked: list[tuple[int, int]]
+) -> None:
+    """Held against a look through all requests, which takes the square of their number in a batch."""
+    file, left = _File("f", 1), [*enumerate(planned)]
+    for offset, nbytes in planned:
+        file.add(_Request(file, offset, nbytes))
+    for position, nbytes in asked:
+        own = next((place for place, each in left if each == (position, nbytes)), None)
+        wider = (n for n, (o, size) in enumerate(planned) if o <= position and position + nbytes <= o + size)
+        wanted = own if own is not None else next(wider, None)
+        left = [each for each in left if each[0] != own]
+        found = file.covering(position, nbytes)
+        assert found is (None if wanted is None else file.requests[wanted])
+
+
+def test_reads_as_planned_look_through_no_list_of_requests() -> None:
+    file, looks = _File("f", 1), 0
+
+    class Watched(list[_Request]):
+        def __iter__(self) -> Iterator[_Request]:
+            nonlocal looks
+            looks += 1
+            return super().__iter__()
+
+    for number in range(1000):
+        file.add(_Request(file, 10 * number, 10))
+    file.requests = Watched(file.requests)
+    assert all(file.covering(10 * n, 10) is not None for n in reversed(range(1000)))
+    assert all(file.covering(10 * n + 3, 5) is not None for n in range(1000))
+    assert looks <= 1

@@ -40,19 +40,20 @@ class Look(NamedTuple):
     reading: float
     #: Time that the rank waited for batches.
     waited: float
-    taken: int
+    #: Number of batches that workers delivered.
+    read: int
     #: Time that it waited for ranks that waited longer for their batches.
     held: float = 0.0
 
     @property
     def own(self) -> float:
         """The share of its time that the rank waited for its batches."""
-        return min(1.0, self.waited / self.seconds)
+        return min(1.0, max(0.0, self.waited / self.seconds))
 
     @property
     def share(self) -> float:
         """The share of its time that the rank waited for batches, its own and those of ranks that held it back."""
-        return min(1.0, (self.waited + self.held) / self.seconds)
+        return min(1.0, max(0.0, (self.waited + self.held) / self.seconds))
 
     @property
     def busy(self) -> float:
@@ -66,11 +67,11 @@ class Look(NamedTuple):
 
     @property
     def capacity(self) -> float:
-        """Batches per second that the readers can read: by Little's law one reader has a batch for ``busy / taken``.
+        """Batches per second that the readers can read: by Little's law one reader has a batch for ``busy / read``.
 
         Other ranks may hold back what this rank takes, but not this.
         """
-        return self.taken / self.seconds * self.workers / max(self.busy, 1e-9)
+        return self.read / self.seconds * self.workers / max(self.busy, 1e-9)
 
 
 class Added(NamedTuple):

@@ -23,13 +23,22 @@ class Consumed:
     taken: Taken | None = None
     #: Waiting time (ns) without each epoch's first batch.
     waited: int = 0
+    #: The part of it (ns) that cost nothing: ranks that compute longer would have been awaited anyway.
+    made_up: int = 0
     #: Waiting time (ns) at the barrier for ranks that had waited longer for their batches.
     held: int = 0
+    #: Meetings of all ranks, if the rank's waits are only known after one; -1: they are known at any time.
+    met: int = -1
 
     @property
     def number(self) -> int:
         """Number of steps of the epoch that are consumed, or before the first one."""
         return self.low + len(self.extra)
+
+    @property
+    def lost(self) -> int:
+        """Waiting time (ns) for batches, the rank's and that of ranks that held it back."""
+        return self.waited - self.made_up + self.held
 
     @property
     def has_any(self) -> bool:
@@ -63,4 +72,5 @@ class Consumed:
     def take(self, want: int, attempt: int, holding: tuple[int, ...] = ()) -> Take:
         """Return the message for the queue."""
         extra = tuple(sorted(self.extra)) if self.extra else ()
-        return Take(self.epoch, self.low, want, extra, holding, attempt, self.waited, self.held)
+        waited = self.waited - self.made_up
+        return Take(self.epoch, self.low, want, extra, holding, attempt, waited, self.held, self.met)

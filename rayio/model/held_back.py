@@ -11,6 +11,7 @@ from typing import Protocol
 from rayio.model.consumed import Consumed
 from rayio.model.env import BarrierPort
 from rayio.place import Where
+from rayio.scenario.meetings import ALL, Meetings
 
 
 class Deadline(int):
@@ -33,18 +34,44 @@ class Consuming(Protocol):
 
 
 class HeldBack:
-    """A rank's end of the barrier that adds to ``consumed.held``."""
+    """A rank's end of the barrier that adds to ``consumed.held`` and ``consumed.made_up``.
 
-    def __init__(self, port: BarrierPort, consumed: Consumed) -> None:
+    Without waits, the last rank of a meeting would have come at its deadline less its wait. Until then no wait of
+    another rank costs anything. If this time is more than ``wait`` of that between two meetings of all ranks, the rank
+    knows its waits only after a meeting, as all do before the first one. ``now`` (ns) is the present.
+    """
+
+    def __init__(self, port: BarrierPort, consumed: Consumed, meetings: Meetings, wait: float, now: int) -> None:
         self.port = port
         self.consumed = consumed
-        #: Waiting time of the rank (ns) at the last meeting.
-        self._before = 0
+        self.meetings = meetings
+        self.wait = wait
+        #: Time lost to waits (ns) at the last meeting of any ranks, and at that of all ranks.
+        self._lost = [0, 0]
+        #: Number of meetings of all ranks, and the deadline of the last one.
+        self._met, self._latest = 0, now
+        if meetings.every > 1:
+            consumed.met = 0
 
     async def announce(self, at: Where, deadline: int) -> int:
         """See :class:`rayio.model.env.BarrierPort`."""
-        waited, self._before = self.consumed.waited - self._before, self.consumed.waited
+        consumed, is_all = self.consumed, self.meetings.group(at.rank, at.epoch, at.step) == ALL
+        lost = consumed.lost
+        waited = lost - self._lost[is_all]
         latest = await self.port.announce(at, Deadline.of(deadline, waited))
+        longer = 0
         if isinstance(latest, Deadline):
-            self.consumed.held += max(0, min(latest - deadline, latest.waited - waited))
+            longer = (latest - latest.waited) - (deadline - waited)
+            made_up = max(0, min(waited, longer))
+            held = max(0, min(latest - deadline, latest.waited - waited + made_up))
+            consumed.made_up += made_up
+            consumed.held += held
+            lost += held - made_up
+        self._lost[False] = lost
+        if is_all:
+            self._lost[True] = lost
+            if self.meetings.every > 1 and consumed.has_any:  # a restored rank meets before its first step
+                self._met += 1
+                consumed.met = self._met if longer > self.wait * (latest - self._latest) else -1
+            self._latest = latest
         return latest

@@ -86,10 +86,12 @@ class Take(NamedTuple):
     holding: tuple[int, ...] = ()
     attempt: int = 0
     #: Total waiting time of the rank (ns), if workers scale; without the first batch of each epoch, which no worker
-    #: could have read before.
+    #: could have read before, and without what meetings made up for.
     waited: int = 0
     #: Total time (ns) that the rank waited at the barrier for a rank that had waited longer for its batches.
     held: int = 0
+    #: See ``Consumed.met``.
+    met: int = -1
 
 
 @dataclass(slots=True)

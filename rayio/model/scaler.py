@@ -148,6 +148,8 @@ class Scaler:
         self._settles: tuple[int, int] | None = (-1, 0)
         #: Start of the look; the rank's waiting times (ns) and batches at that time.
         self._begun = self._waited = self._held = self._taken = 0
+        #: Number of ready batches when the look began.
+        self._stock = 0
         #: Batches × ns since the look began: ready ones and those being read; and the time until which they are
         #: counted.
         self._ready = self._reading = self._counted = 0
@@ -155,6 +157,8 @@ class Scaler:
         self._new: dict[int, int] = {}
         #: Batches consumed in earlier epochs, and in this one.
         self._epoch, self._earlier, self._current = -1, 0, 0
+        #: Meetings of the rank at its last report.
+        self._met = -1
 
     def count(self) -> None:
         """Count the batches that are ready and being read until now; called before their number changes."""
@@ -178,7 +182,8 @@ class Scaler:
             self._record(_Change(self.queue.env.born, 0, self.queue.state.workers, "at the start"), take.epoch)
         self._count_taken(take)
         self.leave()
-        if self._coming is not None or self._going is not None:
+        are_known, self._met = self._are_waits_known(take), take.met
+        if self._coming is not None or self._going is not None or not are_known:
             return
         if self._settles is not None:
             if take.epoch == self._settles[0] and take.consumed < self._settles[1]:
@@ -190,14 +195,21 @@ class Scaler:
         seconds, taken = (now - self._begun) / 1e9, self._earlier + self._current - self._taken
         if seconds < scaling.every or taken < LEAST_BATCHES:
             return
+        read = taken + len(self.queue.state.ready) - self._stock
         look = Look(
             now / 1e9, seconds, self.queue.state.workers, self._ready / (now - self._begun),
-            self._reading / (now - self._begun), (take.waited - self._waited) / 1e9, taken,
+            self._reading / (now - self._begun), (take.waited - self._waited) / 1e9, read,
             (take.held - self._held) / 1e9,
         )  # fmt: skip
         wanted, self.memory = decide(scaling, self.memory, look)
         self._begin(take)
         self._change(wanted)
+
+    def _are_waits_known(self, take: Take) -> bool:
+        """Return True if the rank comes from a meeting, or needs none; before the first one, after ``calm``."""
+        env = self.queue.env
+        is_late = not take.met and env.kernel.now() - env.born >= self.scaling.calm * 1e9
+        return take.met < 0 or take.met != self._met or is_late
 
     def _count_taken(self, take: Take) -> None:
         if take.epoch != self._epoch:
@@ -209,6 +221,7 @@ class Scaler:
         self._begun = self._counted = self.queue.env.kernel.now()
         self._waited, self._held, self._taken = take.waited, take.held, self._earlier + self._current
         self._ready = self._reading = 0
+        self._stock = len(self.queue.state.ready)
 
     def _change(self, wanted: Wanted) -> None:
         now, before = self.queue.env.kernel.now(), self.queue.state.workers

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from bisect import bisect_right
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from time import perf_counter_ns
 from typing import Any
 
@@ -37,7 +39,6 @@ class _Request:
     offset: int
     nbytes: int
     state: int = WAITING
-    is_taken: bool = False
     content: Any = b""
     error: BaseException | None = None
 
@@ -51,8 +52,38 @@ class _File:
     file: CountedFile | None = None
     error: BaseException | None = None
     requests: list[_Request] = field(default_factory=list)
+    #: The number of them in flight.
+    in_flight: int = 0
+    #: By offset and bytes, the requests that the reader has not asked for.
+    unasked: defaultdict[tuple[int, int], deque[_Request]] = field(default_factory=lambda: defaultdict(deque))
+    #: Sorted offsets of the requests, their places in ``requests``, and the greatest end up to each; empty until used.
+    by_offset: tuple[list[int], list[int], list[int]] = ([], [], [])
     #: True until the planned first open.
     is_unopened: bool = False
+
+    def add(self, request: _Request) -> None:
+        """Add a planned request."""
+        self.requests.append(request)
+        self.unasked[request.offset, request.nbytes].append(request)
+
+    def covering(self, position: int, nbytes: int) -> _Request | None:
+        """Return the planned request for exactly these bytes, each once, or else the first one that has them."""
+        if exact := self.unasked.get((position, nbytes)):
+            return exact.popleft()
+        offsets, places, ends = self.by_offset
+        if not offsets:
+            places = sorted(range(len(self.requests)), key=lambda place: self.requests[place].offset)
+            offsets = [self.requests[place].offset for place in places]
+            ends = [*accumulate((self.requests[place].offset + self.requests[place].nbytes for place in places), max)]
+            self.by_offset = offsets, places, ends
+        end, first = position + nbytes, len(self.requests)
+        for number in range(bisect_right(offsets, position) - 1, -1, -1):
+            if ends[number] < end:
+                break
+            request = self.requests[places[number]]
+            if end <= request.offset + request.nbytes:
+                first = min(first, places[number])
+        return self.requests[first] if first < len(self.requests) else None
 
     @property
     def is_ready(self) -> bool:
@@ -85,7 +116,7 @@ class Ahead:
         each = zip(placed.file.tolist(), placed.offset.tolist(), requests.nbytes.tolist(), strict=True)
         for number, offset, nbytes in each:
             request = _Request(of[number], offset, nbytes)
-            request.file.requests.append(request)
+            request.file.add(request)
             self._waiting.append(request)
         if traffic.is_itemised:
             for name in dict.fromkeys(request.file.name for request in self._waiting):
@@ -173,7 +204,7 @@ class Ahead:
             return
         with self._changed:
             known.state, known.file, known.is_unopened, known.opens = CLOSED, None, False, known.opens - 1
-            while waits and any(request.state == IN_FLIGHT for request in known.requests):
+            while waits and known.in_flight:
                 self._watch()
             if known.opens <= 0:
                 if any(request.state == WAITING for request in known.requests):
@@ -223,7 +254,7 @@ class Ahead:
 
         None if no request has them. The lock is held.
         """
-        request = None if known is None else self._covering(known, position, nbytes)
+        request = None if known is None else known.covering(position, nbytes)
         while request is not None and request.state in (WAITING, IN_FLIGHT):
             following = self._following() if request.state == WAITING and self._in_flight < self.depth else None
             if following is not None:
@@ -237,17 +268,6 @@ class Ahead:
             self._wait(request.file.name, request)
         return None if request is None or request.state == DROPPED else request
 
-    def _covering(self, known: _File, position: int, nbytes: int) -> _Request | None:
-        """Return the planned request for exactly these bytes, each once, or else one that has them."""
-        covering = None
-        for request in known.requests:
-            if request.offset == position and request.nbytes == nbytes and not request.is_taken:
-                request.is_taken = True
-                return request
-            if request.offset <= position and position + nbytes <= request.offset + request.nbytes:
-                covering = covering or request
-        return covering
-
     def _following(self) -> _Request | None:
         """Return the next request that can be made now."""
         if self._waiting and self._waiting[-1].file.is_ready:
@@ -255,11 +275,12 @@ class Ahead:
         return next((request for request in reversed(self._waiting) if request.file.is_ready), None)
 
     def _begin(self, request: _Request) -> None:
-        if self._waiting[-1] is request:
-            self._waiting.pop()
-        else:
-            self._waiting.remove(request)
+        place = -1
+        while self._waiting[place] is not request:  # near the end, where the next ones are
+            place -= 1
+        del self._waiting[place]
         request.state = IN_FLIGHT
+        request.file.in_flight += 1
         self._in_flight += 1
         self._held += request.nbytes
         if request.file.state == CLOSED:
@@ -288,6 +309,7 @@ class Ahead:
                 self._settle(known, None, error)
             request.state, request.content, request.error = DONE, content, error
             self._in_flight -= 1
+            known.in_flight -= 1
             self._held += len(content) - request.nbytes
             if error is None:
                 traffic.requests += 1

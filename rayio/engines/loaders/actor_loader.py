@@ -37,7 +37,8 @@ class ActorLoader(Kind):
             return InlineQueue(env, wiring.loading, pin_thread(env, rank, plan.loader.pin_bandwidth))
         training = ports.queue(replace(plan.queue(rank), taken=wiring.taken.get(rank)), evaluating=False)
         if plan.loader.scaling is not None and env.barrier is not None:
-            env.barrier = HeldBack(env.barrier, cast("Consuming", training).consumed)
+            consumed, wait = cast("Consuming", training).consumed, plan.loader.scaling.wait
+            env.barrier = HeldBack(env.barrier, consumed, plan.meetings, wait, env.kernel.now())
         if plan.evaluation is None:
             return training
         evaluation = ports.queue(plan.queue(rank, evaluating=True), evaluating=True)

@@ -17,7 +17,6 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import IO, Any
 
-from rayio.__main__ import NEW_OBJECTS
 from rayio.errors import RayioError, RunError
 from rayio.records.run_result import RunResult
 from rayio.registry import fault_of
@@ -27,7 +26,13 @@ from rayio.session.conclude import in_memory
 #: A point's result, or its error.
 Answer = RunResult | RayioError
 #: A process's program. It looks for unused cycles as rarely as ``rayio`` does, which matters most while it imports.
-_PROGRAM = f"import gc; gc.set_threshold({NEW_OBJECTS}, 10, 10); from rayio.study.sweeps.worker import main; main()"
+_PROGRAM = """
+import gc
+from rayio.__main__ import NEW_OBJECTS
+gc.set_threshold(NEW_OBJECTS, 10, 10)
+from rayio.study.sweeps.worker import main
+main()
+"""
 
 
 def simulated(scenario: Scenario) -> Answer:
