@@ -23,6 +23,11 @@ from rayio.scenario.model import Scenario
 from rayio.trace.recorder import Recorder
 
 
+def latest(*words: str) -> list[str]:
+    """Return the words of a command without overrides whose key has another value later."""
+    return [*{word.partition("=")[0] if "=" in word else number: word for number, word in enumerate(words)}.values()]
+
+
 def scenario(**overrides: Any) -> Scenario:
     """Give a scenario of 48 samples for 2 ranks × 2 workers, with dotted keys (``__`` for the dot) changed."""
     data: dict[str, Any] = {

@@ -33,7 +33,7 @@ from rayio.seeds import Draws
 from rayio.session import run
 from rayio.trace.recorder import Recorder
 from rayio.trace.rows import Wide
-from scenarios import scenario
+from scenarios import latest, scenario
 
 #: What a batch takes a reader, in seconds; the oracle knows it.
 READ = 0.4
@@ -70,12 +70,12 @@ class Story:
         rules = "{" + ", ".join(f"{key}: {value}" for key, value in RULES.items()) + "}"
         scenario = load(
             "unet3d-small",
-            [
+            latest(
                 "dataset.path=model://planted", "cluster.ranks_per_node=1", f"dataset.num_files={steps}",
                 "dataset.sample_bytes=1000 B", "loader.batch_size=1", "loader.prefetch_factor=2", "train.epochs=1",
                 f"loader.decode={READ} s", f"loader.num_workers={workers or rules}",
                 "storage.model={first_byte: 0 s, connection_bandwidth: 1 GB/s, bandwidth: 100 GB/s}", *overrides,
-            ],
+            ),
         )  # fmt: skip
         plan = plan_of(scenario, modelled=True, times=Times(compute=Planted(seconds), decode=decode))
         recorder, self.tallies = Recorder(), [Tally(0)]

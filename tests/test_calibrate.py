@@ -359,13 +359,13 @@ def main_exits(arguments: list[str]) -> int:
     [
         (lambda run: shutil.rmtree(run), "is not a run directory: no such path"),
         (lambda run: (run / "result.json").unlink(), "has no result.json: the run broke off"),
-        (lambda run: (run / "scenario.yaml").unlink(), "has no scenario.yaml"),
+        (lambda run: (changed(run, "run.json", scenario=None) / "scenario.yaml").unlink(), "has no scenario.yaml"),
         (lambda run: changed(run, "result.json", exit_code=2), "ended with exit code 2"),
         (lambda run: changed(run, "run.json", engine="virtual"), "was simulated"),
         (lambda run: [p.unlink() for p in (run / "spans").iterdir()], "has no span file"),
         (lambda run: [p.write_bytes(p.read_bytes()[:-300]) for p in (run / "spans").iterdir()], "the file is damaged"),
         (lambda run: (run / "run.json").write_text("{"), "run.json is not JSON"),
-        (lambda run: (run / "scenario.yaml").write_text("name: x\nloader: {batch: 1}"), "loader.batch"),
+        (lambda run: changed(run, "run.json", scenario="name: x\nloader: {batch: 1}"), "loader.batch"),
     ],
 )
 def test_what_cannot_be_calibrated_is_said_in_one_line(

@@ -206,7 +206,8 @@ def test_the_command_compares_run_directories(home: Path, capsys: pytest.Capture
     assert {row["key"] for row in json.loads(out)["differing_keys"]} == {"loader.num_workers", "storage.model"}
     assert "storage.model                     nvme | s3" in command("r1", "r2")[1]
 
-    (home / "r2" / "scenario.yaml").write_text("[1")
+    info = home / "r2" / "run.json"
+    info.write_text(json.dumps(json.loads(info.read_text()) | {"scenario": "[1"}))
     for arguments in (["r1"], ["r1", "nope"], ["r1", "r2"], ["r1", "./r1"]):
         code, out, err = command(*arguments)
         assert (code, out, err.count("\n")) == (2, "", 1)

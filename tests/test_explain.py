@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from test_stalls import sums_are_exact
 from rayio.analyze.arrays import RunArrays
 from rayio.analyze.gate import FIRST_STEPS
 from rayio.analyze.metrics import measure
+from rayio.analyze.run_scenario import UNEDITED
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import CAUSES, attribute
 from rayio.analyze.verdict import judge
@@ -28,9 +30,12 @@ from rayio.cli import main
 from rayio.errors import RayioError, ScenarioError, StorageError
 from rayio.predict import advice, counterfactual, replay
 from rayio.predict.base import Base
+from rayio.records.comparison import Comparison
 from rayio.records.explained import Access, Explained, Prediction
 from rayio.records.run_result import RunResult
+from rayio.report.build import report
 from rayio.report.explain import explain
+from rayio.report.text.conclusion import EDITED
 from rayio.report.text.explanation import text
 from rayio.report.text.terms import can_do
 from rayio.reporter import Reporter
@@ -40,6 +45,7 @@ from rayio.scenario.model import Costs, Scenario
 from rayio.scenario.section_changes import of_prefetch, of_workers
 from rayio.scenario.write import to_yaml
 from rayio.session import simulate
+from rayio.session.compared import compare
 from rayio.trace.run_directory import RunDirectory
 from scenarios import Outcome, scenario, simulated
 
@@ -657,9 +663,9 @@ def directory(root: Path, wanted: Scenario, run: Outcome | None, result: RunResu
 
 def test_an_empty_run_is_said_to_be_one(tmp_path: Path) -> None:
     found = explain(directory(tmp_path, planted(), None))
-    assert found["sentence"] == "No verdict: no completed step is recorded."
+    ending = "The run has no result: it was killed, or is still running."
+    assert found["sentence"] == f"{ending} So far: No verdict: no completed step is recorded."
     assert "the run broke off before any span was stored: nothing can be explained" in found["notes"]
-    assert any("the run has no result: it failed, or is still running" in note for note in found["notes"])
     assert "No verdict" in text(found)
 
 
@@ -722,13 +728,31 @@ def test_a_truncated_span_file_is_named(tmp_path: Path) -> None:
     assert any("part-00007.parquet" in note for note in explain(path)["notes"])
 
 
-def test_a_scenario_that_was_edited_after_the_run_is_noted(tmp_path: Path) -> None:
-    path = simulate("unet3d-small", ["train.epochs=1"], out=tmp_path / "run").path
-    file = path / "scenario.yaml"
-    for number, content in enumerate((file.read_text(), file.read_text().replace("num_workers: ", "num_workers: 1"))):
-        file.write_text(content)
-        notes = explain(path, simulate=False).notes
-        assert any(note.startswith("scenario.yaml was edited") for note in notes) is bool(number)
+def test_edits_of_scenario_yaml_after_the_run_are_ignored_or_lead_where_what_ran_is_unknown(tmp_path: Path) -> None:
+    """Explain, report and compare answer for what ran; older runs have a digest alone, and the oldest not even that."""
+    paths = [simulate("unet3d-small", ["train.epochs=1"], out=tmp_path / name).path for name in ("unedited", "edited")]
+    path, file = paths[1], paths[1] / "scenario.yaml"
+    before, info = explain(path, simulate=False), json.loads((path / "run.json").read_text())
+    digest = sha256((text := file.read_text()).encode()).hexdigest()[:16]
+
+    def answers() -> tuple[Explained, Comparison, str]:
+        report(path, simulate=False)
+        return explain(path, simulate=False), compare(*paths), (path / "report.html").read_text()
+
+    file.write_text(text.replace("num_workers: ", "num_workers: 1"))
+    found, compared, page = answers()
+    assert found == replace(before, notes=(UNEDITED, *before.notes))
+    assert (compared.differing_keys, compared.edited, compared.edits_ignored) == ((), (), (str(path),))
+    assert f"note: {path}: {UNEDITED}" in str(compared)
+    assert "num_workers: 2" in page
+
+    for older, is_known in (({"scenario_digest": digest}, True), ({}, False)):
+        (path / "run.json").write_text(json.dumps({key: info[key] for key in info if key != "scenario"} | older))
+        found, compared, page = answers()
+        assert [row.key for row in compared.differing_keys] == ["loader.num_workers"]
+        assert found.sentence.startswith(EDITED) is is_known
+        assert str(compared).startswith(f"{path}: scenario.yaml was edited after the run") is is_known
+        assert (f'<ul class="trouble"><li>{EDITED}' in page) is is_known
 
 
 def test_what_is_no_run_is_one_line_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -254,6 +254,22 @@ def test_skipped_samples_are_the_same_on_files_and_said(tmp_path: Path, capsys: 
     assert f"{real.ledger.skipped_samples} skipped after errors" in capsys.readouterr().out
 
 
+def test_the_bytes_of_skipped_samples_are_not_delivered(tmp_path: Path) -> None:
+    """Each batch is one file of another size: the delivered bytes are those of the files without a fault."""
+    sizes = {"kind": "uniform", "low": 1000, "high": 9000}
+    dataset = {"path": "data", "format": "raw", "num_files": 96, "samples_per_file": 1, "sample_bytes": sizes}
+    faults = {"errors": [{"rate": 0.2, "after": "1 ms"}], "on_error": "skip"}
+    wanted = faulty(faults, dataset=dataset, loader={"batch_size": 1, "num_workers": 2})
+    rayio.generate(wanted, root=tmp_path)
+    whole = sum(path.stat().st_size for path in (tmp_path / "data").rglob("*.raw"))
+    for run in (rayio.run(wanted, engine="local", root=tmp_path), rayio.simulate(wanted, root=tmp_path)):
+        skipped, spans = held_up(run), cast("Any", run.spans())
+        taken = {(one.rank, one.epoch, one.step): one.bytes for one in spans[spans.name == "data_wait"].itertuples()}
+        assert len(skipped) > 5
+        assert sum(taken.values()) == whole
+        assert run.result["ledger"]["delivered_bytes"] == whole - sum(taken[batch] for batch in skipped)
+
+
 def test_a_run_that_delivered_nothing_has_neither_au_nor_verdict(tmp_path: Path) -> None:
     done = rayio.simulate(faulty({"errors": [{"rate": 1}], "on_error": "skip"}), out=tmp_path / "run")
     result, why = done.result, f"all {done.result['ledger']['planned_samples']:,} were skipped after errors"

@@ -20,6 +20,7 @@ from rayio.records.answers import SCHEMAS, answer_schema
 from rayio.records.record import Json
 from rayio.scenario.load import load, packaged
 from rayio.trace.run_directory import RunDirectory
+from scenarios import latest
 
 #: A training of a moment.
 QUICK = ("unet3d-small", "train.epochs=1", "dataset.num_files=56", "train.compute=1 ms", "checkpoint=none")
@@ -164,7 +165,7 @@ def test_an_export(capsys: pytest.CaptureFixture[str], run: Path, tmp_path: Path
 
 
 def test_a_calibration(capsys: pytest.CaptureFixture[str], home: Path) -> None:
-    told(capsys, "run", QUICK[0], *QUICK[1:], "dataset.num_files=280", "--engine", "local", "--out", "made")
+    told(capsys, "run", *latest(*QUICK, "dataset.num_files=280"), "--engine", "local", "--out", "made")
     found = asked(capsys, "calibrate", "calibrate", "made", "--out", "learned.yaml")
     (home / "again.yaml").write_text(json.dumps(found["scenario"]))
     assert load("again.yaml") == load("learned.yaml")

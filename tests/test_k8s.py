@@ -35,6 +35,7 @@ from rayio.model.planning import plan_of
 from rayio.remote.k8s.documents import documents, name_of, to_yaml
 from rayio.remote.k8s.scenario_job import job_of
 from rayio.scenario.load import load, packaged
+from scenarios import latest
 
 HERE = Path(__file__).parents[1] / "k8s"
 FOLDERS = [HERE / "base", *sorted((HERE / "overlays").iterdir())]
@@ -411,7 +412,7 @@ def test_nodes_that_only_read_are_a_group_by_whose_label_readers_live_there_alon
 
 def test_pods_that_only_read_are_sized_for_readers_and_the_others_for_ranks() -> None:
     def of(*overrides: str, **options: Any) -> dict[str, tuple[int, int, int]]:
-        return sizes(printed(*DEDICATED, constant, *overrides, root="s3://bucket", **options))
+        return sizes(printed(*latest(*DEDICATED, constant, *overrides), root="s3://bucket", **options))
 
     constant = "dataset.sample_bytes=146600628"
     batch, ranks, workers = 7 * 146600628, 2, 4
@@ -442,12 +443,13 @@ def test_pods_that_only_read_are_sized_for_readers_and_the_others_for_ranks() ->
 
 
 def test_pods_of_readers_are_as_large_as_what_has_a_slot_there() -> None:
-    def of(slots: int, *overrides: str) -> list[tuple[int, int, int]]:
-        pool = f"cluster.reader_pool={{nodes: 3, slots: {slots}}}"
+    def of(slots: int, *overrides: str, nodes: int = 3) -> list[tuple[int, int, int]]:
+        pool = f"cluster.reader_pool={{nodes: {nodes}, slots: {slots}}}"
         return [*sizes(printed("s3-autoscaled", pool, *overrides, root="s3://bucket")).values()]
 
-    filled, many = (f"cluster.reader_pool={{nodes: {nodes}, slots: 4}}" for nodes in (15, 1 << 20))
-    assert of(4, filled)[0] == of(4, many)[0], "devices are modelled of the nodes that 4 × 15 readers can fill"
+    assert of(4, nodes=15)[0] == of(4, nodes=1 << 20)[0], (
+        "devices are modelled of the nodes that 4 × 15 readers can fill"
+    )
     real = "dataset.path=s3://bucket/x"
     four, eight = of(4, real), of(8, real)
     assert (four[1][0], eight[1][0]) == (4 + 1, 8 + 1), "a processor for each reader"
@@ -503,6 +505,7 @@ def test_what_cannot_be_is_one_line(arguments: tuple[str, ...], options: dict[st
 
 
 REAL = ("dataset.path=data/x", "dataset.num_files=1000000", "train.epochs=1")
+MANY = ("dataset.num_files=9999",)
 LARGE: dict[str, tuple[tuple[str, ...], dict[str, Any], str, str]] = {
     "slots": (
         ("s3-autoscaled", "cluster.reader_pool={nodes: 2, slots: 4096}", *REAL), {},
@@ -522,8 +525,8 @@ LARGE: dict[str, tuple[tuple[str, ...], dict[str, Any], str, str]] = {
         "cluster.ranks_per_node=64 and loader.num_workers=8: a pod of the group nodes needs ", "; lower one of them",
     ),
     "windows": (
-        ("unet3d-small", "loader.prefetch_factor=4000", *REAL, "dataset.sample_bytes=100 MB", "dataset.num_files=9999"),
-        {}, "loader.prefetch_factor=4000: a pod of the group nodes needs ", "; lower it, or bound loader.max_bytes",
+        ("unet3d-small", "loader.prefetch_factor=4000", REAL[0], "dataset.sample_bytes=100 MB", *MANY), {},
+        "loader.prefetch_factor=4000: a pod of the group nodes needs ", "; lower it, or bound loader.max_bytes",
     ),
     "cores": (
         ("unet3d-small", "cluster.cores=[900]", *REAL), {},

@@ -84,7 +84,7 @@ def test_a_measured_run_has_hosts_and_times(tmp_path: Path) -> None:
         "train.epochs=1",
         "checkpoint=none",
     ]
-    run = rayio.run(source, [*small, "checkpoint=none"], engine="local", root=tmp_path, out=tmp_path / "run")
+    run = rayio.run(source, small, engine="local", root=tmp_path, out=tmp_path / "run")
     summary = json.loads(write_mlperf(run, tmp_path / "theirs").read_text())
     assert summary["start"] < summary["end"]
     assert summary["rayio"]["is_measured"]

@@ -155,7 +155,9 @@ def test_a_poisoned_scenario_of_a_run_harms_no_page_and_no_terminal(
     monkeypatch.chdir(tmp_path)
     file = Path("run/scenario.yaml")
     good = [text for text in file.read_text().splitlines() if not (line[0] == "n" and text.startswith("name:"))]
-    file.write_text("\n".join([*good, line]) + "\n")
+    file.write_text(poisoned := "\n".join([*good, line]) + "\n")
+    info = Path("run/run.json")
+    info.write_text(json.dumps(json.loads(info.read_text()) | {"scenario": poisoned}))
     for arguments in (*READ, ("validate", "run/scenario.yaml"), ("show", "run/scenario.yaml")):
         command(*arguments)
         check(tmp_path, arguments, "".join(capsys.readouterr()))

@@ -254,7 +254,9 @@ def test_a_killed_driver_leaves_spans_and_a_checkpoint_to_go_on_from(tmp_path: P
         info.write_text(json.dumps(json.loads(info.read_text()) | {"started": "2026-01-01T00:00:00+00:00"}))
     explained = rayio.explain(tmp_path / "run", simulate=False)
     assert explained.verdict.steps > 0
-    assert "the run has no result: it failed, or is still running; only recorded spans are explained" in explained.notes
+    assert re.match(
+        r"The run has no result, \d+ % done: it was killed, or is still running\. So far: ", explained.sentence
+    )
     run = resume(str(tmp_path / "run"))
     assert run.result.exit_code == 0
     assert run.result.ledger is not None

@@ -22,7 +22,7 @@ from rayio.data.generate import verify
 from rayio.errors import DataError
 from rayio.model.manifest import search
 from rayio.scenario.write import to_yaml
-from scenarios import scenario
+from scenarios import latest, scenario
 
 #: In few files: the server answers about a hundred requests in a second of a processor.
 EVERYTHING: dict[str, Any] = {
@@ -350,7 +350,7 @@ def test_checkpoints_in_a_bucket_are_completed_restored_verified_and_removed(
     newest, older = complete
     bucket.remove(f"{newest.folder}/shard-00001.bin")
     never = ("checkpoint.every={epochs: 9}", "checkpoint.restore=newest")
-    assert command("run", small, *saved, *never, *there, "--out", home / "restored") == 0
+    assert command("run", small, *latest(*saved, *never), *there, "--out", home / "restored") == 0
     assert f"{newest.folder} (shard-00001.bin is missing)" in capsys.readouterr().err
     spans = rayio.Run.open(home / "restored").spans()
     loads = spans[spans["name"] == "load"]
@@ -361,5 +361,5 @@ def test_checkpoints_in_a_bucket_are_completed_restored_verified_and_removed(
     content = bytearray(bucket.read(f"{older.folder}/shard-00000.bin") or b"")
     content[40_000] ^= 1
     bucket.write(f"{older.folder}/shard-00000.bin", lambda file: file.write(content))
-    assert command("run", small, *saved, *never, *there, "--out", home / "damaged") == 2
+    assert command("run", small, *latest(*saved, *never), *there, "--out", home / "damaged") == 2
     assert f"{older.folder}/shard-00000.bin: byte 40000 is not what was written there" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,10 +99,11 @@ def test_so_is_one_that_a_program_gives(ask: Callable[[Mapping[str, Any]], objec
 
 
 @pytest.mark.parametrize("given", [["train.epochs=3", "train.epochs=4"], ["train.epochs=1", " train.epochs =1"]])
-def test_a_key_that_a_sweep_is_given_twice_is_refused(given: Sequence[str], tmp_path: Path) -> None:
+def test_a_key_that_is_given_twice_is_refused_with_both_values(given: Sequence[str], tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text("loader.num_workers\n1\n")
-    for ask in (points.grid, lambda overrides: points.listed(tmp_path / "p.csv", overrides)):
-        with pytest.raises(ScenarioError, match=r"train\.epochs is given twice; give it once"):
+    asks = (points.grid, lambda overrides: points.listed(tmp_path / "p.csv", overrides), partial(load, "unet3d-small"))
+    for ask in asks:
+        with pytest.raises(ScenarioError, match=r"^train\.epochs is given twice, as [13] and [14]; give it once"):
             ask(given)
 
 

@@ -64,6 +64,10 @@ class Compared:
     result: RunResult
     scenario: Mapping[str, Any]
     info: Mapping[str, Any]
+    #: True if scenario.yaml was edited after the run, and what ran is unknown.
+    has_edited_keys: bool = False
+    #: True if it was edited, and what ran is known.
+    has_ignored_edits: bool = False
 
     @property
     def seed(self) -> int | None:
@@ -148,6 +152,8 @@ def compare(runs: Sequence[Compared]) -> Comparison:
         notes=(),
         doubts=tuple({doubt.code: doubt for some in doubts for doubt in some}.values()),
         repeats=spreads,
+        edited=tuple(run.label for run in runs if run.has_edited_keys),
+        edits_ignored=tuple(run.label for run in runs if run.has_ignored_edits),
     )
 
 

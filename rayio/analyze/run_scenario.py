@@ -6,26 +6,41 @@ from hashlib import sha256
 
 import yaml
 
-from rayio.errors import RayioError, ScenarioError
+from rayio.errors import RayioError, ScenarioError, StorageError
 from rayio.scenario.costs import with_removed_counted
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
 from rayio.scenario.source import UNREADABLE, plain
 from rayio.trace.run_directory import RunDirectory
 
-#: The key of run.json with the digest of scenario.yaml, as the run wrote it.
-DIGEST = "scenario_digest"
+#: The keys of run.json with the scenario as it ran, and in older runs with the digest of its text.
+RAN, DIGEST = "scenario", "scenario_digest"
+#: A note on a run whose scenario.yaml was edited, where the keys that ran are known.
+UNEDITED = "scenario.yaml was edited after the run; the edits are ignored, because run.json has the keys that ran"
 
 
-def digest_of(text: str) -> str:
-    """Return the digest of a scenario's text."""
-    return sha256(text.encode()).hexdigest()[:16]
+def text_of(directory: RunDirectory) -> str | None:
+    """Return the scenario of a run as YAML, as it ran: that of run.json, else that of scenario.yaml; None for none."""
+    ran: str | None = directory.info.get(RAN)
+    return directory.scenario if ran is None else ran
 
 
 def is_edited(directory: RunDirectory) -> bool:
-    """Return True if scenario.yaml is not the one that the run wrote."""
-    text, written = directory.scenario, directory.info.get(DIGEST)
-    return text is not None and written is not None and written != digest_of(text)
+    """Return True if scenario.yaml is not as the run wrote it."""
+    info = directory.info
+    ran, digest = info.get(RAN), info.get(DIGEST)
+    try:
+        text = directory.scenario
+    except StorageError:  # no text at all
+        text = ""
+    if text is None or (ran is None and digest is None):
+        return False
+    return text != ran if ran is not None else sha256(text.encode()).hexdigest()[:16] != digest
+
+
+def has_edited_keys(directory: RunDirectory) -> bool:
+    """Return True if scenario.yaml was edited, and the keys that ran are unknown."""
+    return directory.info.get(RAN) is None and is_edited(directory)
 
 
 def scenario_of(directory: RunDirectory) -> Scenario:
@@ -34,7 +49,7 @@ def scenario_of(directory: RunDirectory) -> Scenario:
     Raises:
         ScenarioError: the run has none, or one that this version cannot read.
     """
-    text = directory.scenario
+    text = text_of(directory)
     if text is None:
         broke_off = directory.result is None and directory.info.get("engine") != "opentelemetry"
         why = "the run broke off before it began" if broke_off else "there is no run to explain by it"

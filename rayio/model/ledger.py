@@ -25,6 +25,7 @@ class Tally:
     rank: int
     steps: int = 0
     samples: int = 0
+    #: The bytes of ``samples``.
     nbytes: int = 0
     digest: int = 0
     #: The part of ``steps`` and ``samples`` in evaluations.
@@ -68,7 +69,7 @@ class Tally:
             self.evaluation_samples += delivery.num_samples
         elif self.taken is not None:
             self.taken = self.taken.add(delivery.epoch, delivery.step)
-        self.nbytes += delivery.nbytes
+        self.nbytes += delivery.nbytes - delivery.skipped_bytes
         self.skipped += delivery.skipped
         if delivery.moved is not None:
             self.moved = delivery.moved if self.moved is None else self.moved + delivery.moved

@@ -344,22 +344,25 @@ class Load:
         """Record the CPU time of decoding, of all threads."""
         self.loading.decode_cpu.add(self.block.batch_size, self.block.step_bytes[self.row], sum(self.decoded))
 
-    def delivery(self, loaded: Loaded | None, worker: int, moved: Moved | None = None, skipped: int = 0) -> Delivery:
-        """Return the delivery of a read batch with the source of its bytes; the digest includes ``skipped`` samples.
+    def delivery(
+        self, loaded: Loaded | None, worker: int, moved: Moved | None = None, skipped: Sequence[int] = ()
+    ) -> Delivery:
+        """Return the delivery of a read batch with the source of its bytes.
 
-        A model has no bytes: there the plan's digest is used.
+        ``skipped`` are the places of skipped samples, which digest and bytes of the batch include. A model has no
+        bytes: there the plan's digest is used.
         """
         rank, epoch, step, attempt = self.at
         block = self.block
-        nbytes = block.step_bytes[self.row]
+        nbytes, number = block.step_bytes[self.row], block.batch_size - len(skipped)
+        lost = (len(skipped), int(block.nbytes[self.row][[*skipped]].sum()) if skipped else 0)
         if loaded is None:
             digest = self.sampler.digest_in(block, self.row, epoch, rank, step)
-            number = block.batch_size - skipped
-            return Delivery(epoch, step, worker, number, nbytes, digest, None, attempt, None, moved, skipped)
+            return Delivery(epoch, step, worker, number, nbytes, digest, None, attempt, None, moved, *lost)
         (buffer, ids), buffers = loaded, self.loading.buffers
         delivery = Delivery(
-            epoch, step, worker, block.batch_size - skipped, nbytes, sample_digest(epoch, rank, step, ids), buffer,
-            attempt, partial(buffers.give_back, buffer), moved, skipped,
+            epoch, step, worker, number, nbytes, sample_digest(epoch, rank, step, ids), buffer, attempt,
+            partial(buffers.give_back, buffer), moved, *lost,
         )  # fmt: skip
         if not self.loading.payload:
             delivery.done()

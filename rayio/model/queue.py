@@ -115,6 +115,8 @@ class Delivery:
     moved: Moved | None = field(default=None, compare=False, repr=False)
     #: Samples skipped after errors; not in ``num_samples``.
     skipped: int = 0
+    #: Their bytes, which are in ``nbytes``: they were read.
+    skipped_bytes: int = 0
 
     def done(self) -> None:
         """Release the memory of the payload for later batches; the payload must not be used after that."""
@@ -125,7 +127,7 @@ class Delivery:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a call; the default for slots takes ten times as long, twice per batch."""
         fields = (self.epoch, self.step, self.worker, self.num_samples, self.nbytes, self.digest)
-        return Delivery, (*fields, self.payload, self.attempt, None, self.moved, self.skipped)
+        return Delivery, (*fields, self.payload, self.attempt, None, self.moved, self.skipped, self.skipped_bytes)
 
 
 class StaleAttemptError(RunError):

@@ -10,6 +10,7 @@ from rayio.analyze import gate
 from rayio.analyze.access import Accesses
 from rayio.analyze.passes import Summed, Timelines
 from rayio.analyze.retries import Throttling
+from rayio.analyze.run_scenario import has_edited_keys
 from rayio.analyze.service import Capacities, without_queueing
 from rayio.analyze.shape import RunShape
 from rayio.analyze.sharing import Beside
@@ -54,6 +55,8 @@ def readers_of(directory: RunDirectory, scenario: Scenario) -> int:
 
 #: Exit codes of runs that ended before they were done; others have all their steps.
 UNFINISHED = (1, 2, 130)
+#: The end of a run without a result.
+NO_RESULT = "it was killed, or is still running"
 
 
 class Seen:
@@ -147,17 +150,24 @@ def explained(
         failures=None if run.directory.result is None else run.directory.result.failures,
         doubts=advised.doubts,
         withheld=advised.withheld,
-        broke_off=_broke_off(directory.result, scenario),
+        broke_off=_broke_off(directory.result, scenario, seen.timed.number),
+        has_edited_keys=has_edited_keys(directory),
     )
 
 
-def _broke_off(result: RunResult | None, scenario: Scenario) -> BrokeOff | None:
-    """Return how a run ended before it was done; None for one that was done, whatever its numbers are."""
-    if result is None or not result.error or result.exit_code not in UNFINISHED:
+def _broke_off(result: RunResult | None, scenario: Scenario, steps: int) -> BrokeOff | None:
+    """Return how a run ended before it was done; None for one that was done, whatever its numbers are.
+
+    ``steps`` are the recorded ones of all ranks: of a run without a result, nothing else is known.
+    """
+    planned = max(derive.total_rank_steps(scenario), 1)
+    if result is None:
+        return BrokeOff(exit_code=None, error=NO_RESULT, done_share=steps / planned if steps else None)
+    if not result.error or result.exit_code not in UNFINISHED:
         return None
     done = result.ledger.share_done if result.ledger is not None else None
     if done is None and result.steps is not None:
-        done = result.steps / max(derive.total_rank_steps(scenario), 1)
+        done = result.steps / planned
     return BrokeOff(exit_code=result.exit_code, error=result.error, done_share=done)
 
 

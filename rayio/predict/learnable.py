@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rayio.analyze import gate
-from rayio.analyze.run_scenario import scenario_of
+from rayio.analyze.run_scenario import scenario_of, text_of
 from rayio.errors import RunError, StorageError
 from rayio.machine.speed import fixed_work_once
 from rayio.predict.run_costs import refuse_few
@@ -111,7 +111,7 @@ def learnable(path: str | Path, reporter: Reporter) -> Learnable:
         )
     if without := info.get("without_reads"):
         raise RunError(f"{path} cannot be calibrated, because no reads are known: {without}")
-    if run.scenario is None:
+    if text_of(run) is None:
         raise StorageError(f"{path} has no scenario.yaml: it cannot be calibrated; run it again")
     scenario = placed(scenario_of(run), str(info.get("root") or "."))
     if scenario.cluster.reader_pool is not None:

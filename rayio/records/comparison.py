@@ -124,3 +124,9 @@ class Comparison(Record):
     notes: tuple[str, ...] = value("notes on the numbers, a sentence each")
     doubts: tuple[Doubt, ...] = value("reasons why a verdict is not given", default=())
     repeats: tuple[Repeated, ...] | None = value("spread over all runs, if all are repeats", can_be_absent=True)
+    edited: tuple[str, ...] = value(
+        "runs whose scenario.yaml was edited later, and whose edited keys are the only ones known", default=()
+    )
+    edits_ignored: tuple[str, ...] = value(
+        "runs whose scenario.yaml was edited later; the keys that ran are compared", default=()
+    )

@@ -285,7 +285,7 @@ class Throttled(Record):
 class BrokeOff(Record):
     """The end of a run that did not finish."""
 
-    exit_code: int = value("1 bug, 2 bad input or environment, 130 interrupted")
+    exit_code: int | None = value("1 bug, 2 bad input or environment, 130 interrupted; null without a result")
     error: str = value("reason, with its remedy")
     done_share: Number = value("completed steps, of the planned steps", "fraction")
 
@@ -321,3 +321,6 @@ class Explained(Record):
     )
     origin: Origin | None = value("measured, predicted or imported, and the models used", can_be_absent=True)
     broke_off: BrokeOff | None = value("end of a run that did not finish; absent for others", can_be_absent=True)
+    has_edited_keys: bool = value(
+        "true if scenario.yaml was edited after the run, and its edited keys are the only ones known", default=False
+    )

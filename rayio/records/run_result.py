@@ -155,7 +155,7 @@ class Books(Record):
     planned_samples: int = value("planned samples", "samples")
     delivered_steps: int = value("delivered batches", "steps")
     delivered_samples: int = value("delivered samples", "samples")
-    delivered_bytes: int = value("delivered bytes", "bytes")
+    delivered_bytes: int = value("bytes of the delivered samples", "bytes")
     skipped_steps: int | None = value("always 0, only in files of version 0.1", "steps", can_be_absent=True)
     skipped_samples: int | None = value(
         "samples skipped after errors (storage.faults.on_error=skip): planned = delivered + skipped",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rayio.records.doubts import Doubt
 from rayio.report.headline import marked, warnings
-from rayio.report.markup import escape
+from rayio.report.markup import escape, trouble
 from rayio.report.page import document
 from rayio.report.sections import section
 from rayio.version import __version__
@@ -36,10 +36,11 @@ def answer_page(
     definitions: Mapping[str, tuple[str, str]],
     colour: str = "",
     doubts: Sequence[Doubt] = (),
+    leads: Sequence[str] = (),
 ) -> str:
     """Return a page: ``answer`` is its headline, ``todo`` the remedy, ``typed`` the command for it.
 
-    All are plain text but ``parts``; ``doubts`` stand below the answer.
+    All are plain text but ``parts``; ``leads`` stand above the answer, and ``doubts`` below.
     """
     shown = " · ".join(escape(fact) for fact in facts if fact)
     shell = f"<pre>{escape(typed)}</pre>" if typed else ""
@@ -50,7 +51,7 @@ def answer_page(
     return document(
         f"{name} {command}",
         f'<header>{eyebrow(command)}<h1>{escape(name)}</h1><p class="facts">{shown}</p>'
-        f"{verdict}{warnings(doubts)}{_tiles(tiles)}</header><main>{body}</main>"
+        f"{trouble(leads)}{verdict}{warnings(doubts)}{_tiles(tiles)}</header><main>{body}</main>"
         f"<footer>Written by rayio {__version__}</footer>",
     )
 

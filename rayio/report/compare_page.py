@@ -15,6 +15,7 @@ from rayio.report.sections import section
 from rayio.report.text.comparison import (
     NAMES,
     cells_of,
+    lead,
     ratio,
     repeats_cells,
     signed,
@@ -61,6 +62,7 @@ def page(comparison: Comparison) -> str:
         " and ".join(names),
         facts=facts,
         answer=first.sentence,
+        leads=lead(comparison),
         more=[*(verdict.sentence for verdict in others), *_named(comparison)],
         tiles=_tiles(comparison),
         parts=[

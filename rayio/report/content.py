@@ -10,7 +10,7 @@ from rayio.analyze.arrays import arrays_of
 from rayio.analyze.gate import of_result
 from rayio.analyze.metrics import measure
 from rayio.analyze.passes import Timelines
-from rayio.analyze.run_scenario import scenario_of
+from rayio.analyze.run_scenario import UNEDITED, has_edited_keys, is_edited, scenario_of
 from rayio.analyze.shape import RunShape
 from rayio.analyze.window import Window, find_window
 from rayio.errors import RayioError, ScenarioError
@@ -21,6 +21,7 @@ from rayio.records.run_result import RunResult
 from rayio.report import figures, tracks
 from rayio.report.bins import Bins
 from rayio.report.explain import explain, worded
+from rayio.report.text.conclusion import EDITED, finding
 from rayio.report.text.remarks import noted
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario.model import Scenario
@@ -81,7 +82,8 @@ class Content:
         info = directory.info
         result = directory.result
         has_no_result = result is None
-        trouble = _ending(result)
+        trouble = [EDITED] if has_edited_keys(directory) else [UNEDITED] if is_edited(directory) else []
+        trouble += _ending(result)
         scenario: Scenario | None = None
         try:
             scenario = scenario_of(directory)
@@ -133,7 +135,8 @@ class Content:
                 explanation = explain(directory.address)
             elif scenario is not None and seen is not None:
                 reporter.live("report: why", 0.5)
-                explanation = worded(explained(directory, scenario, seen, simulate=is_simulated, reporter=reporter))
+                record = explained(directory, scenario, seen, simulate=is_simulated, reporter=reporter)
+                explanation = worded(record, finding)  # the trouble has what leads it
             reporter.live("report: figures", 0.6)
             return cls(
                 directory=directory, info=info, result=result, has_no_result=has_no_result, scenario=scenario,

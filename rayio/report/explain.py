@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rayio.analyze.passes import Timelines
-from rayio.analyze.run_scenario import is_edited, scenario_of
+from rayio.analyze.run_scenario import UNEDITED, has_edited_keys, is_edited, scenario_of
 from rayio.predict.explain import UNFINISHED, Seen, explained, readers_of
 from rayio.records.explained import Access, Capacity, Explained, Verdict
 from rayio.records.origin import MEASURED, PREDICTED, Origin, kind_of
@@ -66,10 +66,10 @@ def explain(
     )
 
 
-def worded(explained_run: Explained) -> Explained:
+def worded(explained_run: Explained, worded_by: Callable[[Explained], str] = sentence) -> Explained:
     """Return an explanation with its sentences, and with the ranks that others waited for most."""
     imported = explained_run.imported
-    text = sentence(explained_run)
+    text = worded_by(explained_run)
     if imported is not None:
         from rayio.imports.dlio_losses import in_words  # few results are imported
 
@@ -121,14 +121,12 @@ def _origin(scenario: Scenario, info: Mapping[str, Any]) -> Origin | None:
 
 def _trouble(directory: RunDirectory, result: RunResult | None) -> list[str]:
     notes = []
-    if result is None:
-        notes.append("the run has no result: it failed, or is still running; only recorded spans are explained")
-    elif result.version == 1 and result.au is not None:
+    if result is not None and result.version == 1 and result.au is not None:
         notes.append(
             f"result.json has version 1, whose window ended when the first rank was done: it has AU {result.au:.3f}"
         )
-    if is_edited(directory):
-        notes.append("scenario.yaml was edited after the run: this explains the run as if it had these keys")
+    if is_edited(directory) and not has_edited_keys(directory):
+        notes.append(UNEDITED)
     if result is not None and result.error and result.exit_code not in UNFINISHED:  # those lead the sentence
         notes.append(f"the run ended with exit code {result.exit_code}: {result.error}")
     entries = directory.info.get("restarts")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rayio.report import sections
 from rayio.report.content import Content
+from rayio.report.markup import trouble
 from rayio.report.page import document
 from rayio.trace.run_directory import RunDirectory
 
@@ -68,11 +69,9 @@ def drawn(directory: RunDirectory) -> Figures:
         sections.step_times(content),
         _headed("ranks", sections.heat_map(content)),
     ]
-    trouble = "".join(f"<li>{escape(text)}</li>" for text in content.trouble)
-    notice = f'<ul class="trouble">{trouble}</ul>' if trouble else ""
     # The definitions that the report links to are not on this page.
     body = re.sub(r'<a class="t" href="#[^"]*">(.*?)</a>', r"\1", "".join(figures), flags=re.DOTALL)
-    return Figures(name, document(name, f"<main>{notice}{body}</main>"))
+    return Figures(name, document(name, f"<main>{trouble(content.trouble)}{body}</main>"))
 
 
 def _headed(title: str, body: str) -> str:

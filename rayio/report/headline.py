@@ -17,7 +17,7 @@ from rayio.records.origin import IMPORTED, storage_words
 from rayio.records.run_result import Imported, RunResult
 from rayio.report.content import Content
 from rayio.report.definitions import term
-from rayio.report.markup import escape
+from rayio.report.markup import Html, escape, trouble
 from rayio.report.text.conclusion import largest_loss
 from rayio.report.text.delivered import format_done, of_replica
 from rayio.report.text.doubts import title as title_of
@@ -117,13 +117,12 @@ def _verdict(explained: Explained | None, *, is_simulated: bool = True) -> str:
 
 def warnings(doubts: Sequence[Doubt]) -> str:
     """Return doubts with their remedies as a list; nothing without any."""
-    rows = "".join(f"<li>{marked(doubt.sentence)}</li>" for doubt in worded(doubts))
-    return f'<ul class="trouble doubts">{rows}</ul>' if rows else ""
+    return trouble([marked(doubt.sentence) for doubt in worded(doubts)], "doubts")
 
 
-def marked(text: str) -> str:
+def marked(text: str) -> Html:
     """Return a text as HTML, with the words between backticks as code."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+    return Html(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text)))
 
 
 def numbers(content: Content) -> tuple[list[Number], list[Number]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Iterable
 
 from rayio.records.printed import escaped
 
@@ -25,3 +26,9 @@ def escape(text: str) -> Html:
 def code(text: str) -> Html:
     """Return a text as code, such as a key or a command."""
     return Html(f"<code>{escape(text)}</code>")
+
+
+def trouble(texts: Iterable[str], kind: str = "") -> Html:
+    """Return what a reader must know before the numbers as a list; nothing without any."""
+    rows = "".join(f"<li>{escape(text)}</li>" for text in texts)
+    return Html(f'<ul class="trouble{kind and " "}{kind}">{rows}</ul>' if rows else "")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from importlib import resources
 
+from rayio.analyze.run_scenario import UNEDITED
 from rayio.records.origin import head
 from rayio.report import colours, headline, sections, tables
 from rayio.report.content import Content
 from rayio.report.definitions import definitions, term
-from rayio.report.markup import escape
+from rayio.report.markup import escape, trouble
 from rayio.report.sections import section
 from rayio.report.text.delivered import books_line
 from rayio.units import format_seconds
@@ -88,12 +89,12 @@ def _facts(content: Content) -> str:
 
 
 def _trouble(content: Content) -> str:
-    rows = "".join(f"<li>{escape(text)}</li>" for text in content.trouble)
     is_reduced = (
         content.result is not None and content.result.imported is not None and content.result.imported.has_no_steps
     )
-    mild = " mild" if is_reduced and len(content.trouble) == 1 else ""  # a reduced import is no failure
-    return f'<ul class="trouble{mild}">{rows}</ul>' if rows else ""
+    is_mild = (is_reduced and len(content.trouble) == 1) or content.trouble == [UNEDITED]
+    mild = "mild" if is_mild else ""  # a reduced import is no failure
+    return trouble(content.trouble, mild)
 
 
 def _losses(content: Content) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rayio.analyze.run_scenario import text_of
 from rayio.records.scaling import PoolUse
 from rayio.report import axes, charts, figures, tables
 from rayio.report.bins import Bins
@@ -310,7 +311,7 @@ def configuration(content: Content) -> str:
     if restarts := content.info.get("restarts"):
         rows.append(["actors restarted", str(len(restarts))])
     hosts = (content.result.hosts if content.result else None) or ()
-    text = content.directory.scenario
+    text = text_of(content.directory)
     shown = (
         f"<details><summary>scenario.yaml, every key</summary><pre>{escape(_safe(text))}</pre></details>"
         if text

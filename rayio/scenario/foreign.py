@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from rayio.errors import ScenarioError
 from rayio.kinds import FOREIGN
-from rayio.scenario.source import Layer
+from rayio.scenario.source import Layer, refuse_repeated
 
 #: A dotted key in the text of a source.
 _NAME = re.compile(r"[a-z_]+(?:\.[a-z0-9_]+)+")
@@ -81,11 +81,16 @@ def kind_of(source: object) -> tuple[Foreign, str] | None:
 
 
 def split(kind: Foreign, overrides: Sequence[str] | Mapping[str, Any]) -> tuple[list[tuple[str, Any]], Any]:
-    """Return the overrides in the other program's form as text and value, and the others as they were."""
+    """Return the overrides in the other program's form as text and value, and the others as they were.
+
+    Raises:
+        ScenarioError: a key is given twice.
+    """
     if isinstance(overrides, Mapping):
         own = [(key, value) for key, value in overrides.items() if kind.is_own(str(key))]
         return own, {key: value for key, value in overrides.items() if not kind.is_own(str(key))}
     texts = [overrides] if isinstance(overrides, str) else [*overrides]
+    refuse_repeated(texts)
     own = [(text, None) for text in texts if kind.is_own(text.partition("=")[0])]
     return own, [text for text in texts if not kind.is_own(text.partition("=")[0])]
 

@@ -30,6 +30,7 @@ from rayio.scenario.source import (
     packaged,
     plain,
     read,
+    refuse_repeated,
 )
 from rayio.schema.choice import Choice, options_of
 from rayio.schema.fields import show
@@ -126,7 +127,7 @@ def _build(layers: Sequence[Layer], root: str = "") -> Scenario:
 def _with_alternatives(layers: Sequence[Layer]) -> Iterator[Layer]:
     """Yield the layers; an override in :data:`ALTERNATIVES` has the keys of overrides before it, too.
 
-    So two keys that exclude each other are refused, as in a file. Of one key given twice the second counts.
+    So two keys that exclude each other are refused, as in a file.
     """
     given: dict[KeyPath, dict[KeyPath, Any]] = {path: {} for path in ALTERNATIVES}
     for layer in layers:
@@ -226,12 +227,13 @@ def pairs(overrides: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, Any]]
     """Return overrides as dotted keys and values.
 
     Raises:
-        ScenarioError: a text has no ``=``, or a value is beyond the limits of files.
+        ScenarioError: a text has no ``=``, a key is given twice, or a value is beyond the limits of files.
     """
     if isinstance(overrides, Mapping):
         return [(str(key), bounded(value, f"override {key}")) for key, value in overrides.items()]
-    made = []
-    for text in [overrides] if isinstance(overrides, str) else overrides:
+    made, texts = [], [overrides] if isinstance(overrides, str) else [*overrides]
+    refuse_repeated(texts)
+    for text in texts:
         key, equals, value = text.partition("=")
         if not equals:
             raise ScenarioError(f"override {text}: no '='; write section.key=value, such as loader.batch_size=8")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -15,7 +15,7 @@ import yaml
 
 from rayio.errors import ScenarioError
 from rayio.files import read_regular
-from rayio.schema.fields import show
+from rayio.schema.fields import show, unless_secret
 from rayio.units import format_bytes
 
 #: Keys from the top of a scenario; an entry of a list is ``[0]``, ``[1]`` …
@@ -341,3 +341,21 @@ def find(source: str | Path, beside: Path | None = None) -> tuple[Path, str]:
         shown = repr(text if len(text) <= 80 else text[:77] + "...")
         raise ScenarioError(f"no scenario is named {shown}{hint} (a path ends in .yaml)")
     return path, label
+
+
+def refuse_repeated(overrides: Iterable[str], remedy: str = "") -> None:
+    """Refuse a key that overrides ``key=value`` give twice: only one of the values could count.
+
+    ``remedy`` follows "give it once"; ``{}`` in it stands for the key.
+
+    Raises:
+        ScenarioError: it has the key and both values.
+    """
+    given: dict[str, str] = {}
+    for key, equals, value in (text.partition("=") for text in overrides):
+        name, shown = key.strip(), show(unless_secret(key, value.strip()))
+        if equals and name in given:
+            raise ScenarioError(
+                f"{name} is given twice, as {given[name]} and {shown}; give it once{remedy.format(name)}"
+            )
+        given[name] = shown

@@ -8,6 +8,7 @@ import yaml
 
 from rayio import storage
 from rayio.analyze.compare import Compared
+from rayio.analyze.run_scenario import has_edited_keys, is_edited, text_of
 from rayio.errors import ScenarioError, StorageError
 from rayio.records.comparison import Comparison
 from rayio.report.compare import compared
@@ -53,14 +54,16 @@ def compare(*runs: str | Path | Run, out: str | Path | None = None) -> Compariso
 
 def _opened(path: str) -> Compared:
     run = Run.open(path)
-    result, text = run.result, run.directory.scenario
+    directory, result = run.directory, run.result
+    text, has_edited = text_of(directory), has_edited_keys(directory)
     try:
         scenario = plain(text) if text else {}
     except (yaml.YAMLError, *UNREADABLE):
         scenario = None
     if not isinstance(scenario, dict):
         raise ScenarioError(f"{path}/scenario.yaml is not a scenario: the file is damaged; restore or remove it")
-    return Compared(path, result, scenario, run.directory.info)
+    is_ignored = not has_edited and is_edited(directory)
+    return Compared(path, result, scenario, directory.info, has_edited_keys=has_edited, has_ignored_edits=is_ignored)
 
 
 def _write(comparison: Comparison, out: str) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rayio.analyze import gate
 from rayio.analyze.retries import retried
-from rayio.analyze.run_scenario import DIGEST, digest_of
+from rayio.analyze.run_scenario import RAN
 from rayio.analyze.shape import RunShape
 from rayio.errors import RayioError, ScenarioError, StorageError, first_error
 from rayio.machine.speed import fixed_work
@@ -261,7 +261,7 @@ class _Session:
             self.directory.make({key: self.info[key] for key in ("run_id", "host", "pid", "started")})
             text = to_yaml(self.scenario)
             self.directory.write_scenario(text)
-            self.info[DIGEST] = digest_of(text)
+            self.info[RAN] = text
         else:  # what the first part noted stays, such as when the run began
             self.info |= self.directory.info | {"host": platform.node(), "pid": os.getpid()}
         if self.progress_writer is not None:

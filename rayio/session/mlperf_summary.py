@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.arrays import arrays_of
-from rayio.analyze.run_scenario import scenario_of
+from rayio.analyze.run_scenario import scenario_of, text_of
 from rayio.analyze.shape import RunShape
 from rayio.errors import DataError
 from rayio.imports.dlio_files import SUMMARY
@@ -50,7 +50,7 @@ def summary_of(run: Run) -> dict[str, Any]:
         DataError: the run has no AU by DLIO's formula, or no scenario.
     """
     result = run.result
-    if run.directory.scenario is None:
+    if text_of(run.directory) is None:
         raise DataError(f"{run.address} has no scenario.yaml, so its samples and ranks are unknown")
     scenario = scenario_of(run.directory)
     nodes, ranks = scenario.cluster.nodes, result.world_size

@@ -299,7 +299,8 @@ class Served(NamedTuple, Generic[T]):
     moved: Moved | None = None
     #: Delays by layers, within the call's time.
     delays: tuple[Delay, ...] = ()
-    skipped: int = 0
+    #: Places in the batch of the samples that were skipped after errors.
+    skipped: tuple[int, ...] = ()
     #: CPU time of threads that made requests ahead of the reader's.
     cpu_seconds: float = 0.0
     #: Time of a write besides requests: making the file's content from the state (ns).

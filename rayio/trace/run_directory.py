@@ -44,7 +44,7 @@ RESUME = "resume.json"
 #: Keys of ``run.json`` that are lists of objects.
 LISTED = ("nodes", "actors", "restarts")
 #: Keys of ``run.json`` that are texts.
-TEXTS = ("run_id", "engine", "root", "payload", "host", "started", "resumed")
+TEXTS = ("run_id", "engine", "root", "payload", "host", "started", "resumed", "scenario", "scenario_digest")
 
 
 class RunDirectory:
@@ -200,7 +200,7 @@ class RunDirectory:
 
     @property
     def scenario(self) -> str | None:
-        """The resolved scenario as YAML; None for a run that was interrupted before."""
+        """The content of ``scenario.yaml``, which may be edited; None for a run that was interrupted before."""
         try:
             return None if (text := self.store.read(SCENARIO)) is None else text.decode()
         except UnicodeDecodeError as error:

@@ -21,6 +21,7 @@ from stories import KEPT, KILLS, SIGNALS, STOPS
 
 from rayio.cli import _exit_code
 from rayio.session import Run
+from scenarios import latest
 
 #: Guards against hanging; nothing is expected to take that long.
 PATIENCE = 180.0
@@ -61,7 +62,7 @@ class Command:
             self._errors.close()
         self._errors = (self.home / "stderr.txt").open("w")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "rayio", *arguments], cwd=self.home, env=own, start_new_session=True,
+            [sys.executable, "-m", "rayio", *latest(*arguments)], cwd=self.home, env=own, start_new_session=True,
             stdout=subprocess.DEVNULL, stderr=self._errors, text=True, preexec_fn=_interruptible,
         )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rayio.analyze.compare import label
+from rayio.analyze.run_scenario import UNEDITED
 from rayio.records.comparison import (
     FASTER,
     IN_DOUBT,
@@ -109,10 +110,21 @@ def _percent(percent: float, digits: int | None = None) -> str:
     return f"{percent:.{_digits(percent) if digits is None else digits}f} %"
 
 
+def lead(comparison: Comparison) -> list[str]:
+    """Return that keys were edited after their runs, which a reader must know before the verdict."""
+    if not comparison.edited:
+        return []
+    runs = ", ".join(comparison.edited)
+    return [
+        f"{runs}: scenario.yaml was edited after the run, and the keys that ran are unknown: this compares the edited "
+        "keys."
+    ]
+
+
 def notes_in_words(comparison: Comparison) -> list[str]:
     """Return the notes on a comparison, a sentence each."""
     groups = comparison.groups
-    notes = [*_unlike(groups)]
+    notes = [*_unlike(groups), *(f"{run}: {UNEDITED}" for run in comparison.edits_ignored)]
     if work := [row.key for row in comparison.differing_keys if row.key in WORK]:
         notes.append(f"wall times include unequal work: {', '.join(work)} {'differs' if len(work) == 1 else 'differ'}")
     for number, group in enumerate(groups):
@@ -170,7 +182,7 @@ def text(comparison: Comparison, *, everything: bool = False) -> str:
 
     The tables have the metrics that matter most, or ``everything``.
     """
-    lines = [*(verdict.sentence for verdict in comparison.verdicts), ""]
+    lines = [*lead(comparison), *(verdict.sentence for verdict in comparison.verdicts), ""]
     labels = [label(number) for number in range(len(comparison.groups))]
     if comparison.repeats is None:
         lines += [

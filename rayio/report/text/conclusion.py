@@ -31,12 +31,21 @@ from rayio.units import format_seconds
 
 NAMED = 3
 INTERRUPTED = 130
+#: The lead of an explanation by keys that may not have run.
+EDITED = (
+    "scenario.yaml was edited after the run, and the keys that ran are unknown: this explanation uses the edited keys."
+)
 
 
 def sentence(explained: Explained) -> str:
-    """Return one paragraph: how a run broke off, what bound it, by how much, and what would help."""
+    """Return one paragraph: see :func:`leads` and :func:`finding`."""
+    return " ".join([*leads(explained), finding(explained)])
+
+
+def leads(explained: Explained) -> list[str]:
+    """Return what a reader must know before the finding: that keys were edited, and how a run broke off."""
     broken = explained.broke_off
-    return _finding(explained) if broken is None else f"{_broke_off(broken)} {_finding(explained)}"
+    return ([EDITED] if explained.has_edited_keys else []) + ([] if broken is None else [_broke_off(broken)])
 
 
 def _broke_off(broken: BrokeOff) -> str:
@@ -46,12 +55,15 @@ def _broke_off(broken: BrokeOff) -> str:
     'The run broke off with exit code 130, 21 % done: interrupted. Run it again. Until then:'
     """
     done = "" if broken.done_share is None else f", {format_done(broken.done_share)}"
+    if broken.exit_code is None:
+        return f"The run has no result{done}: {broken.error}. So far:"
     remedy = "Run it again" if broken.exit_code == INTERRUPTED else "Mend that and run it again"
     error = broken.error.rstrip(".")
     return f"The run broke off with exit code {broken.exit_code}{done}: {error}. {remedy}. Until then:"
 
 
-def _finding(explained: Explained) -> str:
+def finding(explained: Explained) -> str:
+    """Return what bound a run, by how much, and what would help."""
     verdict, capacity, throttled = explained.verdict, explained.capacity, explained.throttled
     if (nothing := next((doubt for doubt in explained.doubts if doubt.code == NOTHING_DELIVERED), None)) is not None:
         return f"No verdict: no sample was delivered; {all_skipped(nothing)}."

@@ -111,8 +111,8 @@ class Collective(Layer):
 @dataclass(slots=True)
 class _Record:
     content: Bytes | None
-    #: Samples that the leader skipped after errors: its group lacks them.
-    skipped: int = 0
+    #: Places of the samples that the leader skipped after errors: its group lacks them.
+    skipped: tuple[int, ...] = ()
     taken: set[int] = field(default_factory=set)
 
 
@@ -133,7 +133,7 @@ class Board:
         self._latest: dict[tuple[int, int], int] = {}
         self._done: dict[tuple[int, int], set[int]] = {}
 
-    def publish(self, leader: int, epoch: int, step: int, content: Bytes | None, skipped: int = 0) -> None:
+    def publish(self, leader: int, epoch: int, step: int, content: Bytes | None, skipped: tuple[int, ...] = ()) -> None:
         """Pass a batch on; every rank that waits for it, or for one that is lost, continues."""
         key = Step(leader, epoch, step)
         if self._is_done(key):  # it was read again, because its worker was killed
@@ -143,15 +143,15 @@ class Board:
         for waited in [waited for waited in self._waiting if waited == key or self._is_lost(waited)]:
             self._waiting.pop(waited).set_result(None)
 
-    async def obtain(self, rank: int, leader: int, epoch: int, step: int) -> tuple[bool, Bytes | None, int]:
-        """Wait for a batch; return whether it is there, its bytes and the number of its samples that were skipped.
+    async def obtain(self, rank: int, leader: int, epoch: int, step: int) -> tuple[bool, Bytes | None, tuple[int, ...]]:
+        """Wait for a batch; return whether it is there, its bytes and the places of its skipped samples.
 
         If it is gone, the rank must read it by itself.
         """
         key = Step(leader, epoch, step)
         while (record := self._records.get(key)) is None:
             if self._is_done(key) or self._is_lost(key):
-                return False, None, 0
+                return False, None, ()
             if key not in self._waiting:
                 self._waiting[key] = self.kernel.future(f"step {step} of epoch {epoch}, which rank {leader} reads")
             await self._waiting[key]

@@ -177,7 +177,7 @@ class FaultyStorage:
         ]
         slow = self.faults.slow_share(requests) if served.requests else 0.0  # what a worker keeps is not slow
         factor = 1.0 if keys.slow_files is None else keys.slow_files.factor
-        skipped = 0
+        skipped: tuple[int, ...] = ()
         for why, seconds in (("stall", self._together(stalls)), ("slow file", (factor - 1) * slow * took)):
             delays += await self._held(why, seconds)
         if keys.errors:
@@ -235,23 +235,27 @@ class FaultyStorage:
         hits = (error for place, error in errors if self.faults.hits_file(f"error-{place}", error.rate, path, attempt))
         return next(hits, None)
 
-    async def _errors(self, requests: Requests, took: float) -> tuple[list[Delay], int]:
-        """Retry or skip the samples that fail; return the delays, and the number of skipped samples.
+    async def _errors(self, requests: Requests, took: float) -> tuple[list[Delay], tuple[int, ...]]:
+        """Retry or skip the samples that fail; return the delays, and the places in the batch of skipped samples.
 
         An attempt of a sample takes its share of the batch's time ``took`` (s).
         """
         failing = dict(await self._failing(requests, 1))
         if not failing:
-            return [], 0
+            return [], ()
         on_error, number = self.faults.keys.on_error, max(requests.num_samples, 1)
         if on_error == "skip":
             why = ", ".join(sorted({fault.kind for fault in failing.values()}))
-            return await self._held(why, self._together([fault.after for fault in failing.values()])), len(failing)
-        places = [*failing]
-        delays: list[Delay] = []
-        for first in range(0, len(places), self.io_depth):
-            delays += await self._retried(requests, places[first : first + self.io_depth], took / number)
-        return delays, 0
+            delays, skipped = (
+                await self._held(why, self._together([each.after for each in failing.values()])),
+                [*failing],
+            )
+            places = requests.sample_places  # a cache has the other samples of the batch
+            return delays, tuple(skipped if places is None else places[skipped].tolist())
+        failed, delays = [*failing], list[Delay]()
+        for first in range(0, len(failed), self.io_depth):
+            delays += await self._retried(requests, failed[first : first + self.io_depth], took / number)
+        return delays, ()
 
     async def _retried(self, requests: Requests, places: Sequence[int], took: float) -> list[Delay]:
         """Repeat failed samples together until they succeed; an attempt takes ``took`` seconds a sample."""

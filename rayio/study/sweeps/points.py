@@ -17,7 +17,7 @@ import yaml
 from rayio.errors import ScenarioError
 from rayio.files import read_regular
 from rayio.scenario.load import bounded, parsed
-from rayio.scenario.source import UNREADABLE, UnfitError, plain
+from rayio.scenario.source import UNREADABLE, UnfitError, plain, refuse_repeated
 from rayio.schema.fields import show
 from rayio.units import format_bytes, parse_bytes, parse_rate, parse_seconds
 
@@ -171,19 +171,15 @@ def _pairs(overrides: Sequence[str] | Mapping[str, Any]) -> Iterator[tuple[str, 
             bounded(value, str(key))
             yield str(key), [*value] if isinstance(value, (list, tuple)) else [value]
         return
-    given: set[str] = set()
-    for text in [overrides] if isinstance(overrides, str) else overrides:
+    texts = [overrides] if isinstance(overrides, str) else [*overrides]
+    refuse_repeated(texts, ", with all of its values: {}=1,2")
+    for text in texts:
         key, equals, value = text.partition("=")
         if not equals and key.startswith("~"):  # a removal, of a file of another program
             yield key.strip(), [None]
             continue
         if not equals:
             raise ScenarioError(f"{text}: no '='; write section.key=value or section.key=value,value")
-        if key.strip() in given:
-            raise ScenarioError(
-                f"{key.strip()} is given twice; give it once, with all of its values: {key.strip()}=1,2"
-            )
-        given.add(key.strip())
         parts = split(value)
         if len(parts) > 1 and not all(part.strip() for part in parts):
             raise ScenarioError(f"{key.strip()}={value}: a value between commas is empty")
