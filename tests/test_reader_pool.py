@@ -261,3 +261,23 @@ def test_readers_come_and_go_without_a_pool_as_they_did(tmp_path: Path) -> None:
     assert scaling.most > scaling.least
     assert scaling.pool is None
     assert {period.nodes for period in scaling.over_time} == {None}
+
+
+@pytest.mark.parametrize("engine", ["virtual", "local"])
+def test_a_run_whose_background_work_fails_fails(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody awaits the start of a node: an error there ended a simulation without a word, and a run with a warning."""
+    comes = NodePool._come
+
+    async def fails(pool: NodePool, node: Any) -> None:
+        await comes(pool, node)
+        raise ZeroDivisionError("behind")
+
+    monkeypatch.setattr(NodePool, "_come", fails)
+    short = {"dataset__num_files": 30, "loader__decode": "40 ms", "train__compute": "10 ms"}
+    many = {"min": 1, "max": 3, "every": "100 ms", "calm": "2 s"}
+    wanted = scenario(
+        **short, cluster__ranks_per_node=1, cluster__reader_pool={"nodes": 2, "start": "1 ms"}, train__epochs=1,
+        train__sync="none", loader__batch_size=1, loader__num_workers=many,
+    )  # fmt: skip
+    with pytest.raises(ZeroDivisionError, match="behind"):
+        run(wanted, engine=engine, root=tmp_path)

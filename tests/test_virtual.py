@@ -228,3 +228,22 @@ def test_what_an_errand_raises_ends_the_run() -> None:
 
     with pytest.raises(ValueError, match="broken"):
         kernel.run(sleeper())
+
+
+def test_the_error_of_a_task_that_nobody_awaits_ends_the_run_and_that_of_an_awaited_one_does_not() -> None:
+    kernel = VirtualKernel()
+
+    async def fails() -> None:
+        raise ValueError("lost")
+
+    async def main(awaits: bool) -> str:
+        task = kernel.spawn(fails(), "fails")
+        await kernel.sleep_until(kernel.now() + 10)
+        if awaits:
+            with pytest.raises(ValueError, match="lost"):
+                await task
+        return "done"
+
+    with pytest.raises(ValueError, match="lost"):
+        kernel.run(main(False))
+    assert kernel.run(main(True)) == "done"

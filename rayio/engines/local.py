@@ -53,10 +53,20 @@ def run(
 
     Raises:
         RunError: silence beyond the deadline, or a failure that the run does not survive.
+        Exception: the first one of a task that nobody awaits.
     """
     from rayio.trace.otel.provider import Target, capture  # here, because simulations have no other libraries
 
     vigil, failures = Vigil(plan.cluster.stall_deadline, say, stalls_of(plan)), plan.failures
+
+    lost: list[Exception] = []
+
+    def unawaited(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Keep the error of a task that nobody awaits; report others, except the interrupt that ended the run."""
+        if isinstance(error := context.get("exception"), Exception):
+            lost.append(error)
+        elif not isinstance(error, KeyboardInterrupt):
+            loop.default_exception_handler(context)
 
     async def main() -> None:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
@@ -68,7 +78,7 @@ def run(
     lives = attempts or Attempts(plan, tallies, Saved(plan.world_size), kinds=(*ENDING, DRIVER))
 
     async def live() -> None:
-        asyncio.get_running_loop().set_exception_handler(_unless_interrupted)
+        asyncio.get_running_loop().set_exception_handler(unawaited)
         wanted = max(1, plan.loader.num_workers) * plan.world_size * plan.loader.working_threads
         has_tier = plan.checkpointing is not None and plan.checkpointing.burst is not None
         wanted += plan.num_writers * (1 + has_tier) + plan.workflow.most_at_once
@@ -137,6 +147,8 @@ def run(
             asyncio.run(main())
     except asyncio.CancelledError:  # by a signal only
         raise KeyboardInterrupt from None
+    if lost:
+        raise lost[0]
     return vigil.notes
 
 
@@ -154,12 +166,6 @@ def _beside_a_running_loop() -> Iterator[None]:
     finally:
         asyncio.set_event_loop(outer)
         asyncio._set_running_loop(outer)
-
-
-def _unless_interrupted(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Report an unhandled error of a task, except the interrupt that ended the run."""
-    if not isinstance(context.get("exception"), KeyboardInterrupt):
-        loop.default_exception_handler(context)
 
 
 class LocalEngine:

@@ -35,7 +35,7 @@ class DeadlockError(RunError):
 class VirtualFuture:
     """A future on the virtual clock."""
 
-    __slots__ = ("_done", "_error", "_ready", "_value", "_waiters", "label")
+    __slots__ = ("_done", "_error", "_is_raised", "_ready", "_value", "_waiters", "label")
 
     def __init__(self, ready: deque[VirtualTask | Errand], label: str) -> None:
         self.label = label
@@ -73,6 +73,7 @@ class VirtualFuture:
         if not self._done:
             yield self
         if self._error is not None:
+            self._is_raised = True
             raise self._error
         return self._value
 
@@ -87,6 +88,7 @@ class VirtualTask(VirtualFuture):
         self._ready = ready
         self._done = False
         self._value = self._error = self._waiters = None
+        self._is_raised = False
         self.work = work
         self.send = work.send
         self.waits_for: str | None = None
@@ -124,6 +126,8 @@ class VirtualKernel:
         self._times: list[int] = []
         self._sleepers: dict[int, Any] = {}
         self._alive: set[VirtualTask] = set()
+        #: Tasks with an error that nobody awaited when it came.
+        self._failed: list[VirtualTask] = []
 
     def now(self) -> int:
         """Return the nanoseconds since the simulation began."""
@@ -222,19 +226,22 @@ class VirtualKernel:
         Raises:
             KeyboardInterrupt: :meth:`cancel` was called.
             DeadlockError: every task waits and no timer is set.
+            Exception: the error of ``main``, or else the first one of a task that nobody awaited.
         """
         collecting = gc.isenabled()
         gc.disable()  # it would take half of the time of a million-span simulation
         try:
             task = cast("VirtualTask", self.spawn(main, "main"))
             self._live(task)
-            if task._error is not None:
-                raise task._error
+            for failed in (task, *self._failed):
+                if failed._error is not None and not failed._is_raised:
+                    raise failed._error
             return cast("T", task._value)
         finally:
             for left in self._alive:
                 left.work.close()
             self._alive.clear()
+            self._failed.clear()
             if collecting:
                 # Mark all objects old, which the next collection skips. To count what a program has frozen takes 20 ms
                 # for a million objects, so a small simulation leaves its own to the collection.
@@ -277,6 +284,8 @@ class VirtualKernel:
                 if type(task) is not VirtualTask:
                     raise
                 alive.discard(task)
+                if task.ended is None and task._waiters is None:
+                    self._failed.append(task)
                 task.set_exception(error)
             else:
                 if type(awaited) is int:
