@@ -165,7 +165,9 @@ def test_a_flipped_byte_is_found_and_its_file_named(engine: str, place: int, tmp
         ran(training(engine, restore="newest"), tmp_path)
     assert f"kept/{LAST}/shard-00001.bin" in str(refused.value)
     assert "\n" not in str(refused.value)
-    assert "; restore another checkpoint (checkpoint.restore), or remove this one" in str(refused.value)
+    assert "; remove this one and try again, or start a run that restores another (checkpoint.restore)" in str(
+        refused.value
+    )
 
 
 def test_an_index_that_somebody_changed_is_never_unpickled(tmp_path: Path) -> None:
@@ -177,7 +179,7 @@ def test_an_index_that_somebody_changed_is_never_unpickled(tmp_path: Path) -> No
     index = tmp_path / "kept" / LAST / ".metadata"
     bomb = pickle.dumps(Bomb()) + b"rayio"
     index.write_bytes(bomb + b"." * (index.stat().st_size - len(bomb)))
-    with pytest.raises(DataError, match=r"\.metadata: is not the index of this checkpoint; restore another"):
+    with pytest.raises(DataError, match=r"\.metadata: is not the index of this checkpoint; remove this one"):
         ran(training("dcp", restore="newest"), tmp_path)
     assert not (tmp_path / "harmed").exists()
 

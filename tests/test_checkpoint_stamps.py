@@ -87,7 +87,7 @@ def test_a_file_in_the_place_of_another_is_refused_by_what_it_holds(
         line = restored(root, engine)
         assert message in line, name
         assert f"kept/{LAST}/{MINE}: it " in line
-        assert line.endswith("restore another checkpoint (checkpoint.restore), or remove this one")
+        assert line.endswith("remove this one and try again, or start a run that restores another (checkpoint.restore)")
         assert "\n" not in line
 
 
@@ -103,7 +103,9 @@ def test_a_file_that_vanishes_after_the_manifest_was_read_has_a_checkpoints_reme
         return await load(env, shard, at)
 
     monkeypatch.setattr(CheckpointEnv, "load", loaded)
-    line = "the file is missing; restore another checkpoint (checkpoint.restore), or remove this one"
+    line = (
+        "the file is missing; remove this one and try again, or start a run that restores another (checkpoint.restore)"
+    )
     assert restored(root, engine) == f"{lost}: {line}"
 
 

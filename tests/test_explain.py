@@ -558,6 +558,29 @@ def test_of_a_long_run_the_first_epochs_are_simulated_with_their_evaluations(
     assert found["simulated"]["au"] == pytest.approx(found["verdict"]["au"], abs=POINTS)
 
 
+@pytest.mark.parametrize(
+    ("epochs", "steps", "every"),
+    [(5, 27, {"checkpoint": 36}), (2, 90, {"checkpoint": 36}), (5, 30, {"evaluate": 12, "checkpoint": 24})],
+)
+def test_in_the_first_steps_of_a_long_run_checkpoints_and_evaluations_are_as_frequent_as_in_all(
+    epochs: int, steps: int, every: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most 50 steps: whole epochs of 27 would have no checkpoint, and the run has three."""
+    saved = {"every": {"steps": every["checkpoint"]}, "path": "kept", "model": {"bytes": "100 MB"}}
+    keys: dict[str, Any] = {"dataset__num_files": 4 * steps, "train__epochs": epochs, "checkpoint": saved}
+    if "evaluate" in every:
+        keys["dataset__eval"] = {"num_files": 20}
+        keys["train__evaluate"] = {"every": {"steps": every["evaluate"]}, "compute": "20 ms"}
+    monkeypatch.setattr(replay, "MOST_RANK_STEPS", 2 * 50)
+    wanted = planted(**keys, train__compute="10 ms", storage__model={**QUICK, "bandwidth": "1 GB/s"})
+    found = explained(wanted, tmp_path)
+    first, total = found["simulated"]["first_steps"], epochs * steps
+    assert 25 <= first <= 50
+    for period in every.values():
+        assert (first // period) / first == pytest.approx((total // period) / total, rel=0.06)
+    assert found["simulated"]["au"] == pytest.approx(found["verdict"]["au"], abs=0.01)
+
+
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios())
 def test_the_table_and_au_sum_to_one_whatever_the_scenario(wanted: Scenario) -> None:

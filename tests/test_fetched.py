@@ -26,7 +26,7 @@ from rayio.report.explain import explain
 from rayio.report.text.summary import fetched_line, summary
 from rayio.reporter import Reporter
 from rayio.scenario.load import load
-from rayio.session.fetched import eviction_notes, fetched
+from rayio.session.fetched import fetched, source_notes
 from rayio.storage.base import Moved
 
 #: What may be fetched besides: pages of programs, when they are first needed, and what formats describe their files by.
@@ -291,12 +291,14 @@ def test_nothing_is_guessed() -> None:
 def test_what_could_not_be_evicted_is_said() -> None:
     dropping = plan(**{"storage.page_cache": "drop"})
     hosts = [sighting("a", {}, ("dataset.path", "/a", "ext4"))]
-    assert eviction_notes(fetched(dropping, "/", [tally(10, 10, 0)], hosts, [])) == []
-    (said,) = eviction_notes(fetched(dropping, "/", [tally(10, 10, 4096), tally(10, 10, 4096)], hosts, []))
+    assert source_notes(fetched(dropping, "/", [tally(10, 10, 0)], hosts, []), is_partial=False) == []
+    (said,) = source_notes(
+        fetched(dropping, "/", [tally(10, 10, 4096), tally(10, 10, 4096)], hosts, []), is_partial=False
+    )
     assert said.startswith("storage.page_cache=drop: 8 KiB stayed in the page cache")
-    (said,) = eviction_notes(fetched(dropping, "/", [tally(10, 10, None)], hosts, []))
+    (said,) = source_notes(fetched(dropping, "/", [tally(10, 10, None)], hosts, []), is_partial=False)
     assert "does not report" in said
-    assert eviction_notes(fetched(plan(), "/", [tally(10, 10, 4096)], hosts, [])) == []
+    assert source_notes(fetched(plan(), "/", [tally(10, 10, 4096)], hosts, []), is_partial=False) == []
 
 
 def test_processes_of_one_host_see_it_once(tmp_path: Path) -> None:

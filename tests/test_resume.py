@@ -24,7 +24,10 @@ from rayio import storage
 from rayio.cli import main
 from rayio.errors import RunError, ScenarioError, StorageError
 from rayio.model import resuming
+from rayio.model.attempts import Attempts, Resumed
 from rayio.model.env_checkpoints import CheckpointEnv
+from rayio.model.marks import Saved
+from rayio.model.planning import plan_of
 from rayio.model.resuming import Keeper
 from rayio.scenario.write import to_yaml
 from rayio.session import resume as resuming_run
@@ -108,6 +111,52 @@ def test_a_checkpoint_whose_files_are_gone_is_passed_over(tmp_path: Path) -> Non
     is_whole(run)
     assert run.result.failures is not None
     assert [(one.epoch, one.step) for one in run.result.failures.attempts] == [(0, 4)]
+
+
+def test_what_is_done_again_counts_also_if_a_later_part_goes_back_further(tmp_path: Path) -> None:
+    """Each batch that a rank got beyond the planned ones was one that it had again, in whichever part."""
+    deaths = [{"kind": "rank", "number": 1, "at_step": step} for step in (18, 22)]
+    address = broken_off(tmp_path, failures={**ENDING, "events": deaths})  # from the checkpoint before step 16
+    with pytest.raises(RunError, match="rank 1 died"):
+        resume(address)
+    for folder in sorted((tmp_path / "ck").iterdir())[3:]:
+        shutil.rmtree(folder)
+    run = resume(address)
+    is_whole(run)
+    assert run.result.failures is not None
+    first, second = run.result.failures.attempts
+    assert (first.epoch, first.step, second.epoch, second.step) == (1, 4, 1, 0)
+    spans = run.spans()
+    again = (spans["name"] == "data_wait").sum() - 48
+    assert run.result.ledger is not None
+    assert run.result.ledger.redone_steps == first.redone_steps + second.redone_steps == again >= 2 * 2 + 2 * 9
+
+
+def test_what_a_resumed_run_read_before_is_not_in_fetched_and_a_note_names_that(tmp_path: Path) -> None:
+    run = resume(broken_off(tmp_path))
+    spans = run.spans()
+    assert run.result.fetched is not None
+    assert run.result.fetched.read_bytes < spans[spans["name"] == "read"]["bytes"].sum()
+    assert "fetched counts the bytes read since the last restart alone" in run.result.notes
+
+
+def test_an_attempt_in_which_no_rank_had_begun_is_no_restart() -> None:
+    attempts = Attempts(plan := plan_of(scenario(), modelled=True), plan.tallies(), Saved(plan.world_size))
+    attempts.start(5, Resumed(None, 0, 1, 1))
+    attempts.begun(9)  # on Ray, once all actors are there
+    assert (attempts.restarts, attempts.origin, attempts.begin) == ([], 9, 9)
+
+
+def test_a_run_that_broke_off_before_a_rank_began_starts_and_restarts_nothing(tmp_path: Path) -> None:
+    address = broken_off(tmp_path, checkpoint=None)
+    for file in (tmp_path / "run" / "spans").iterdir():
+        file.unlink()
+    (tmp_path / "run" / "result.json").unlink()
+    with pytest.raises(RunError, match="rank 1 died"):  # it is a new run, in which the rank dies in its time
+        resume(address)
+    run = rayio.Run.open(address)
+    assert run.result.failures is None
+    assert set(run.spans()["attempt"]) == {0}
 
 
 def test_without_a_checkpoint_it_begins_again(tmp_path: Path) -> None:

@@ -145,6 +145,9 @@ class Attempts:
                 del self._events[place]
         self.plan = self._planned(earlier.mark, earlier.attempt)
         start = self.plan.start
+        if not earlier.attempt:
+            self.origin = now  # no rank had begun
+            return
         self.restarts = [
             *earlier.restarts,
             Restart(
@@ -269,6 +272,9 @@ class Attempts:
 
     def begun(self, now: int) -> None:
         """Set the time at which the current attempt really began (ns)."""
+        if not self.plan.start.attempt:
+            self.origin = self.begin = now
+            return
         before = self.restarts.pop()
         more = (now - self.begin) / 1e9
         self.restarts.append(replace(before, restart_seconds=before.restart_seconds + more))

@@ -16,7 +16,7 @@ from rayio.storage.real import random_bytes
 
 T = TypeVar("T")
 
-REMEDY = "restore another checkpoint (checkpoint.restore), or remove this one"
+REMEDY = "remove this one and try again, or start a run that restores another (checkpoint.restore)"
 
 
 class Verified(NamedTuple):

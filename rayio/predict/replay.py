@@ -7,7 +7,7 @@ its place; times that the run did not record are drawn from all that it did.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +34,7 @@ from rayio.scenario.decode import Work
 from rayio.scenario.layers import without_layers
 from rayio.scenario.meetings import meetings_of
 from rayio.scenario.model import Costs, Scenario, StorageParameters, Trace
+from rayio.scenario.schedule import Schedule
 from rayio.schema.distribution import NO_TIME
 from rayio.schema.every import Every
 from rayio.storage.model import REQUESTS_PER_STEP_BITS
@@ -50,6 +51,8 @@ Floats = NDArray[np.float64]
 #: Most rank-steps of one simulation; of longer runs the beginning is simulated.
 MOST_RANK_STEPS = 10_000
 FEWEST_STEPS = 12
+#: Difference of frequencies of events that does not matter.
+ALIKE = 0.01
 
 UNLIMITED = 1e18
 #: Storage without any time except recorded ones.
@@ -204,7 +207,7 @@ class Measured:
         }
         saved = scenario.checkpoint
         by_clock = saved is not None and saved.every is not None and saved.every.seconds is not None
-        cut_at = train.get("steps")
+        cut_at, is_partial = train.get("steps"), _ends_within(scenario, train)
         by_epoch = saved is not None and saved.every is not None and saved.every.epochs is not None
         by_epoch &= isinstance(derive.epoch_steps(scenario).each, tuple) and not isinstance(cut_at, int)
         if saved is not None and saved.burst is not None and not modelled:
@@ -214,11 +217,7 @@ class Measured:
         if saved is not None and not by_clock and not by_epoch:  # in steps, which a cut epoch does not change
             every = Every(steps=1) if saved.every is None else Every(**derive.schedule(scenario, saved.every).in_steps)
             sections["checkpoint"] = saved.model_copy(update={"every": every})
-        if (
-            scenario.train.evaluate is not None
-            and isinstance(cut_at, int)
-            and cut_at < derive.steps_per_epoch(scenario)
-        ):
+        if scenario.train.evaluate is not None and is_partial:
             every = Every(**derive.schedule(scenario, scenario.train.evaluate.every).in_steps)
             train["evaluate"] = scenario.train.evaluate.model_copy(update={"every": every})
         sections["train"] = scenario.train.model_copy(update={"compute_cores": 0, **train})
@@ -233,15 +232,51 @@ def of_steps(seed: int, compute: Floats) -> RecordedTimes:
 
 
 def cut(scenario: Scenario, rank_steps: int | None = None) -> dict[str, Any]:
-    """Return epochs, and for a long epoch its steps, that one simulation can take."""
-    ranks, steps = derive.world_size(scenario), derive.epoch_steps(scenario)
-    most = max((rank_steps or MOST_RANK_STEPS) // ranks, FEWEST_STEPS + scenario.train.warmup_steps)
+    """Return the epochs and steps of the first stretch of a run that one simulation can take; nothing for all of it.
+
+    Checkpoints and evaluations are as frequent in it as in the run, if that is possible. A run without any has whole
+    epochs.
+    """
+    ranks, steps, fewest = derive.world_size(scenario), derive.epoch_steps(scenario), FEWEST_STEPS
+    fewest += scenario.train.warmup_steps
+    most = max((rank_steps or MOST_RANK_STEPS) // ranks, fewest)
     if steps.total <= most:
         return {}
     epochs = max(1, steps.number_done(most))
-    if isinstance(steps.each, tuple) and epochs > 1:
-        return {"epochs": epochs, "steps": steps.each[:epochs]}
-    return {"epochs": epochs, "steps": min(steps.of(0), most)}
+    if isinstance(steps.each, tuple):
+        return {"epochs": epochs, "steps": steps.each[:epochs] if epochs > 1 else min(steps.each[0], most)}
+    if events := _events(scenario):
+        epochs, left = divmod(_alike(events, max(most // 2, fewest), most), steps.each)
+        return {
+            "epochs": epochs + (left > 0),
+            "steps": (*[steps.each] * epochs, left) if epochs and left else left or steps.each,
+        }
+    return {"epochs": epochs, "steps": min(steps.each, most)}
+
+
+def _events(scenario: Scenario) -> list[Schedule]:
+    """Return when checkpoints are saved and evaluations made, in steps; without those that the clock decides."""
+    periods = [section.every for section in (scenario.checkpoint, scenario.train.evaluate) if section is not None]
+    schedules = [derive.schedule(scenario, each) for each in periods if each is not None and each.seconds is None]
+    return [each for each in schedules if each.number]
+
+
+def _alike(events: Sequence[Schedule], fewest: int, most: int) -> int:
+    """Return a number of first steps in which events are as frequent as in the run; the largest of equal ones."""
+    errors = {
+        steps: sum(abs(each.number_in(steps) * each.steps.total / (steps * each.number) - 1) for each in events)
+        for steps in range(most, fewest - 1, -1)
+    }
+    least = min(errors.values())
+    return next(steps for steps, error in errors.items() if error <= least + ALIKE)
+
+
+def _ends_within(scenario: Scenario, train: Mapping[str, Any]) -> bool:
+    """Return True if a run that was cut to these epochs and steps ends within an epoch."""
+    if not train:
+        return False
+    last = train["steps"][-1] if isinstance(train["steps"], tuple) else train["steps"]
+    return bool(last < derive.epoch_steps(scenario).of(train["epochs"] - 1))
 
 
 def _enter(times: Floats, work: WorkDone, places: Places, kinds: list[int]) -> None:

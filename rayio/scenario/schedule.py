@@ -85,7 +85,7 @@ class Schedule:
     of_epochs: bool = False
     first: int | None = None
 
-    def _number(self, steps: int) -> int:
+    def number_in(self, steps: int) -> int:
         """Return the events of the first ``steps`` steps."""
         passed = self.steps.number_done(steps) if self.of_epochs else steps
         return max(0, (passed - (self.first or self.period)) // self.period + 1)
@@ -98,7 +98,7 @@ class Schedule:
     @property
     def number(self) -> int:
         """The events of the whole run."""
-        return self._number(self.steps.total)
+        return self.number_in(self.steps.total)
 
     def places(self) -> Iterator[tuple[int, int]]:
         """Return the (epoch, step) of every event."""
@@ -114,18 +114,18 @@ class Schedule:
         """Return the events after this step for a rank with ``steps`` steps in this epoch."""
         first = self.steps.before(epoch) + step
         last = first + 1 if step + 1 < steps else self.steps.before(epoch + 1)
-        return range(self._number(first), self._number(last))
+        return range(self.number_in(first), self.number_in(last))
 
     def next_step(self, epoch: int, step: int, steps: int) -> int:
         """Return the first step of this epoch, from ``step`` on, with an event; ``steps`` without any."""
         first = self.steps.before(epoch)
-        due = self.until(self._number(first + step)) - 1 - first
+        due = self.until(self.number_in(first + step)) - 1 - first
         return due if due < steps else steps - 1 if due < self.steps.of(epoch) else steps
 
     def number_before(self, epoch: int, step: int, steps: int) -> int:
         """Return the number of events before this step, for a rank with ``steps`` in this epoch."""
         if not step:
-            return self._number(self.steps.before(epoch))
+            return self.number_in(self.steps.before(epoch))
         return self.due(epoch, min(step, steps) - 1, steps).stop
 
     def step(self, number: int) -> tuple[int, int]:

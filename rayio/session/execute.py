@@ -36,7 +36,7 @@ from rayio.schema.fields import MAX_WHOLE
 from rayio.session.between import between
 from rayio.session.conclude import OF_STEPS, conclude, numbers_of
 from rayio.session.dataset import base_folder, idle_on_model, idle_storage, prepare_files, resolve
-from rayio.session.fetched import eviction_notes, fetched, loaded
+from rayio.session.fetched import fetched, loaded, source_notes
 from rayio.session.folders import refuse_inside, refuse_overlaps, remove_unfinished
 from rayio.session.naming import named
 from rayio.session.progress_writer import ProgressWriter
@@ -309,10 +309,11 @@ class _Session:
         if result.restored is not None:
             origins = loaded(self.plan, self.base, tallies, outcome.before, outcome.after)
             result = replace(result, restored=replace(result.restored, fetched=origins))
-        is_known = sources is not None and sources.page_cache_share is not None
-        foretold = () if is_known else outcome.foretold
+        foretold = () if sources is not None and sources.page_cache_share is not None else outcome.foretold
+        is_partial = self.resumed is not None or self.engine_name == "ray"  # what a process counted dies with it
+        of_sources = source_notes(sources, is_partial=is_partial and bool(outcome.restarts))
         result = replace(
-            result, notes=(*self.notes, *foretold, *result.notes, *unread, *eviction_notes(sources)), fetched=sources,
+            result, notes=(*self.notes, *foretold, *result.notes, *unread, *of_sources), fetched=sources,
             hosts=tuple(sighting.host for sighting in outcome.before) or None,
         )  # fmt: skip
         speed = gate.speed_of_run(self.info)

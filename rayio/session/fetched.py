@@ -93,16 +93,21 @@ def _of_model(plan: Plan, moved: Moved, delivered: int) -> Fetched:
     )
 
 
-def eviction_notes(sources: Fetched | None) -> list[str]:
-    """Return a note if ``storage.page_cache: drop`` left pages in the page cache, or might have."""
-    if sources is None or sources.page_cache != "drop":
+def source_notes(sources: Fetched | None, *, is_partial: bool) -> list[str]:
+    """Return notes on what the sources lack, or might lack.
+
+    With ``is_partial`` they count no bytes before a restart; ``storage.page_cache: drop`` may leave pages in the cache.
+    """
+    if sources is None:
         return []
+    partial = ["fetched counts the bytes read since the last restart alone"] * is_partial
+    if sources.page_cache != "drop" or sources.unevicted_bytes == 0:
+        return partial
     if sources.unevicted_bytes is None:
-        return ["storage.page_cache=drop: unknown effect, because this kernel does not report cached pages"]
-    if not sources.unevicted_bytes:
-        return []
+        return [*partial, "storage.page_cache=drop: unknown effect, because this kernel does not report cached pages"]
     why = "the file system is in memory" if sources.source == "memory" else "other programs or workers used them"
-    return [f"storage.page_cache=drop: {format_bytes(sources.unevicted_bytes)} stayed in the page cache, because {why}"]
+    stayed = format_bytes(sources.unevicted_bytes)
+    return [*partial, f"storage.page_cache=drop: {stayed} stayed in the page cache, because {why}"]
 
 
 def _sources(key: str, address: str, plan: Plan, hosts: Sequence[Sighting]) -> set[str]:

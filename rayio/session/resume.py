@@ -24,6 +24,7 @@ from rayio.model.plan import Plan
 from rayio.model.planning import plan_of
 from rayio.model.saving import Checkpointing
 from rayio.place import checkpoint_folder
+from rayio.records.failures import Restart
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario.model import Scenario
 from rayio.scenario.schedule import place_of
@@ -163,7 +164,7 @@ def _resume(path: str, scenario: Scenario | None, address: str | None, reporter:
     mark = durable = None
     if not is_again:
         mark, durable = _usable(plan, marks, base, _is_known(own), reporter, str(info.get("run_id")))
-    earlier = replace(_earlier(directory, plan, mark), restarts=restarts, cause=cause, durable=durable)
+    earlier = replace(_earlier(directory, plan, mark, restarts), restarts=restarts, cause=cause, durable=durable)
     earlier = replace(earlier, stages=resuming.stages_of(directory, plan.workflow))
     start = continued(plan, mark, earlier.attempt).start
     place = f"from the checkpoint before epoch {start.epoch}, step {start.step}" if mark else "from the start"
@@ -208,7 +209,8 @@ def _usable(
             usable = _there(saved, stores, mark, run)
         except DataError as error:
             if newest is None:
-                reporter.warn(f"checkpoint {mark.number} is passed over: {error}")
+                folder = checkpoint_folder(*saved.schedule.step(mark.number))
+                reporter.warn(f"checkpoint {folder} is passed over: {error}")
             continue
         newest = newest or usable
         if not usable.undrained:
@@ -249,20 +251,21 @@ def _is_known(scenario: Scenario) -> bool:
     return scenario.loader.in_order or bool(LOADERS[scenario.loader.kind].has_roles)
 
 
-def _earlier(directory: RunDirectory, plan: Plan, mark: Mark | None) -> Resumed:
-    """Return the earlier part of a run, from its spans."""
+def _earlier(directory: RunDirectory, plan: Plan, mark: Mark | None, restarts: Sequence[Restart]) -> Resumed:
+    """Return the earlier part of a run, from its spans; if no rank had begun, nothing is restarted."""
     spans = directory.columns("name", "role", "attempt", "epoch", "step", "start_ns", "duration_ns", "rank")
     start, attempts = integers(spans, "start_ns"), integers(spans, "attempt")
     is_rank = is_text(spans, "role", "rank")
     if not is_rank.any():
         began = _started(directory)
-        return Resumed(mark, 1, began, began)
+        return Resumed(mark, 0 if mark is None else 1, began, began)
     ends = (start + integers(spans, "duration_ns"))[is_rank]
     attempt = int(attempts[is_rank].max())
     waits = np.flatnonzero(is_text(spans, "name", "data_wait") & is_rank)
     place = integers(spans, "epoch", waits) * (1 << 32) + integers(spans, "step", waits)
     first = continued(plan, mark, attempt).start
-    thrown = int(((place >= first.epoch * (1 << 32) + first.step) & (attempts[waits] == attempt)).sum())
+    is_undone = place >= _place(first.epoch, first.step)
+    is_undone &= place < _kept_until(place, attempts[waits], attempt, restarts)[attempts[waits]]
     last = _reached(spans, place, plan)
     return Resumed(
         mark=mark,
@@ -270,8 +273,28 @@ def _earlier(directory: RunDirectory, plan: Plan, mark: Mark | None) -> Resumed:
         began=int(start[is_rank].min()),
         ended=int(ends.max()),
         reached=last,
-        redone_steps=thrown,
+        redone_steps=int(is_undone.sum()),
     )
+
+
+def _place(epoch: int, step: int) -> int:
+    """Return a number that grows from step to step."""
+    return epoch << 32 | step
+
+
+def _kept_until(
+    place: NDArray[np.int64], attempts: NDArray[np.int64], last: int, restarts: Sequence[Restart]
+) -> NDArray[np.int64]:
+    """Return by attempt, up to ``last``, the first step that a later one began with: from there on all was redone.
+
+    A restart that is not recorded began at its first batch.
+    """
+    begins = {restart.attempt: _place(restart.epoch, restart.step) for restart in restarts}
+    kept = np.full(last + 1, np.iinfo(np.int64).max)
+    for number in range(last, 0, -1):
+        begin = begins.get(number, place[attempts == number].min(initial=kept[number]))
+        kept[number - 1] = min(kept[number], begin)
+    return kept
 
 
 def _reached(spans: pa.Table, waits: NDArray[np.int64], plan: Plan) -> tuple[int, int]:

@@ -70,9 +70,12 @@ class Npz:
     def file_bytes(self, layout: Layout, files: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sizes of samples, labels and the zip's records."""
         if ragged.is_ragged(layout):
-            place = ragged.members(self, layout, files)
-            return zip_bytes((ragged.OFFSETS, SAMPLES, LABELS), [*place])
+            return self.bytes_with(ragged.members(self, layout, files))
         return file_bytes(layout.samples_per_file, layout.sample_bytes_of(files))
+
+    def bytes_with(self, place: ragged.Members) -> NDArray[np.int64]:
+        """Return the sizes of files whose samples differ in size, with their members at these places."""
+        return zip_bytes((ragged.OFFSETS, SAMPLES, LABELS), [*place])
 
     def record_sizes(self, layout: Layout, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the bytes of ``samples`` in a file."""

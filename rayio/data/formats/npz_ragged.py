@@ -100,8 +100,10 @@ def requests(form: Any, layout: Layout, batch: Batch) -> Requests:
     if not batch.nbytes.size:
         return Requests(address, 0, batch.nbytes)
     runs = Runs.of(batch)
-    nbytes, _ = _reads(form, layout, batch, runs)
-    return Requests(address, int(runs.is_first.sum()), nbytes[nbytes > 0], partial(_places, form, layout, batch))
+    nbytes, offsets = _reads(form, layout, batch, runs)
+    made = nbytes > 0
+    places = partial(_places, layout, batch.files[runs.order[runs.starts]], made, offsets)
+    return Requests(address, int(runs.is_first.sum()), nbytes[made], places)
 
 
 def units(form: Any, layout: Layout, batch: Batch) -> NDArray[np.int64]:
@@ -115,20 +117,22 @@ def _reads(form: Any, layout: Layout, batch: Batch, runs: Runs) -> tuple[NDArray
     first = runs.order[runs.starts]
     rows, files, index = np.diff(runs.starts, append=len(runs.order)), batch.files[first], batch.index[first]
     nbytes, offsets = (np.zeros((len(first), 3), np.int64) for _ in range(2))
-    sizes, place = form.file_bytes(layout, files), members(form, layout, files)
+    last = np.full_like(files, layout.samples_per_file)
+    starts = starts_of(form, layout, np.concatenate([files, files]), np.concatenate([last, index]))
+    place = Members.of(layout.samples_per_file, starts[: len(files)])
+    sizes = form.bytes_with(place)
     nbytes[:, 0] = np.where(runs.is_first, np.minimum(sizes, WINDOW_BYTES), 0)
     offsets[:, 0] = np.maximum(0, sizes - WINDOW_BYTES)
     nbytes[:, 1], offsets[:, 1] = (rows + 1) * OFFSET, place.first_offset + index * OFFSET
     nbytes[:, 2] = np.add.reduceat(batch.nbytes[runs.order], runs.starts)
-    offsets[:, 2] = place.first_sample + starts_of(form, layout, files, index)
+    offsets[:, 2] = place.first_sample + starts[len(files) :]
     return nbytes, offsets
 
 
-def _places(form: Any, layout: Layout, batch: Batch) -> tuple[Paths, NDArray[np.int64], NDArray[np.int64]]:
-    runs = Runs.of(batch)
-    nbytes, offsets = _reads(form, layout, batch, runs)
-    files, file = np.unique(batch.files[runs.order[runs.starts]], return_inverse=True)
-    made = nbytes > 0
+def _places(
+    layout: Layout, of_runs: NDArray[np.int64], made: NDArray[np.bool_], offsets: NDArray[np.int64]
+) -> tuple[Paths, NDArray[np.int64], NDArray[np.int64]]:
+    files, file = np.unique(of_runs, return_inverse=True)
     return layout.paths(files), np.repeat(file, made.sum(axis=1)), offsets[made]
 
 

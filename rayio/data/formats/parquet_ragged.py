@@ -74,9 +74,11 @@ def file_bytes(form: Any, layout: Layout, files: NDArray[np.int64]) -> NDArray[n
     """Return the bytes of files."""
     rows = Rows.of(layout)
     last = np.full_like(files, rows.all)
-    data = rows.before(last) + starts_of(form, layout, files, last)
-    sizes: NDArray[np.int64] = len(MAGIC) + data + footer_bytes(rows.groups) + 4 + len(MAGIC)
-    return sizes
+    return _with_description(rows, rows.before(last) + starts_of(form, layout, files, last))
+
+
+def _with_description(rows: Rows, data: NDArray[np.int64]) -> NDArray[np.int64]:
+    return len(MAGIC) + data + footer_bytes(rows.groups) + 4 + len(MAGIC)
 
 
 def write(form: Any, file: BinaryIO, layout: Layout, number: int) -> None:
@@ -131,13 +133,13 @@ class _Reads(NamedTuple):
     @classmethod
     def of(cls, form: Any, layout: Layout, batch: Batch) -> _Reads:
         rows, footer = Rows.of(layout), footer_bytes(Rows.of(layout).groups)
-        wanted = np.unique(np.stack([batch.files, batch.index // rows.group], axis=1), axis=0)
-        files, groups = wanted[:, 0], wanted[:, 1]
-        sizes = form.file_bytes(layout, files)
+        files, groups = np.divmod(np.unique(batch.files * rows.groups + batch.index // rows.group), rows.groups)
+        edges = np.minimum(np.stack([groups * rows.group, (groups + 1) * rows.group, 0 * groups + rows.all]), rows.all)
+        starts = starts_of(form, layout, np.tile(files, 3), edges.ravel()).reshape(edges.shape)
+        begins, ends, data = rows.before(edges) + starts
+        sizes = _with_description(rows, data)
         tails = np.minimum(sizes, TAIL_BYTES)
         is_first = np.concatenate([[True], files[1:] != files[:-1]])
-        first, end = groups * rows.group, np.minimum((groups + 1) * rows.group, rows.all)
-        begins, ends = (rows.before(row) + starts_of(form, layout, files, row) for row in (first, end))
         is_long = is_first & (footer + 4 + len(MAGIC) > tails)
         offsets = np.stack([sizes - tails, sizes - len(MAGIC) - 4 - footer, len(MAGIC) + begins], axis=1)
         nbytes = np.stack([tails, np.full_like(tails, footer), ends - begins], axis=1)

@@ -62,8 +62,9 @@ class _Offsets:
     def at(self, files: NDArray[np.int64], index: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the offset of record ``index`` of each file."""
         starts, column, turns = np.empty_like(index), index // self._apart, files // self._most
+        has_all = self._most == self._layout.num_files
         with self._lock:
-            for turn in np.unique(turns).tolist():  # files of one turn have separate rows
+            for turn in (0,) if has_all else np.unique(turns).tolist():  # files of one turn have separate rows
                 chosen = turns == turn
                 rows = files[chosen] - turn * self._most
                 self._fill(rows, turn)
@@ -79,7 +80,10 @@ class _Offsets:
 
     def _fill(self, rows: NDArray[np.int64], turn: int) -> None:
         """Fill rows with the files of a turn, where they have others."""
-        missing = np.unique(rows[self._files[rows] != rows + turn * self._most])
+        is_missing = self._files[rows] != rows + turn * self._most
+        if not is_missing.any():
+            return
+        missing = np.unique(rows[is_missing])
         together = max(1, TOGETHER // self._layout.samples_per_file)
         for first in range(0, len(missing), together):
             some = missing[first : first + together]
