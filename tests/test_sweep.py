@@ -101,7 +101,8 @@ def test_a_list_that_is_written_is_read(values: list[int]) -> None:
     [
         (["seed"], "seed: no '='"),
         (["seed=1,,2"], "seed=1,,2: a value between commas is empty"),
-        (["seed=1,2,1"], "seed: 1 is given twice"),
+        (["seed=1,2,1"], "seed: 1 is given twice; give"),
+        (["train.compute=10 ms,10ms"], "train.compute: 10ms is given twice .it equals 10 ms.; give each"),
         (
             [f"seed={','.join(map(str, range(400)))}", f"train.epochs={','.join(map(str, range(1, 400)))}"],
             "159600 points",

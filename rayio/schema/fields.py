@@ -5,9 +5,11 @@ Pydantic checks structure (unknown keys, missing keys); every leaf is read here,
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
@@ -186,6 +188,16 @@ class Reads:
         return dict(self.schema() if callable(self.schema) else self.schema)
 
 
+def _in_digits(value: Any, minimum: int) -> str:
+    """Return how to write a whole number that YAML reads as text or a fraction, such as 1e3 or 1000.0; else nothing."""
+    try:
+        number = float(value) if isinstance(value, (str, float)) else math.nan
+    except ValueError:
+        return ""
+    is_exact = number.is_integer() and minimum <= number <= 1 << 53
+    return f"; write {int(number)}" if is_exact else ""
+
+
 def whole(
     minimum: int,
     maximum: int = MAX_WHOLE,
@@ -203,7 +215,7 @@ def whole(
         if or_word is not None and value == or_word:
             return value
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-            raise RefusedError(allowed)
+            raise RefusedError(f"{allowed}{_in_digits(value, minimum)}")
         if value > maximum:
             raise RefusedError(f"must be at most {maximum}")
         return value
@@ -295,6 +307,8 @@ def file_name() -> Reads:
     """Read a name that can be part of a file's name on any system."""
 
     def read(value: Any) -> Any:
+        if isinstance(value, (int, float, date)):
+            raise RefusedError("must be text (quote it)")
         if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value):
             raise RefusedError("must be letters, digits, dots, dashes and underscores (runs/ has folders of that name)")
         if len(value) > MAX_NAME:

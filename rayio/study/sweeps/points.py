@@ -63,8 +63,11 @@ def grid(overrides: Sequence[str] | Mapping[str, Any]) -> Points:
             continue
         lists[key] = values
         texts = [*map(identity, values)]
-        if twice := next((v for n, v in enumerate(values) if texts[n] in texts[:n]), None):
-            raise ScenarioError(f"{key}: {show(twice)} is given twice; give each value once")
+        for number, text in enumerate(texts):
+            if (before := texts.index(text)) != number:
+                same, value = show(values[before]), show(values[number])
+                equal = "" if same == value else f" (it equals {same})"
+                raise ScenarioError(f"{key}: {value} is given twice{equal}; give each value once")
     number = 1
     for values in lists.values():
         number *= len(values)
@@ -230,7 +233,16 @@ def split(text: str) -> list[str]:
 
 
 def identity(value: Any) -> str:
-    """Return a text that is equal for equal values."""
+    """Return a text that is equal for equal values, and for points of equal values.
+
+    >>> identity("10 ms") == identity("10ms") == identity(0.01), identity(True) == identity(1)
+    (True, False)
+    """
+    if isinstance(value, tuple):
+        return json.dumps([*map(identity, value)])
+    number = None if isinstance(value, int) else number_of(value)
+    if number is not None:
+        value = int(number) if number.is_integer() else number
     return json.dumps(value, sort_keys=True, default=str)
 
 
