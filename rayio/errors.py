@@ -85,6 +85,14 @@ class LedgerError(RayioError):
     exit_code = 4
 
 
+class OtherNumberError(ValueError):
+    """An intact file with another number of samples; ``number`` is None if its format does not tell."""
+
+    def __init__(self, content: str, number: int | None = None) -> None:
+        super().__init__(content)
+        self.number = number
+
+
 def first_error(*calls: Callable[[], None]) -> BaseException | None:
     """Call every function, whatever the others raise; return the first error, or None."""
     errors: list[BaseException] = []

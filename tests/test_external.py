@@ -209,7 +209,10 @@ def test_a_damaged_file_ends_a_run_in_a_line_that_names_it(
     [
         ({"dataset__chunk": "1 MB", "dataset__format": "hdf5"}, "no .hdf5 or .h5 files; there are .npz"),
         ({"dataset__num_files": 7}, "the folder has 6 npz files, and dataset.num_files=7; use at most 6"),
-        ({"dataset__samples_per_file": 3}, "expected a file of npz with dataset.samples_per_file=3, found none"),
+        (
+            {"dataset__samples_per_file": 3},
+            "expected dataset.samples_per_file=3, found x.npy of shape (40, 30, 1); leave the",
+        ),
         ({"dataset__sizes": "per_sample"}, "dataset.sizes=per_sample: files of dataset.external=true are as they are"),
         ({"dataset__compressibility": 2}, "dataset.compressibility=2.0: files of dataset.external=true are as they"),
         ({"dataset__format": "raw"}, "dataset.external=true: dataset.format=raw is not read as it is; use npz, npy"),
@@ -284,7 +287,9 @@ def test_a_dataset_that_would_fill_the_memory_is_told_before_it_does(tmp_path: P
     foreign.written(tmp_path, "hdf5", files=2)
     with h5py.File(tmp_path / "img_0000_of_0002.hdf5", "w") as file:
         file.create_dataset("records", shape=(1, 1 << 40), dtype="u1", chunks=(1, 1 << 20), compression="gzip")
-    with pytest.raises(DataError, match=r"expected a file of hdf5, found none \(a dataset of 1099511627776 bytes in a"):
+    with pytest.raises(
+        DataError, match=r"expected a file of hdf5, found none \(dataset records of 1099511627776 bytes"
+    ):
         external(tmp_path)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from rayio import storage
-from rayio.errors import DataError, RayioError, ScenarioError
+from rayio.errors import DataError, OtherNumberError, RayioError, ScenarioError
 from rayio.kinds import EXTERNALS
 from rayio.schema.distribution import Distribution
 from rayio.schema.fields import listed as listed_words
@@ -146,10 +146,20 @@ def samples_of(address: str, form: str, listing: Listing, settings: Settings, gi
         if bytes(content[:3]) == GZIP:
             raise DataError(f"{store.full(name)}: not yet: {form} files compressed with gzip; decompress them")
         if given is None:
-            return external.count(content) or 1
+            number = external.count(content)
+            if number == 0:
+                raise OtherNumberError("no samples", 0)
+            return number or 1
         external.verify(content, given)
     except (RayioError, MemoryError):
         raise
+    except OtherNumberError as error:
+        if error.number == 0:
+            raise DataError(f"{store.full(name)}: the file has no samples; write it again, or remove it") from error
+        raise DataError(
+            f"{store.full(name)}: expected dataset.samples_per_file={given}, found {error}; leave the key out, which "
+            "takes the number of the first file, or correct it"
+        ) from error
     except Exception as error:  # libraries raise a dozen classes for invalid bytes
         reason = " ".join(str(error).split()) or type(error).__name__
         wanted = "" if given is None else f" with dataset.samples_per_file={given}"

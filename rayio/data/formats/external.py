@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.data.formats.external_checks import CHECKS, COUNTS
+from rayio.data.formats.external_checks import CHECKS, COUNTS, one_record
 from rayio.data.formats.reads import read_into
 from rayio.data.formats.records import Records
 from rayio.data.formats.sample import Place
 from rayio.data.layout import Batch, Layout
-from rayio.errors import DataError
+from rayio.errors import DataError, OtherNumberError
 from rayio.scenario.change import Change, Run
 from rayio.schema.fields import show
 from rayio.storage.base import Opener
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rayio.scenario.model import Scenario
 
 AGAIN = "the file is damaged, or no such file"
+ALIKE = "write files with as many samples each, or move this one to another folder"
 CHANGED = "the file changed after it was listed"
 
 
@@ -143,24 +144,43 @@ class External(Records):
 
     def check(self, sample: memoryview, layout: Layout, place: Place) -> int:
         """Verify a file that is a sample, or a record; return the sample that was meant to be read."""
-        if not self.reads_whole:
-            self._verify(sample, 1, place)
+        if layout.samples_per_file == 1:
+            self._verify(sample, layout, place)
+        elif not self.reads_whole:
+            self._verify_record(sample, layout, place)
         return place.sample
 
     def _whole(self, stream: BinaryIO, nbytes: int, layout: Layout, place: Place) -> memoryview:
         content = super()._whole(stream, nbytes, layout, place)
-        self._verify(content, layout.samples_per_file, place)
+        self._verify(content, layout, place)
         return content
 
-    def _verify(self, content: memoryview, samples: int, place: Place) -> None:
+    def _verify(self, content: memoryview, layout: Layout, place: Place) -> None:
+        """Verify a whole file."""
+        samples, first = layout.samples_per_file, layout.path(0)
+        expected = f"expected {samples} sample{'s' * (samples > 1)}"
         try:
             self.verify(content, samples)
         except MemoryError:
             raise
+        except OtherNumberError as error:
+            source = f"dataset.samples_per_file={samples}" if place.path == first else f"as in {first}"
+            raise place.error(f"{expected} ({source}), found {error}; {ALIKE}") from error
         except Exception as error:  # libraries raise a dozen classes for invalid bytes
             reason = " ".join(str(error).split()) or type(error).__name__
+            raise place.error(f"{expected} in {self.name}, found otherwise ({reason}): {AGAIN}") from error
+
+    def _verify_record(self, record: memoryview, layout: Layout, place: Place) -> None:
+        """Verify a record of TFRecord, which is an even part of its file."""
+        samples = layout.samples_per_file
+        try:
+            one_record(record, place.row * len(record))
+        except ValueError as error:
+            again, sizes = AGAIN, self.file_bytes(layout, np.array([0, place.sample // samples]))
+            if sizes[0] != sizes[1]:
+                again = f"the file is damaged, or has not {samples} records of one size as {layout.path(0)}; {ALIKE}"
             raise place.error(
-                f"expected {samples} samples in {self.name}, found otherwise ({reason}): {AGAIN}"
+                f"expected a record of {len(record)} bytes, found otherwise ({error}): {again}"
             ) from error
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:

@@ -15,6 +15,7 @@ import numpy as np
 from rayio.data.formats.hdf5_stream import Stream, opened_by_hdf5
 from rayio.data.formats.npy_header import PARSING
 from rayio.data.formats.tfrecord import HEAD, TAIL, masked_crc
+from rayio.errors import OtherNumberError
 
 #: Verifies a file's content, which should hold so many samples; a ValueError, or what its library raises.
 FileCheck = Callable[[memoryview, int], None]
@@ -24,6 +25,8 @@ FileCount = Callable[[memoryview], int | None]
 PIECE_BYTES, MOST_INFLATED = 1 << 20, 1100
 #: Names of DLIO's arrays and datasets: samples, labels.
 ARRAYS, DATASETS = ("x.npy", "y.npy"), ("records", "labels")
+#: Datasets and groups of an hdf5 file that are looked at; files of more name their main dataset ``records``.
+MAX_OBJECTS = 10_000
 
 
 class Held(io.RawIOBase):
@@ -71,7 +74,12 @@ def _shape_of(header: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 def _holds(shape: tuple[int, ...], samples: int) -> bool:
     """Return True if an array may be so many samples: along its first axis, or its last as DLIO's."""
-    return samples == 1 or (len(shape) > 0 and samples in (shape[0], shape[-1]))
+    return 0 not in shape and (samples == 1 or (len(shape) > 0 and samples in (shape[0], shape[-1])))
+
+
+def _check_shape(name: str, shape: tuple[int, ...], samples: int | None) -> None:
+    if samples is not None and not _holds(shape, samples):
+        raise OtherNumberError(f"{name} of shape {shape}", 0 if 0 in shape else None)
 
 
 def _check_array(content: memoryview, samples: int | None) -> tuple[int, ...]:
@@ -81,8 +89,7 @@ def _check_array(content: memoryview, samples: int | None) -> tuple[int, ...]:
         raise ValueError("an array of Python objects, which are not read")
     if (nbytes := math.prod(shape) * dtype.itemsize) != len(content) - header.at:
         raise ValueError(f"an array of {nbytes} bytes in {len(content) - header.at}")
-    if samples is not None and not _holds(shape, samples):
-        raise ValueError(f"an array of shape {shape}")
+    _check_shape("an array", shape, samples)
     return shape
 
 
@@ -107,8 +114,7 @@ def npz(content: memoryview, samples: int) -> None:
     if not shapes:
         raise ValueError("no array")
     main = ARRAYS[0] if ARRAYS[0] in shapes else max(members, key=lambda member: member.file_size).filename
-    if not _holds(shapes.get(main, ()), samples):
-        raise ValueError(f"{main} of shape {shapes.get(main)}")
+    _check_shape(main, shapes.get(main, ()), samples)
 
 
 def _count_npz(content: memoryview) -> int | None:
@@ -121,21 +127,21 @@ def _count_npz(content: memoryview) -> int | None:
     return shape[0] if len(shape) == 1 and shape[0] else None
 
 
-def _records(content: memoryview) -> Iterator[memoryview]:
-    """Yield the payloads of TFRecord's records, with both checksums verified."""
+def _records(content: memoryview, begin: int = 0) -> Iterator[memoryview]:
+    """Yield the payloads of TFRecord's records, both checksums verified; the first is at byte ``begin`` of its file."""
     at = 0
     while at < len(content):
         if len(content) - at < HEAD.size + TAIL.size:
             raise ValueError(f"{len(content) - at} bytes after the last record")
         length, crc = HEAD.unpack_from(content, at)
         if crc != masked_crc(np.frombuffer(content[at : at + 8], np.uint8)):
-            raise ValueError(f"no record at byte {at}")
+            raise ValueError(f"no record at byte {begin + at}")
         end = at + HEAD.size + length
         if end + TAIL.size > len(content):
-            raise ValueError(f"a record of {length} bytes at byte {at} that does not end")
+            raise ValueError(f"a record of {length} bytes at byte {begin + at} that does not end")
         payload = content[at + HEAD.size : end]
         if TAIL.unpack_from(content, end)[0] != masked_crc(np.frombuffer(payload, np.uint8)):
-            raise ValueError(f"a record at byte {at} whose checksum is wrong")
+            raise ValueError(f"a record at byte {begin + at} whose checksum is wrong")
         yield payload
         at = end + TAIL.size
 
@@ -144,44 +150,79 @@ def _count_records(content: memoryview) -> int:
     return sum(1 for _ in _records(content))
 
 
+def one_record(content: memoryview, begin: int) -> None:
+    """Verify the record of TFRecord that begins at a byte of a file."""
+    if (number := sum(1 for _ in _records(content, begin))) != 1:
+        raise OtherNumberError(f"{number} records at byte {begin}", number)
+
+
 def _exactly(count: Callable[[memoryview], int]) -> FileCheck:
     """Return a check of the number of samples."""
 
     def check(content: memoryview, samples: int) -> None:
         if (number := count(content)) != samples:
-            raise ValueError(f"{number} samples")
+            raise OtherNumberError(f"{number} sample{'s' * (number != 1)}", number)
 
     return check
 
 
-def _count_hdf5(content: memoryview) -> int:
-    """Return the rows of ``records``, or of the largest dataset; chunks are not read, as HDF5 may crash on damage."""
+def _main_dataset(file: Any, samples: int | None) -> Any:
+    """Return ``records``, or the largest dataset of all groups; links to other places and files are not followed.
+
+    Raises:
+        ValueError: there is none, or there are too many to find it, and a file is not one sample.
+    """
+    import h5py
+
+    name, looked_at = DATASETS[0], 0
+    if isinstance(file.get(name, getlink=True), h5py.HardLink) and isinstance(file[name], h5py.Dataset):
+        return file[name]
+    main: Any = None
+
+    def look(_: str, item: Any) -> bool | None:
+        nonlocal main, looked_at
+        looked_at += 1
+        if isinstance(item, h5py.Dataset) and (main is None or int(item.nbytes) > int(main.nbytes)):
+            main = item
+        return True if looked_at > MAX_OBJECTS else None
+
+    if file.visititems(look) and samples != 1:
+        raise ValueError(f"more than {MAX_OBJECTS} datasets and groups, and none is named {name}")
+    if main is None:
+        raise ValueError("no dataset")
+    return main
+
+
+def _rows_hdf5(content: memoryview, samples: int | None) -> tuple[int, str]:
+    """Return the rows of the main dataset, and its path; chunks are not read, as HDF5 may crash on damage."""
     import h5py
 
     stream = Stream(Held(content))  # type: ignore[arg-type]
     with opened_by_hdf5(stream) as h5:
-        file = h5py.File(h5)
-        if not (datasets := [item for item in file.values() if isinstance(item, h5py.Dataset)]):
-            raise ValueError("no dataset")
-        named = [dataset for dataset in datasets if dataset.name == f"/{DATASETS[0]}"]
-        main = named[0] if named else max(datasets, key=lambda dataset: int(dataset.nbytes))
+        main = _main_dataset(h5py.File(h5), samples)
+        path = str(main.name)[1:]
         if not main.shape:
-            raise ValueError(f"a dataset of shape {main.shape}")
+            raise ValueError(f"dataset {path} of shape {main.shape}")
         if main.nbytes > MOST_INFLATED * len(content):
-            raise ValueError(f"a dataset of {main.nbytes} bytes in a file of {len(content)}")
+            raise ValueError(f"dataset {path} of {main.nbytes} bytes in a file of {len(content)}")
         if main.is_virtual or main.external:
-            raise ValueError("a dataset in other files")
+            raise ValueError(f"dataset {path} in other files")
         if main.id.get_offset() is not None and main.id.get_offset() + main.nbytes > len(content):
-            raise ValueError("a dataset beyond the file's end")
+            raise ValueError(f"dataset {path} beyond the file's end")
         if stream.missing:
             raise ValueError(stream.missing)
-        return int(main.shape[0])
+        return (0 if 0 in main.shape else int(main.shape[0])), path
+
+
+def _count_hdf5(content: memoryview) -> int:
+    return _rows_hdf5(content, None)[0]
 
 
 def hdf5(content: memoryview, samples: int) -> None:
     """Verify an hdf5 file: its description, and that its main dataset lies in it."""
-    if (rows := _count_hdf5(content)) != samples and samples != 1:
-        raise ValueError(f"{rows} rows")
+    rows, path = _rows_hdf5(content, samples)
+    if rows != samples and (samples != 1 or not rows):
+        raise OtherNumberError(f"{rows} rows in dataset {path}", rows)
 
 
 def _count_rows(content: memoryview) -> int:
@@ -200,7 +241,7 @@ def _count_rows(content: memoryview) -> int:
 def _lines(content: memoryview) -> tuple[int, bool]:
     """Return the number of lines, and True if the first one is a header: pandas' begins with a comma."""
     view = np.frombuffer(content, np.uint8)
-    number = int(np.count_nonzero(view == ord("\n"))) + (view[-1] != ord("\n"))
+    number = int(np.count_nonzero(view == ord("\n"))) + int(view[-1] != ord("\n"))
     first = bytes(content[:PIECE_BYTES]).split(b"\n", 1)[0]
     if not all(32 <= byte < 127 or byte in b"\t\r" for byte in first):
         raise ValueError("the first line is no text")
@@ -261,7 +302,7 @@ def _one_image(check: FileCheck) -> FileCount:
 
 
 def _count_npy(content: memoryview) -> None:
-    _check_array(content, None)
+    _check_array(content, 1)
 
 
 #: By format.
