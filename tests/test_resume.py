@@ -292,7 +292,14 @@ def test_a_killed_driver_leaves_spans_and_a_checkpoint_to_go_on_from(tmp_path: P
         with (tmp_path / "log").open("w") as log:
             process = subprocess.Popen([*command, *part], cwd=tmp_path, stdout=log, stderr=log, env=where)
         try:
-            while not (tmp_path / "run" / "resume.json").exists() or json.loads(info.read_text())["pid"] != process.pid:
+            complete = (tmp_path / "ck").glob  # the file also names one whose manifest is not there yet
+            books = tmp_path / "run" / "resume.json"
+            while (
+                len([*complete("*/rayio-checkpoint.json")]) < 2
+                or not books.exists()
+                or not json.loads(books.read_text())["checkpoints"]
+                or json.loads(info.read_text())["pid"] != process.pid
+            ):
                 assert process.poll() is None, (tmp_path / "log").read_text()
                 time.sleep(0.05)
             with pytest.raises(StorageError, match=rf"is still running \(pid {process.pid}\)"):
