@@ -149,7 +149,7 @@ def test_a_rank_whose_batch_is_lost_reads_by_itself() -> None:
         board.publish(0, 0, 3, {})
         return [*log, await board.obtain(2, 0, 0, 3)]
 
-    gone, there = (False, None, 0), (True, dict[Any, Any](), 0)
+    gone, there = (False, None, ()), (True, dict[Any, Any](), ())
     assert asyncio.run(story()) == [gone, there, there, there, gone, gone]
 
 
