@@ -146,7 +146,7 @@ def local_ray() -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="rayio-home-") as home, pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", home)
         patch.setenv("RAY_AUTH_MODE", "disabled")
-        reset_auth_token_state()  # a test before this one may have had a mode of its own, and Ray keeps the first
+        reset_auth_token_state()  # Ray keeps the first mode of a process, and an earlier test may have set one
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setenv("RAY_worker_niceness", "0")  # as rayio's own: by default all else on the machine comes first
         path = os.environ.get("PYTHONPATH")

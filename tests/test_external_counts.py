@@ -1,4 +1,4 @@
-"""The number of samples in files of other programs: where it is found, and what is said of a file with another."""
+"""External files: how their samples are counted, and the message for a file with another number of samples."""
 
 from __future__ import annotations
 

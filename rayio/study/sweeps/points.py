@@ -62,9 +62,9 @@ def grid(overrides: Sequence[str] | Mapping[str, Any]) -> Points:
             fixed[key] = values[0]
             continue
         lists[key] = values
-        texts = [*map(identity, values)]
-        for number, text in enumerate(texts):
-            if (before := texts.index(text)) != number:
+        places: dict[str, int] = {}
+        for number, text in enumerate(map(identity, values)):
+            if (before := places.setdefault(text, number)) != number:
                 same, value = show(values[before]), show(values[number])
                 equal = "" if same == value else f" (it equals {same})"
                 raise ScenarioError(f"{key}: {value} is given twice{equal}; give each value once")
