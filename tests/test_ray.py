@@ -209,7 +209,7 @@ def test_readers_use_memory_again_and_what_waits_in_the_queue_keeps_the_planned_
 ) -> None:
     wanted = real(
         train__compute="40 ms", train__epochs=6, cluster__ranks_per_node=1, train__sync="none",
-        loader__num_workers=1, cluster__transport=transport,
+        cluster__transport=transport,
     )  # fmt: skip
     looking = Looking()
     done = run(wanted, root=tmp_path, reporter=looking)
