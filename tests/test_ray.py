@@ -408,7 +408,7 @@ def test_on_ray_pytorch_saves_by_the_clock_after_the_same_steps_on_all_ranks(tmp
 
 
 def test_a_killed_rank_ends_the_run_in_one_line_and_leaves_it_readable(tmp_path: Path) -> None:
-    killer = Killer("rank-1")
+    killer = Killer("rank-1", 30)  # it has sent spans by then
     wanted = real(train__compute="60 ms", train__epochs=EPOCHS, loader__num_workers=0)
     with pytest.raises(RunError, match="rank-1 died") as caught:
         run(wanted, root=tmp_path, out="broken", reporter=killer)
