@@ -155,11 +155,11 @@ def test_in_real_time_it_does_what_it_does_on_the_virtual_clock(modelled: bool, 
     with_it, without = (delivered(each, tmp_path) for each in (plan, replace(plan, layers=())))
     assert with_it[0] == without[0], "other samples"
     for kind in ("read", "write"):
-        found, expected = asked(with_it[1], kind), asked(without[1], kind)
-        assert found.keys() == expected.keys()
-        for of, requests in expected.items():
-            spared = kind == "read" and (layer.keeps or is_sparing) and found[of] <= requests
-            assert found[of] == requests or spared, (kind, of)
+        made, needed = asked(with_it[1], kind), asked(without[1], kind)
+        assert made.keys() == needed.keys()
+        for of, requests in needed.items():
+            is_spared = kind == "read" and (layer.keeps or is_sparing) and made[of] <= requests
+            assert made[of] == requests or is_spared, (kind, of)
     if modelled:
         return
     assert change, "what its example changes depends on time alone"
