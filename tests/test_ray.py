@@ -20,6 +20,7 @@ from pages_of_files import came_from_the_device
 from rayio import storage
 from rayio.data.formats.sample import Place, check
 from rayio.data.sampler import sample_digest
+from rayio.engines.ray.actors import group, shells
 from rayio.engines.ray.cluster.local_ray import PRIORITY
 from rayio.engines.ray.placement import actors
 from rayio.errors import ClusterError, DataError, RunError, StorageError
@@ -407,7 +408,7 @@ def test_on_ray_pytorch_saves_by_the_clock_after_the_same_steps_on_all_ranks(tmp
 
 
 def test_a_killed_rank_ends_the_run_in_one_line_and_leaves_it_readable(tmp_path: Path) -> None:
-    killer = Killer("rank-1")
+    killer = Killer("rank-1", 30)  # it has sent spans by then
     wanted = real(train__compute="60 ms", train__epochs=EPOCHS, loader__num_workers=0)
     with pytest.raises(RunError, match="rank-1 died") as caught:
         run(wanted, root=tmp_path, out="broken", reporter=killer)
@@ -561,3 +562,32 @@ def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
     assert left.exit_code == 130
     assert left.result["ledger"]["delivered_steps"] > 0
     assert len(left.spans()) > 0
+
+
+@pytest.mark.parametrize("when", ["run", pytest.param("flush", marks=pytest.mark.slow)])
+def test_an_error_of_background_work_fails_the_run(when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails() -> None:
+        raise ZeroDivisionError("behind")
+
+    class Failing(shells.TrainerRank):
+        async def run(self) -> Any:
+            if when == "run":
+                self.kernel.spawn(fails(), "behind")
+            return await super().run()
+
+        async def flush(self) -> Any:
+            if when == "flush":
+                self.kernel.spawn(fails(), "behind")
+            return await super().flush()
+
+    monkeypatch.setitem(group.CLASSES, "rank", Failing)
+    epochs = 100 if when == "run" else 1
+    wanted = scenario(**SINGLE | {"loader__num_workers": 0}, train__compute="50 ms", train__epochs=epochs)
+    with pytest.raises(ZeroDivisionError, match="behind") as error:
+        run(wanted, root=tmp_path, out=tmp_path / "broken")
+    assert any("raise ZeroDivisionError" in note for note in error.value.__notes__)
+    assert "in rank-0" in error.value.__notes__
+    left = Run.open(tmp_path / "broken")
+    assert left.exit_code == 1
+    books = left.result["ledger"]
+    assert (books["delivered_steps"] < books["planned_steps"]) == (when == "run")
