@@ -181,8 +181,8 @@ def test_jitter_is_lost_at_the_barrier_and_no_single_rank_is_to_blame(tmp_path: 
     assert changed(found, "equal compute")["causal_share"] == pytest.approx(1, abs=POINTS)
     assert changed(found, "equal compute")["time_saved"] == pytest.approx(share(found, "straggler"), abs=POINTS)
     assert changed(found, "no barrier")["causal_share"] == pytest.approx(1, abs=POINTS)
-    assert found["prediction"]["change"] == "With no barrier (train.sync=none)"
-    assert "that compute longer than others, a different rank each time. With no barrier" in found["sentence"]
+    assert found["prediction"]["change"] == "With train.accumulate=2"
+    assert "that compute longer than others, a different rank each time. With train.accumulate=2" in found["sentence"]
 
 
 def test_checkpoint_bound(tmp_path: Path) -> None:

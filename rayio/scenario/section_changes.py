@@ -94,29 +94,27 @@ def of_prefetch(run: Run) -> Iterator[Change]:
 
 
 def of_sync(run: Run) -> Iterator[Change]:
-    """``train.sync``: ranks that never wait for each other, another all-reduce, or half as many."""
+    """``train.sync``: ranks that never wait for each other, no or another all-reduce, or half as many meetings."""
     train = run.scenario.train
     has_cost = run.costs.barrier > 0  # of a rank alone, too
     if not train.sync.meets or (derive.world_size(run.scenario) == 1 and not has_cost):
         return
-    yield Change(
-        "no barrier", kind="removal", to=with_keys("train", sync=NoSync()), removes=("straggler", "allreduce"),
-        words="no barrier (train.sync=none)", helps=("straggler", "all-reduce"),
-    )  # fmt: skip
+    # What ranks lose to each other in all. Training needs it, so it names no bottleneck and is no advice.
+    yield Change("no barrier", kind="removal", to=with_keys("train", sync=NoSync()))
     if isinstance(train.sync, AllReduce):
+        free, removal = train.sync.model_copy(update={"bytes": 0, "latency": 0.0}), "all-reduce = 0"
+        yield Change(removal, kind="removal", to=with_keys("train", sync=free), removes=("allreduce",))
         other = "tree" if train.sync.algorithm == "ring" else "ring"
         for name, key, value in (("all-reduce", "algorithm", other), ("overlap", "overlap", OVERLAP)):
             if key == "algorithm" or train.sync.overlap < OVERLAP:
                 yield Change(
                     f"{name} {value}", kind="setting", key=f"train.sync.{key}={value}", helps=("all-reduce",),
-                    to=with_keys("train", sync=train.sync.model_copy(update={key: value})), after=("no barrier",),
+                    to=with_keys("train", sync=train.sync.model_copy(update={key: value})), after=(removal,),
                 )  # fmt: skip
-    if (has_cost or isinstance(train.sync, AllReduce)) and (twice := 2 * train.accumulate) <= derive.steps_per_epoch(
-        run.scenario
-    ):
+    if (twice := 2 * train.accumulate) <= derive.steps_per_epoch(run.scenario):
         yield Change(
             "accumulate × 2", kind="setting", to=with_keys("train", accumulate=twice), key=f"train.accumulate={twice}",
-            helps=("all-reduce", "overhead"), after=("no barrier",), effort=3,
+            helps=("all-reduce", "overhead", "straggler"), after=("no barrier",), effort=3,
         )  # fmt: skip
 
 
