@@ -460,6 +460,12 @@ def test_spans_of_other_libraries_explain_nothing(tmp_path: Path) -> None:
     assert replace(beside, run="") == replace(alone, run="")
 
 
+def test_no_more_workers_are_tried_than_a_scenario_may_have() -> None:
+    base = SimpleNamespace(workers=3000, scenario=planted(loader__num_workers=3000))
+    replays: Any = SimpleNamespace(base=base, replayed=None, baseline=None)  # nothing is simulated
+    assert advice._enough_workers(replays) is None
+
+
 @pytest.mark.parametrize(
     ("gains", "said"),
     [

@@ -13,7 +13,7 @@ from rayio.predict.changes import applied
 from rayio.predict.counterfactual import ALIKE, WORTH, Counterfactuals, Tried
 from rayio.records.doubts import Doubt
 from rayio.records.explained import Change, Prediction, Verdict
-from rayio.scenario.section_changes import with_workers
+from rayio.scenario.section_changes import most_workers, with_workers
 from rayio.scenario.workers import Autoscaled
 
 #: Workers are doubled at most this often in search of enough of them.
@@ -151,6 +151,8 @@ def _enough_workers(replays: Counterfactuals) -> Foreseen | None:
     base, before, best = replays.base, replays.baseline, None
     for doubling in range(1, DOUBLINGS + 1):
         number = max(1, base.workers * 2**doubling) if base.workers else 2 ** (doubling - 1)
+        if number > most_workers(base):
+            break
         try:
             changed = applied(with_workers("", number), replays.replayed, base)
             outcome = base.simulate(changed, f"{number} worker{'s' * (number != 1)} per rank")
