@@ -1,7 +1,7 @@
 """What autoscaled workers cost against fixed numbers, on the virtual clock. Goal: 5.9 % lost to 16.
 
 Scenarios are drawn: times of reading and computing, their spread, stragglers, a shared limit, ranks that meet after 1,
-4, 16 or 50 steps. ``python benchmarks/autoscaling.py 2000 2050`` draws those of these seeds, and prints a row for each
+4, 16 or 50 steps. ``python benchmarks/autoscaling.py 2000 2030`` draws those of these seeds, and prints a row for each
 k, the steps between two meetings: the share of wall time lost to the best fixed number and to 16 workers, workers and
 changes of a rank, the best number (of 1, 2, 4, 8 and 16, known after all have run), and what fixed ones take more.
 """
@@ -113,4 +113,4 @@ def main(first: int, last: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:3] or (2000, 2050)))
+    main(*map(int, sys.argv[1:3] or (2000, 2030)))
