@@ -44,7 +44,7 @@ RUNS = {
 }  # fmt: skip
 #: Where one of them is given what this process, or another of the same user and run, has just made.
 OWN = {
-    ("study/sweeps/worker.py", "pickle.load"),  # pipes between a sweep and the processes that it starts
+    ("machine/calls.py", "pickle.load"),  # pipes between a command and the processes that it starts
     ("engines/ray/transport/lines.py", "pickle.loads"),  # sockets between actors of a run, who look at whose they are
     ("signals.py", "exec"),  # of an empty text
     ("engines/savers/dcp.py", "pickle.loads"),  # an index that is equal to the one that this process makes

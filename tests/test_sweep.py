@@ -28,13 +28,13 @@ from test_failures import FREE
 import rayio
 from rayio.cli import main
 from rayio.errors import ScenarioError, StorageError
+from rayio.machine import calls
 from rayio.records.metric_names import METRICS, lookup
 from rayio.records.sweeps import DONE, FAILED, IMPOSSIBLE, UNMET
 from rayio.report.text.sweep import conclusions
 from rayio.scenario import derive
 from rayio.scenario.load import load
 from rayio.scenario.write import to_yaml
-from rayio.study.sweeps import worker
 from rayio.study.sweeps.choices import front, knee, memory, workers
 from rayio.study.sweeps.points import grid, listed, number_of, split
 from rayio.study.sweeps.sweep_rows import Point, Row, axis
@@ -394,7 +394,7 @@ def test_a_sweep_that_was_stopped_goes_on_where_it_was(home: Path) -> None:
 
 
 def test_a_process_that_has_just_started_leaves_ctrl_c_to_the_one_that_asked() -> None:
-    process = worker._start()
+    process = calls._start()
     try:
         for _ in range(10):  # as it imports what it needs
             process.send_signal(signal.SIGINT)

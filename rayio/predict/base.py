@@ -83,6 +83,10 @@ class Base:
         """Return True if the CPU time of batches and the number of cores are known."""
         return Worked.planned(self.scenario.model_copy(update={"costs": self.costs})) is not None
 
+    def without_times(self) -> Base:
+        """Return it without measured times: replays have them, and a process that simulates gets both."""
+        return replace(self, measured=self.measured.without_times())
+
     def simulate(self, replay: Replay, change: str | None = None) -> Outcome:
         """Return the outcome of a scenario on the virtual engine, with the replay's times.
 

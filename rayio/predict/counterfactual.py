@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from time import perf_counter
 from typing import Any
 
 from rayio.analyze import gate
@@ -13,7 +15,8 @@ from rayio.analyze.stalls import Attribution
 from rayio.analyze.stragglers import slow_ranks
 from rayio.analyze.verdict import BINDS, OF_DATA, Judged, bound_of
 from rayio.analyze.worth import LEAST_AU
-from rayio.errors import StorageError
+from rayio.errors import RayioError, StorageError
+from rayio.machine.calls import in_order
 from rayio.model.planning import storage_of
 from rayio.predict.base import Base, Outcome
 from rayio.predict.changes import applied, offered
@@ -92,33 +95,37 @@ def counterfactuals(base: Base, reporter: Reporter = SILENT, *, whole: bool = Fa
     most = sys.maxsize if whole else None
     replayed = base.measured.replayed(base.scenario, modelled=base.modelled, most=most)
     reporter.live("what would help: the run is replayed unchanged")
+    began = perf_counter()
     baseline = base.simulate(replayed)
+    seconds = perf_counter() - began
     tried: list[Tried] = []
     broken: list[Remark] = []
 
-    def simulate(change: Change) -> None:
-        try:
-            tried.append(_tried(change, base, replayed, baseline))
-        except StorageError as error:
-            broken.append(remark("change_breaks_off", change=change.name, error=str(error)))
+    def simulate(changes: Sequence[Change]) -> None:
+        made, alone = [applied(change, replayed, base) for change in changes], base.without_times()
+        calls = [partial(alone.simulate, each, change.name) for change, each in zip(changes, made, strict=True)]
 
-    first = [change for change in offered(base, "explain", ()) if not change.after]
-    for number, change in enumerate(first):
-        reporter.live(f"what would help: {number} of {len(first)} simulated", number / len(first))
-        simulate(change)
+        def watch(done: int) -> None:
+            reporter.live(f"what would help: {done} of {len(calls)} simulated", done / max(1, len(calls)))
+
+        for change, each, after in zip(changes, made, in_order(calls, seconds, watch), strict=True):
+            if isinstance(after, StorageError):
+                broken.append(remark("change_breaks_off", change=change.name, error=str(after)))
+            elif isinstance(after, RayioError):
+                raise after
+            else:
+                tried.append(_tried(change, each, after, replayed, baseline))
+
+    simulate([change for change in offered(base, "explain", ()) if not change.after])
     helps = {trial.change.name for trial in tried if trial.saved >= WORTH}
-    for change in offered(base, "explain", helps):
-        if helps.intersection(change.after) and change.is_of_use(base.scenario):
-            reporter.live(f"what would help: {change.name}", 1.0)
-            simulate(change)
+    later = [change for change in offered(base, "explain", helps) if helps.intersection(change.after)]
+    simulate([change for change in later if change.is_of_use(base.scenario)])
     if base.has_failed:
         tried = [trial for trial in tried if not trial.change.risks_work]
     return Counterfactuals(base, replayed, baseline, (*tried,), (*broken,))
 
 
-def _tried(change: Change, base: Base, replayed: Replay, before: Outcome) -> Tried:
-    changed = applied(change, replayed, base)
-    after = base.simulate(changed, change.name)
+def _tried(change: Change, changed: Replay, after: Outcome, replayed: Replay, before: Outcome) -> Tried:
     drops_barrier = replayed.scenario.train.sync.meets and not changed.scenario.train.sync.meets
     rate = after.judged.samples_per_second
     if drops_barrier and before.lasted and after.lasted:
@@ -172,8 +179,6 @@ def named(judged: Judged, tried: Sequence[Tried]) -> Verdict:
         causes = [cause for cause in trial.change.removes if share.get(cause)]
         if trial.row.time_saved is not None and causes:
             cause = max(causes, key=lambda cause: share[cause])
-            if trial.drops_barrier and share[cause] <= BINDS:
-                continue  # without barriers no sync is left, whatever a small cause does
             saves[cause] = max(saves.get(cause, trial.saved), trial.saved)
     most = max(saves.values(), default=0.0)
     if most <= judged.tolerated:

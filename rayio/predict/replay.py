@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -169,6 +169,14 @@ class Measured:
             costs = _costs(slices, charged, scenario, saves)
         work = decoding if isinstance(decoding, Work) and cores is not None else None
         return cls(compute, read, decode, *_writes(saves, scenario), costs, has_work, held_up, work)
+
+    def without_times(self) -> Measured:
+        """Return the costs alone."""
+        none: Floats = np.empty(0)
+        return replace(
+            self, compute=none, read=none, decode=none, write=none, increments=none, drains=none,
+            increment_drains=none, delays={},
+        )  # fmt: skip
 
     def first_byte(self, reads: Mapping[int, Floats]) -> RecordedTimes:
         """Return the time of each read by its address, and of files that are written; if they were drained, of that."""

@@ -9,15 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import perf_counter
 
 import yaml
 
 from rayio.analyze.gate import not_reproduced
 from rayio.analyze.worth import is_worth_proposing
 from rayio.errors import RayioError
+from rayio.machine.calls import in_order
 from rayio.model.planning import storage_of
 from rayio.predict.changes import offered
 from rayio.records.calibrated import NoBusyRun, NotFull
@@ -221,33 +224,48 @@ def changes_at(scenario: Scenario, formula: str, target: float, reporter: Report
 
     Where none reaches the target, the best pair of the most helpful ones is the last entry, if it helps more.
     """
-    helpful: list[Tried] = []
+    began = perf_counter()
     baseline = _au(scenario, formula)
-    wanted = offered(Planned(scenario), "capacity")
-    for number, change in enumerate(wanted):
-        reporter.live(f"finding what would help: {number} of {len(wanted)} changes simulated", number / len(wanted))
-        helpful += _tried(change, scenario, formula, baseline)
+    seconds = perf_counter() - began
+
+    def helping(changes: Sequence[Change]) -> list[Tried]:
+        possible = [(change, applied(change, scenario)) for change in changes]
+        possible = [(change, changed) for change, changed in possible if _can_run(changed)]
+        calls = [partial(in_memory, shortened(changed)) for _, changed in possible]
+
+        def watch(done: int) -> None:
+            reporter.live(
+                f"finding what would help: {done} of {len(calls)} changes simulated", done / max(1, len(calls))
+            )
+
+        results = [
+            (change, au_of(result, formula))
+            for (change, _), result in zip(possible, in_order(calls, seconds, watch), strict=True)
+            if not isinstance(result, RayioError)
+        ]
+        return [
+            Tried(change, au, baseline)
+            for change, au in results
+            if au is not None and baseline is not None and is_worth_proposing(baseline, au)
+        ]
+
+    helpful = helping(offered(Planned(scenario), "capacity"))
     helpful.sort(key=lambda entry: (-round(entry.au, 3), entry.change.effort))
     if not helpful or any(reaches(entry.au, target) for entry in helpful):
         return helpful
-    pairs = [
-        replace(entry, is_pair=True)
-        for pair in combinations([entry.change for entry in helpful[:PAIRED]], 2)
-        for entry in _tried(together(*pair), scenario, formula, baseline)
-    ]
+    pairs = helping([together(*pair) for pair in combinations([entry.change for entry in helpful[:PAIRED]], 2)])
     best = max(pairs, key=lambda entry: (round(entry.au, 3), -entry.change.effort), default=None)
-    return [*helpful, best] if best is not None and is_worth_proposing(helpful[0].au, best.au) else helpful
+    if best is None or not is_worth_proposing(helpful[0].au, best.au):
+        return helpful
+    return [*helpful, replace(best, is_pair=True)]
 
 
-def _tried(change: Change, scenario: Scenario, formula: str, baseline: float | None) -> list[Tried]:
-    changed = applied(change, scenario)
+def _can_run(scenario: Scenario) -> bool:
     try:
-        checks.check_simulated(changed)
-        au = _au(changed, formula)
+        checks.check_simulated(scenario)
     except RayioError:
-        return []
-    is_worth = au is not None and baseline is not None and is_worth_proposing(baseline, au)
-    return [Tried(change, au or 0.0, baseline or 0.0)] if is_worth else []
+        return False
+    return True
 
 
 def together(first: Change, second: Change) -> Change:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from rayio.errors import ContradictionError, RayioError, ScenarioError
+from rayio.machine.calls import answered, answers, in_processes
 from rayio.model.engine import engine_named
 from rayio.records.sweeps import DONE, FAILED, IMPOSSIBLE
 from rayio.reporter import SILENT, Reporter
@@ -15,18 +19,18 @@ from rayio.scenario import checks
 from rayio.scenario.load import loading
 from rayio.scenario.model import Scenario
 from rayio.schema.fields import MAX_WHOLE
+from rayio.session.conclude import in_memory
 from rayio.session.dataset import base_folder
 from rayio.session.resume import run as run_one
 from rayio.signals import deferred
-from rayio.study.sweeps import worker
 from rayio.study.sweeps.finished import Sweep
 from rayio.study.sweeps.points import Points, grid, listed
 from rayio.study.sweeps.sweep_directory import SweepDirectory
 from rayio.study.sweeps.sweep_files import write
 from rayio.study.sweeps.sweep_rows import Row, row_of
 
-#: The fewest runs for which more processes are faster.
-FEW_RUNS = 8
+#: So many runs are simulated in processes without a look at how long the first one takes.
+MANY_RUNS = 8
 
 
 def sweep(
@@ -183,13 +187,17 @@ class _Sweeping:
         self.reporter.live(f"{self.made}/{self.todo} runs", self.made / self.todo)
 
     def _simulated(self, todo: list[tuple[str, int]]) -> Iterator[Row]:
-        scenarios = [self.runs[key][2] for key in todo]
-        processes = min(self.processes, len(todo))
-        if processes <= 1 or len(todo) < FEW_RUNS:
-            answers: Iterator[tuple[int, worker.Answer]] = enumerate(map(worker.simulated, scenarios))
+        runs = [partial(in_memory, self.runs[key][2]) for key in todo]
+        processes = min(self.processes, len(runs))
+        if processes > 1 and len(runs) >= MANY_RUNS:
+            replies = in_processes(enumerate(runs), processes)
+        elif runs:
+            began, first = perf_counter(), answered(runs[0])
+            others = answers(runs[1:], perf_counter() - began, processes)
+            replies = chain([(0, first)], ((1 + number, answer) for number, answer in others))
         else:
-            answers = worker.in_processes(enumerate(scenarios), processes)
-        for index, answer in answers:
+            return
+        for index, answer in replies:
             values, number, scenario = self.runs[todo[index]]
             if isinstance(answer, RayioError):
                 yield Row(values, number, FAILED, str(answer))

@@ -1,6 +1,7 @@
-"""A process that simulates points: it reads scenarios from standard input and writes results.
+"""Calls in separate processes: those that simulate, for sweeps and for what would help.
 
-It is a separate program because ``multiprocessing`` would run the user's script again in every process.
+Such a process is a separate program because ``multiprocessing`` would run the user's script again in every process. It
+reads calls from standard input and writes their answers.
 """
 
 from __future__ import annotations
@@ -11,62 +12,94 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from rayio.errors import RayioError, RunError
-from rayio.records.run_result import RunResult
 from rayio.registry import fault_of
-from rayio.scenario.model import Scenario
-from rayio.session.conclude import in_memory
 
-#: A point's result, or its error.
-Answer = RunResult | RayioError
+T = TypeVar("T")
+
+#: Seconds that calls must take in all for other processes to be faster, each of which takes half a second to start.
+WORTH_SECONDS = 3.0
 #: A process's program. It looks for unused cycles as rarely as ``rayio`` does, which matters most while it imports.
 _PROGRAM = """
 import gc
 from rayio.__main__ import NEW_OBJECTS
 gc.set_threshold(NEW_OBJECTS, 10, 10)
-from rayio.study.sweeps.worker import main
+from rayio.machine.calls import main
 main()
 """
 
 
-def simulated(scenario: Scenario) -> Answer:
-    """Return the result of a simulated point, or its error."""
+def answered(call: Callable[[], T]) -> T | RayioError:
+    """Return what a call returns, or its error."""
     try:
-        return in_memory(scenario)
+        return call()
     except RayioError as error:
         return error
 
 
-def serve(questions: IO[bytes], answers: IO[bytes]) -> None:
-    """Simulate scenarios until the end of ``questions``; both streams are sequences of pickles."""
-    while True:
-        try:
-            scenario: Scenario = pickle.load(questions)
-        except EOFError:
-            return
-        try:
-            answer: Answer = simulated(scenario)
-        except Exception as error:
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            where = f"{Path(last.filename).name}:{last.lineno}"
-            answer = RunError(f"{fault_of(error)}: {type(error).__name__}: {error} ({where})")
-        pickle.dump(answer, answers)
-        answers.flush()
+def answers(
+    calls: Sequence[Callable[[], T]], seconds: float, processes: int | None = None
+) -> Iterator[tuple[int, T | RayioError]]:
+    """Iterate over the numbers and answers of calls that take about ``seconds`` each, as they end.
 
-
-def in_processes(scenarios: Iterable[tuple[int, Scenario]], processes: int) -> Iterator[tuple[int, Answer]]:
-    """Iterate over the answers of numbered scenarios in the order in which they end; leaving early ends the processes.
+    They are made in ``processes`` (None is one per CPU) if that is faster. Then they must be picklable.
 
     Raises:
         RunError: a process died.
     """
-    todo = iter(scenarios)
+    wanted = min(processes or len(os.sched_getaffinity(0)), len(calls))
+    if wanted > 1 and seconds * len(calls) >= WORTH_SECONDS:
+        # A long call may have many bytes, and a process takes the next one only when it is idle.
+        return in_processes(enumerate(calls), wanted, ahead=1)
+    return enumerate(map(answered, calls))
+
+
+def in_order(
+    calls: Sequence[Callable[[], T]], seconds: float, watch: Callable[[int], None] = lambda done: None
+) -> list[T | RayioError]:
+    """Return the answers of :func:`answers`, one for each call; ``watch`` is called with the number done."""
+    known = dict[int, T | RayioError]()
+    watch(0)
+    for number, answer in answers(calls, seconds):
+        known[number] = answer
+        watch(len(known))
+    return [known[number] for number in range(len(calls))]
+
+
+def serve(questions: IO[bytes], replies: IO[bytes]) -> None:
+    """Make calls until the end of ``questions``; both streams are sequences of pickles."""
+    while True:
+        try:
+            call: Callable[[], Any] = pickle.load(questions)
+        except EOFError:
+            return
+        try:
+            answer = answered(call)
+        except Exception as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{Path(last.filename).name}:{last.lineno}"
+            answer = RunError(f"{fault_of(error)}: {type(error).__name__}: {error} ({where})")
+        pickle.dump(answer, replies)
+        replies.flush()
+
+
+def in_processes(
+    calls: Iterable[tuple[int, Callable[[], T]]], processes: int, ahead: int = 2
+) -> Iterator[tuple[int, T | RayioError]]:
+    """Iterate over the answers of numbered calls in the order in which they end; leaving early ends the processes.
+
+    Each process is sent up to ``ahead`` calls: a second one waits in the pipe, so that the process is never idle.
+
+    Raises:
+        RunError: a process died.
+    """
+    todo = iter(calls)
     started = [_start() for _ in range(processes)]
     pending: list[list[int]] = [[] for _ in started]
 
@@ -78,30 +111,30 @@ def in_processes(scenarios: Iterable[tuple[int, Scenario]], processes: int) -> I
             if not pipe.closed:
                 pipe.close()
             return
-        number, scenario = entry
+        number, call = entry
         pending[worker].append(number)
-        pickle.dump(scenario, pipe)
+        pickle.dump(call, pipe)
         pipe.flush()
 
-    answered: SimpleQueue[tuple[int, Answer | None]] = SimpleQueue()
-    threads = [Thread(target=_listen, args=(n, each, answered.put), daemon=True) for n, each in enumerate(started)]
+    heard: SimpleQueue[tuple[int, T | RayioError | None]] = SimpleQueue()
+    threads = [Thread(target=_listen, args=(n, each, heard.put), daemon=True) for n, each in enumerate(started)]
     try:
         for thread in threads:
             thread.start()
-        for worker in [*range(processes)] * 2:  # the second scenario waits in the pipe, so that workers never idle
+        for worker in [*range(processes)] * ahead:
             send(worker)
         while any(pending):
-            worker, answer = answered.get()
+            worker, answer = heard.get()
             if answer is None:
                 if pending[worker]:
                     code = started[worker].wait()
-                    raise RunError(f"a simulating process died ({_how(code)}); give the same command to resume")
+                    raise RunError(f"a simulating process died ({_how(code)}); give the same command again")
                 continue
             number = pending[worker].pop(0)
             send(worker)
             yield number, answer
     except BrokenPipeError:
-        raise RunError("a simulating process died; give the same command to resume") from None
+        raise RunError("a simulating process died; give the same command again") from None
     finally:
         for process in started:
             process.kill()
@@ -146,8 +179,8 @@ def _how(code: int) -> str:
 
 
 def main() -> None:
-    """Answer the questions on standard input, on standard output."""
+    """Answer the calls on standard input, on standard output."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # prints must not mix with answers
-    serve(sys.stdin.buffer, answers)
+    serve(sys.stdin.buffer, replies)
