@@ -110,11 +110,12 @@ def of_sync(run: Run) -> Iterator[Change]:
                 yield Change(
                     f"{name} {value}", kind="setting", key=f"train.sync.{key}={value}", helps=("all-reduce",),
                     to=with_keys("train", sync=train.sync.model_copy(update={key: value})), after=(removal,),
+                    tried_by=BOTH,
                 )  # fmt: skip
     if (twice := 2 * train.accumulate) <= derive.steps_per_epoch(run.scenario):
         yield Change(
             "accumulate × 2", kind="setting", to=with_keys("train", accumulate=twice), key=f"train.accumulate={twice}",
-            helps=("all-reduce", "overhead", "straggler"), after=("no barrier",), effort=3,
+            helps=("all-reduce", "overhead", "straggler"), after=("no barrier",), effort=3, tried_by=BOTH,
         )  # fmt: skip
 
 
@@ -131,11 +132,13 @@ def of_device_copy(run: Run) -> Iterator[Change]:
         overlapping = with_keys("train", device_copy=copy.model_copy(update={"overlap": True}))
         pinning, key = with_keys("loader", pin_memory=True), "train.device_copy.overlap=true"
         if copy.pageable_bandwidth is None or run.scenario.loader.pin_memory:
-            yield Change("copies overlapped", kind="setting", helps=("device-copy",), key=key, to=overlapping)
+            yield Change(
+                "copies overlapped", kind="setting", helps=("device-copy",), key=key, to=overlapping, tried_by=BOTH
+            )
         else:  # from pinned memory alone
             yield Change(
                 "copies overlapped", kind="setting", helps=("device-copy",), key=f"loader.pin_memory=true {key}",
-                to=lambda scenario: overlapping(pinning(scenario)),
+                to=lambda scenario: overlapping(pinning(scenario)), tried_by=BOTH,
             )  # fmt: skip
 
 
@@ -150,12 +153,12 @@ def of_pinning(run: Run) -> Iterator[Change]:
         if copy is None or not copy.overlap:
             yield Change(
                 "no pinned memory", kind="setting", to=with_keys("loader", pin_memory=False), helps=("input",),
-                key="loader.pin_memory=false",
+                key="loader.pin_memory=false", tried_by=BOTH,
             )  # fmt: skip
     elif copy is not None and copy.pageable_bandwidth is not None:
         yield Change(
             "pinned memory", kind="setting", to=with_keys("loader", pin_memory=True), helps=("device-copy",),
-            key="loader.pin_memory=true",
+            key="loader.pin_memory=true", tried_by=BOTH,
         )  # fmt: skip
 
 
@@ -172,7 +175,7 @@ def of_pipeline(run: Run) -> Iterator[Change]:
     if twice <= run.scenario.loader.batch_size:
         yield Change(
             "microbatches × 2", kind="setting", helps=("pipeline",), key=f"train.parallelism.microbatches={twice}",
-            to=with_keys("train", parallelism=divided.model_copy(update={"microbatches": twice})),
+            to=with_keys("train", parallelism=divided.model_copy(update={"microbatches": twice})), tried_by=BOTH,
         )  # fmt: skip
 
 
@@ -220,7 +223,7 @@ def of_burst(run: Run) -> Iterator[Change]:
     )  # fmt: skip
     yield Change(
         "burst × 2", kind="machine", to=with_keys("checkpoint", burst=larger), helps=("checkpoint",), effort=2,
-        key=f"checkpoint.burst.capacity={BYTES.exact(twice)}",
+        key=f"checkpoint.burst.capacity={BYTES.exact(twice)}", tried_by=BOTH,
     )  # fmt: skip
 
 
@@ -259,5 +262,5 @@ def of_evaluations(run: Run) -> Iterator[Change]:
         yield Change(
             "evaluations ÷ 2", kind="setting", helps=("evaluation",), after=("no evaluations",),
             to=with_keys("train", evaluate=section.model_copy(update={"every": rarer})),
-            key=f"train.evaluate.every={rarer.written}",
+            key=f"train.evaluate.every={rarer.written}", tried_by=BOTH,
         )  # fmt: skip
