@@ -191,7 +191,7 @@ def test_the_tier_never_holds_more_than_fits(rooms: Any, period: int, rate: int,
     assert drained is not None
     assert drained.most_bytes <= math.ceil(rooms * 100_000_000)
     assert (drained.checkpoints, drained.files, drained.bytes) == (6, 6, 600_000_000)
-    assert drained.longest_lag >= drained.mean_lag >= drained.mean_seconds - 1e-4
+    assert drained.longest_lag >= drained.mean_lag - 1e-9 >= drained.mean_seconds - 1e-4  # a mean is rounded
     last = durations(run, "drain_wait")[-1] / 1e9
     assert drained.end_seconds == pytest.approx(last)
 

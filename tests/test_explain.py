@@ -181,8 +181,8 @@ def test_jitter_is_lost_at_the_barrier_and_no_single_rank_is_to_blame(tmp_path: 
     assert changed(found, "equal compute")["causal_share"] == pytest.approx(1, abs=POINTS)
     assert changed(found, "equal compute")["time_saved"] == pytest.approx(share(found, "straggler"), abs=POINTS)
     assert changed(found, "no barrier")["causal_share"] == pytest.approx(1, abs=POINTS)
-    assert found["prediction"]["change"] == "With no barrier (train.sync=none)"
-    assert "that compute longer than others, a different rank each time. With no barrier" in found["sentence"]
+    assert found["prediction"]["change"] == "With train.accumulate=2"
+    assert "that compute longer than others, a different rank each time. With train.accumulate=2" in found["sentence"]
 
 
 def test_checkpoint_bound(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_the_bound_on_bytes_is_named_where_it_is_what_to_change(tmp_path: Path) 
     )
     assert found["verdict"]["bound"] == "input"
     assert changed(found, "workers × 2")["gain"] == pytest.approx(0, abs=POINTS)
-    assert found["prediction"]["change"] == "With no bound on bytes (loader.max_bytes_in_flight)"
+    assert found["prediction"]["change"] == "With loader.max_bytes_in_flight=1024 TiB"
     assert found["prediction"]["au"] == pytest.approx(1, abs=POINTS)
 
 
@@ -460,12 +460,18 @@ def test_spans_of_other_libraries_explain_nothing(tmp_path: Path) -> None:
     assert replace(beside, run="") == replace(alone, run="")
 
 
+def test_no_more_workers_are_tried_than_a_scenario_may_have() -> None:
+    base = SimpleNamespace(workers=3000, scenario=planted(loader__num_workers=3000))
+    replays: Any = SimpleNamespace(base=base, replayed=None, baseline=None)  # nothing is simulated
+    assert advice._enough_workers(replays) is None
+
+
 @pytest.mark.parametrize(
     ("gains", "said"),
     [
         ({"prefetch × 2": 0.02, "decode = 0": 0.3}, "With decode = 0"),
         ({"prefetch × 2": 0.2, "decode = 0": 0.3}, "With loader.prefetch_factor=4"),
-        ({"no bound on bytes": 0.21, "prefetch × 2": 0.2, "decode = 0": 0.1}, "With no bound on bytes"),
+        ({"no bound on bytes": 0.21, "decode = 0": 0.1}, "With loader.max_bytes_in_flight=1024 TiB"),
         ({"prefetch × 2": 0.004, "decode = 0": 0.006}, None),
         ({"decode = 0": None}, None),
         ({"prefetch × 2": 0.019, "decode = 0": 0.012}, None),

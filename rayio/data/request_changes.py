@@ -13,6 +13,7 @@ from rayio.errors import RayioError
 from rayio.kinds import ACCESSES, FORMATS
 from rayio.scenario import checks
 from rayio.scenario.change import Change, Run, with_keys
+from rayio.scenario.loader import MAX_DEPTH
 from rayio.schema.choice import options_of
 
 if TYPE_CHECKING:
@@ -43,11 +44,12 @@ def of_dataset(run: Run) -> Iterator[Change]:
     for change in ACCESSES[scenario.loader.file_access].changes(run):
         yield replace(change, helps=("input",), after=AFTER, effort=1, is_of_use=_is_allowed(change))
     depth = 2 * scenario.loader.io_depth
-    yield Change(
-        "io_depth × 2", kind="setting", to=with_keys("loader", io_depth=depth), key=f"loader.io_depth={depth}",
-        helps=("input",), after=("latency = 0",), effort=1,
-        is_of_use=lambda scenario: scenario.loader.io_depth < now() * scenario.loader.batch_size,
-    )  # fmt: skip
+    if depth <= MAX_DEPTH:
+        yield Change(
+            "io_depth × 2", kind="setting", to=with_keys("loader", io_depth=depth), key=f"loader.io_depth={depth}",
+            helps=("input",), after=("latency = 0",), effort=1,
+            is_of_use=lambda scenario: scenario.loader.io_depth < now() * scenario.loader.batch_size,
+        )  # fmt: skip
 
 
 def _own_changes(form: Any, run: Run) -> Iterator[Change]:

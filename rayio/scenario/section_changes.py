@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rayio.scenario import derive, evaluation
 from rayio.scenario.change import BOTH, Change, Command, Run, with_keys
-from rayio.scenario.loader import MAX_BATCH
+from rayio.scenario.loader import MAX_BATCH, MAX_WINDOW
 from rayio.scenario.model import NoSync, Scenario
 from rayio.scenario.sync import AllReduce
 from rayio.scenario.workers import MAX_WORKERS, Autoscaled
@@ -17,6 +17,8 @@ from rayio.units import BYTES, RATE
 #: Share of a step's compute behind which an all-reduce is tried to hide: gradients of one layer are reduced while those
 #: of others are computed, which is half of a step and more.
 OVERLAP = 0.5
+#: Bytes that no node has in flight.
+UNBOUNDED = 1 << 50
 
 
 def of_cores(run: Run) -> Iterator[Change]:
@@ -40,17 +42,20 @@ def of_workers(run: Run) -> Iterator[Change]:
     if run.is_throttled:
         return
     if not isinstance(scaling, Autoscaled):
-        yield with_workers("workers × 2" if number else "1 worker", max(1, 2 * number), tried_by=BOTH)
+        if (twice := max(1, 2 * number)) <= most_workers(run):
+            yield with_workers("workers × 2" if number else "1 worker", twice, tried_by=BOTH)
         if number > 1:
             yield Change(
                 "workers ÷ 2", kind="setting", to=with_keys("loader", num_workers=number // 2), effort=-1,
                 key=f"loader.num_workers={number // 2}", helps=("input",),
             )  # fmt: skip
         return
-    for count in (number, *([2 * number] if number < scaling.max else [])):
+    more = [2 * number] if number < scaling.max and 2 * number <= most_workers(run) else []
+    for count in (number, *more):
         yield with_workers(f"{count} worker{'s' * (count != 1)} throughout", count)
-    yield with_workers("twice the most workers", 2 * scaling.max, tried_by=("capacity",))
-    most = min(2 * scaling.max, MAX_WORKERS)
+    most = min(2 * scaling.max, most_workers(run))
+    if most > scaling.max:
+        yield with_workers("twice the most workers", most, tried_by=("capacity",))
     for name, least, largest in (("max × 2", scaling.min, most), ("min × 2", 2 * scaling.min, scaling.max)):
         if (least, largest) != (scaling.min, scaling.max) and least <= largest:
             bounds = scaling.model_copy(update={"min": least, "max": largest})
@@ -58,6 +63,11 @@ def of_workers(run: Run) -> Iterator[Change]:
                 name, kind="setting", to=with_keys("loader", num_workers=bounds), helps=("input",),
                 key=f"loader.num_workers={{min: {least}, max: {largest}}}",
             )  # fmt: skip
+
+
+def most_workers(run: Run) -> int:
+    """Return the most workers that a rank may have with the run's prefetch factor."""
+    return min(MAX_WORKERS, MAX_WINDOW // run.scenario.loader.prefetch_factor)
 
 
 def with_workers(name: str, number: int, tried_by: tuple[Command, ...] = ("explain",)) -> Change:
@@ -69,43 +79,43 @@ def with_workers(name: str, number: int, tried_by: tuple[Command, ...] = ("expla
 def of_prefetch(run: Run) -> Iterator[Change]:
     """Other keys of ``loader``: more batches and requests in flight."""
     loader = run.scenario.loader
-    if loader.max_workers:
-        factor = 2 * loader.prefetch_factor
+    factor = 2 * loader.prefetch_factor
+    if loader.max_workers and loader.max_workers * factor <= MAX_WINDOW:
         yield Change(
             "prefetch × 2", kind="setting", to=with_keys("loader", prefetch_factor=factor),
             key=f"loader.prefetch_factor={factor}", helps=("input", "loader"), tried_by=BOTH,
         )  # fmt: skip
     if run.was_memory_bound:
         yield Change(
-            "no bound on bytes", kind="setting", to=with_keys("loader", max_bytes_in_flight=1 << 60), effort=3,
-            key="no bound on bytes (loader.max_bytes_in_flight)", removes=("memory_bound",), helps=("input", "loader"),
+            "no bound on bytes", kind="setting", to=with_keys("loader", max_bytes_in_flight=UNBOUNDED), effort=3,
+            key=f"loader.max_bytes_in_flight={BYTES.exact(UNBOUNDED)}", removes=("memory_bound",),
+            helps=("input", "loader"),
         )  # fmt: skip
 
 
 def of_sync(run: Run) -> Iterator[Change]:
-    """``train.sync``: ranks that never wait for each other, another all-reduce, or half as many."""
+    """``train.sync``: ranks that never wait for each other, no or another all-reduce, or half as many meetings."""
     train = run.scenario.train
     has_cost = run.costs.barrier > 0  # of a rank alone, too
     if not train.sync.meets or (derive.world_size(run.scenario) == 1 and not has_cost):
         return
-    yield Change(
-        "no barrier", kind="removal", to=with_keys("train", sync=NoSync()), removes=("straggler", "allreduce"),
-        words="no barrier (train.sync=none)", helps=("straggler", "all-reduce"),
-    )  # fmt: skip
+    # What ranks lose to each other in all. Training needs it, so it names no bottleneck and is no advice.
+    yield Change("no barrier", kind="removal", to=with_keys("train", sync=NoSync()))
     if isinstance(train.sync, AllReduce):
+        free, removal = train.sync.model_copy(update={"bytes": 0, "latency": 0.0}), "all-reduce = 0"
+        yield Change(removal, kind="removal", to=with_keys("train", sync=free), removes=("allreduce",))
         other = "tree" if train.sync.algorithm == "ring" else "ring"
         for name, key, value in (("all-reduce", "algorithm", other), ("overlap", "overlap", OVERLAP)):
             if key == "algorithm" or train.sync.overlap < OVERLAP:
                 yield Change(
                     f"{name} {value}", kind="setting", key=f"train.sync.{key}={value}", helps=("all-reduce",),
-                    to=with_keys("train", sync=train.sync.model_copy(update={key: value})), after=("no barrier",),
+                    to=with_keys("train", sync=train.sync.model_copy(update={key: value})), after=(removal,),
+                    tried_by=BOTH,
                 )  # fmt: skip
-    if (has_cost or isinstance(train.sync, AllReduce)) and (twice := 2 * train.accumulate) <= derive.steps_per_epoch(
-        run.scenario
-    ):
+    if (twice := 2 * train.accumulate) <= derive.steps_per_epoch(run.scenario):
         yield Change(
             "accumulate × 2", kind="setting", to=with_keys("train", accumulate=twice), key=f"train.accumulate={twice}",
-            helps=("all-reduce", "overhead"), after=("no barrier",), effort=3,
+            helps=("all-reduce", "overhead", "straggler"), after=("no barrier",), effort=3, tried_by=BOTH,
         )  # fmt: skip
 
 
@@ -122,11 +132,13 @@ def of_device_copy(run: Run) -> Iterator[Change]:
         overlapping = with_keys("train", device_copy=copy.model_copy(update={"overlap": True}))
         pinning, key = with_keys("loader", pin_memory=True), "train.device_copy.overlap=true"
         if copy.pageable_bandwidth is None or run.scenario.loader.pin_memory:
-            yield Change("copies overlapped", kind="setting", helps=("device-copy",), key=key, to=overlapping)
+            yield Change(
+                "copies overlapped", kind="setting", helps=("device-copy",), key=key, to=overlapping, tried_by=BOTH
+            )
         else:  # from pinned memory alone
             yield Change(
                 "copies overlapped", kind="setting", helps=("device-copy",), key=f"loader.pin_memory=true {key}",
-                to=lambda scenario: overlapping(pinning(scenario)),
+                to=lambda scenario: overlapping(pinning(scenario)), tried_by=BOTH,
             )  # fmt: skip
 
 
@@ -141,12 +153,12 @@ def of_pinning(run: Run) -> Iterator[Change]:
         if copy is None or not copy.overlap:
             yield Change(
                 "no pinned memory", kind="setting", to=with_keys("loader", pin_memory=False), helps=("input",),
-                key="loader.pin_memory=false",
+                key="loader.pin_memory=false", tried_by=BOTH,
             )  # fmt: skip
     elif copy is not None and copy.pageable_bandwidth is not None:
         yield Change(
             "pinned memory", kind="setting", to=with_keys("loader", pin_memory=True), helps=("device-copy",),
-            key="loader.pin_memory=true",
+            key="loader.pin_memory=true", tried_by=BOTH,
         )  # fmt: skip
 
 
@@ -160,10 +172,10 @@ def of_pipeline(run: Run) -> Iterator[Change]:
         "bubble = 0", kind="removal", removes=("bubble",), helps=("pipeline",),
         to=with_keys("train", parallelism=divided.model_copy(update={"microbatches": most})),
     )  # fmt: skip
-    if twice <= most:
+    if twice <= run.scenario.loader.batch_size:
         yield Change(
             "microbatches × 2", kind="setting", helps=("pipeline",), key=f"train.parallelism.microbatches={twice}",
-            to=with_keys("train", parallelism=divided.model_copy(update={"microbatches": twice})),
+            to=with_keys("train", parallelism=divided.model_copy(update={"microbatches": twice})), tried_by=BOTH,
         )  # fmt: skip
 
 
@@ -211,7 +223,7 @@ def of_burst(run: Run) -> Iterator[Change]:
     )  # fmt: skip
     yield Change(
         "burst × 2", kind="machine", to=with_keys("checkpoint", burst=larger), helps=("checkpoint",), effort=2,
-        key=f"checkpoint.burst.capacity={BYTES.exact(twice)}",
+        key=f"checkpoint.burst.capacity={BYTES.exact(twice)}", tried_by=BOTH,
     )  # fmt: skip
 
 
@@ -250,5 +262,5 @@ def of_evaluations(run: Run) -> Iterator[Change]:
         yield Change(
             "evaluations ÷ 2", kind="setting", helps=("evaluation",), after=("no evaluations",),
             to=with_keys("train", evaluate=section.model_copy(update={"every": rarer})),
-            key=f"train.evaluate.every={rarer.written}",
+            key=f"train.evaluate.every={rarer.written}", tried_by=BOTH,
         )  # fmt: skip

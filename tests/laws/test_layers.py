@@ -79,53 +79,97 @@ def test_runs_with_it_are_equal_and_book_every_sample_and_every_delay(name: str,
     assert books.even
     charged = attribute(Slices.of(runs[0].directory.spans()))
     assert (sum(charged.lost.values()) + charged.steps.parts["compute"] == charged.steps.duration).all()
-    delays, work = (spans[0][spans[0].name.isin(names)] for names in (["delay"], ["read", "write"]))
-    for one in delays.itertuples():
-        mine, end = work[(work["role"] == one.role) & (work["rank"] == one.rank)], one.start_ns + one.duration_ns
-        assert ((mine.start_ns <= one.start_ns) & (end <= mine.start_ns + mine.duration_ns)).any()
-    assert {text.split('"')[3] for text in set(delays.attributes)} <= {*LAYERS[name].causes}
+    delays = within(spans[0].to_dict("records"))
+    assert {row["attributes"].split('"')[3] for row in delays} <= {*LAYERS[name].causes}
 
 
-def delivered(plan: Plan, root: Path) -> tuple[list[Tally], dict[str, dict[tuple[Any, ...], tuple[int, int]]]]:
-    """Run a plan in this process; give what was consumed, and the requests and bytes of each read and write."""
+def within(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Hold each delay to be within a read or write of its role; give the delays."""
+    delays, work = ([row for row in rows if row["name"] in names] for names in (("delay",), ("read", "write")))
+    for row in delays:
+        begin, end = row["start_ns"], row["start_ns"] + row["duration_ns"]
+        assert any(
+            (each["role"], each["rank"]) == (row["role"], row["rank"])
+            and each["start_ns"] <= begin <= end <= each["start_ns"] + each["duration_ns"]
+            for each in work
+        )
+    return delays
+
+
+def delivered(plan: Plan, root: Path) -> tuple[list[Tally], list[dict[str, Any]]]:
+    """Run a plan in this process; give what was consumed, and the spans."""
     recorder, tallies = Recorder(), plan.tallies()
     local.run(plan, recorder, root, tallies)
     assert close(plan.planned(), tallies).even
     table = recorder.drain()
     assert table is not None
-    asked: dict[str, dict[tuple[Any, ...], tuple[int, int]]] = {"read": {}, "write": {}}
-    for row in table.to_pylist():
-        if (kind := row["name"]) in asked:
-            of = row["role"], row["index"], row["rank"], row["epoch"], row["step"]
-            assert of not in asked[kind]
-            asked[kind][of] = row["requests"], row["bytes"]
-    assert asked["read"]
-    assert asked["write"]
-    return tallies, asked
+    return tallies, table.to_pylist()
+
+
+def asked(rows: list[dict[str, Any]], kind: str) -> dict[tuple[Any, ...], tuple[int, int]]:
+    """Give the requests and bytes of each read or write."""
+    spans = [row for row in rows if row["name"] == kind]
+    requests = {
+        (row["role"], row["index"], row["rank"], row["epoch"], row["step"]): (row["requests"], row["bytes"])
+        for row in spans
+    }
+    assert len(requests) == len(spans) > 0
+    return requests
+
+
+def changed(with_it: list[dict[str, Any]], without: list[dict[str, Any]]) -> dict[tuple[str, str], int]:
+    """Give what a layer changes: requests and bytes of storage, delays by cause, and batches between nodes."""
+    changes: Counter[tuple[str, str]] = Counter()
+    for rows, sign in ((with_it, 1), (without, -1)):
+        for row in rows:
+            if row["name"] in ("read", "write", "delay", "transfer"):
+                name = row["attributes"].split('"')[3] if row["name"] == "delay" else row["name"]
+                changes[name, "number"] += sign
+                changes[name, "requests"] += sign * (row["requests"] or 0)
+                changes[name, "bytes"] += sign * (row["bytes"] or 0)
+    return {what: number for what, number in changes.items() if number}
+
+
+def shortest(rows: list[dict[str, Any]]) -> dict[str, int]:
+    """Give the shortest time of what layers add to reads and writes, or to batches between nodes (ns)."""
+    added = [(row["name"], row["duration_ns"]) for row in rows if row["name"] in ("delay", "transfer")]
+    return {name: min(ns for of, ns in added if of == name) for name, _ in added}
 
 
 @every(LAYERS)
 @pytest.mark.parametrize("modelled", [False, True], ids=["files", "model"])
-def test_a_run_in_real_time_delivers_and_requests_what_it_does_without(
-    modelled: bool, name: str, tmp_path: Path
-) -> None:
-    dataset = {"path": "data", "num_files": 8, "samples_per_file": 1, "sample_bytes": "4 kB"}
+def test_in_real_time_it_does_what_it_does_on_the_virtual_clock(modelled: bool, name: str, tmp_path: Path) -> None:
+    given_loader = {"batch_size": 2, "num_workers": 2, **LAYERS[name].example.get("loader", {})}
     more = {
-        "checkpoint": {"path": "saved", "every": {"steps": 2}, "model": {"bytes": "20 kB"}, "request_bytes": "4 kB"}
+        "dataset": {"path": "data", "num_files": 8, "samples_per_file": 1, "sample_bytes": "4 kB"},
+        "checkpoint": {"path": "saved", "every": {"steps": 2}, "model": {"bytes": "20 kB"}, "request_bytes": "4 kB"},
     }
-    loader = {"batch_size": 2, "num_workers": 1}
-    wanted = on_disk(scenario(name, dataset=dataset, loader=loader, **more), tmp_path)
-    plan = plan_of(wanted, modelled=modelled)
+    wanted = on_disk(scenario(name, loader=given_loader, **more), tmp_path)
+    plan, simulated = plan_of(wanted, modelled=modelled), plan_of(wanted, modelled=True)
     if not plan.layers:
         pytest.skip("it models storage, and there are files")
     (layer,) = plan.layers
+    foreseen = spans_of(simulated)
+    change = changed(foreseen, spans_of(replace(simulated, layers=())))
+    is_sparing = change.get(("read", "requests"), 0) < 0
     with_it, without = (delivered(each, tmp_path) for each in (plan, replace(plan, layers=())))
     assert with_it[0] == without[0], "other samples"
-    for kind, requests in without[1].items():
-        assert with_it[1][kind].keys() == requests.keys()
-        for of, expected in requests.items():
-            found = with_it[1][kind][of]
-            assert found == expected or (kind == "read" and layer.keeps and found <= expected), (kind, of)
+    for kind in ("read", "write"):
+        made, needed = asked(with_it[1], kind), asked(without[1], kind)
+        assert made.keys() == needed.keys()
+        for of, requests in needed.items():
+            is_spared = kind == "read" and (layer.keeps or is_sparing) and made[of] <= requests
+            assert made[of] == requests or is_spared, (kind, of)
+    if modelled:
+        return
+    assert change, "what its example changes depends on time alone"
+    found = changed(with_it[1], without[1])
+    # Bytes that are really passed on need no modelled time.
+    passed_on = {what: number for what, number in change.items() if what[0] not in layer.causes}
+    assert found == change or (is_sparing and found == passed_on), "it does something else on real files"
+    took, least = shortest(with_it[1]), {} if is_sparing else shortest(foreseen)
+    assert all(took[kind] >= 0.99 * ns for kind, ns in least.items()), "it is over before its time"
+    within(with_it[1])
 
 
 SHARD = 20_000

@@ -317,6 +317,17 @@ def test_what_is_counted_of_writes_is_what_the_system_was_asked(trial: Trial, fs
         assert store.size("f") == nbytes
 
 
+@every(STORAGES, "scheme", lambda kind: getattr(kind, "has_fsync", False))
+@STREAMED
+def test_a_file_is_forced_to_the_device_whole_and_then_its_folder(trial: Trial, is_streamed: bool) -> None:
+    store = prepared(trial)
+    for number, nbytes in enumerate((0, 2500, trial.part_bytes + 1)):
+        with trial.counted() as asked:
+            put(store, f"folder/{number}", random(nbytes), is_streamed, fsync=True)
+        assert asked.syncs, "has_fsync, and nothing was forced"
+        assert asked.forced is None or asked.forced[-2:] == [nbytes, -1]
+
+
 @every_scheme
 def test_what_is_forbidden_is_told_in_one_line(trial: Trial) -> None:
     if trial.forbidden is None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Any
 
 import pytest
@@ -31,12 +32,14 @@ class Asked:
     requests: int = 0
     nbytes: int = 0
     syncs: int = 0
+    #: The bytes that each file had when it was forced to the device, -1 for a folder.
+    forced: list[int] | None = None
 
 
 @contextmanager
 def counted_by_the_kernel() -> Iterator[Asked]:
     """Count the calls of this thread that read and write, their bytes, files opened and those forced to the device."""
-    asked = Asked()
+    asked = Asked(forced=[])
     opened, synced = os.open, os.fsync
 
     def count_open(path: Any, flags: int, *more: Any, **named: Any) -> int:
@@ -45,7 +48,10 @@ def counted_by_the_kernel() -> Iterator[Asked]:
         return opened(path, flags, *more, **named)
 
     def count_fsync(descriptor: int) -> None:
+        assert asked.forced is not None
+        forced = os.fstat(descriptor)
         asked.syncs += 1
+        asked.forced.append(-1 if S_ISDIR(forced.st_mode) else forced.st_size)
         synced(descriptor)
 
     def look() -> tuple[int, int]:
@@ -58,6 +64,7 @@ def counted_by_the_kernel() -> Iterator[Asked]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "open", count_open)
         patch.setattr(os, "fsync", count_fsync)
+        patch.setattr(os, "fdatasync", count_fsync)
         before = look()
         yield asked
         patch.undo()

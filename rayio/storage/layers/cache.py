@@ -129,8 +129,9 @@ class NodeCaches(Layer):
         from rayio.scenario import derive  # actors, which have this layer too, load nothing of a whole scenario
 
         if self.capacity < derive.dataset_bytes(run.scenario):
+            to = with_keys("storage", cache=self.scaled(run.scenario).storage.cache)
             yield Change(
-                "cache × 2", kind="setting", to=self.scaled, effort=1, helps=("input",), tried_by=BOTH,
+                "cache × 2", kind="setting", to=to, effort=1, helps=("input",), tried_by=BOTH,
                 key=f"storage.cache=[{{tier: ram, bytes: {BYTES.exact(2 * self.capacity)}}}]",
             )  # fmt: skip
 

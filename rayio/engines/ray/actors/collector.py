@@ -72,6 +72,8 @@ class Collector:
         self._keeper = Keeper(self.directory, world_size)
         self._saved = Saved(world_size, self._keeper.keep)
         self._failure: RayioError | None = None
+        #: The first error of an actor's task that nobody awaits.
+        self._unawaited: BaseException | None = None
         #: True while a push is processed; true once this process was asked to end.
         self._is_busy = self._is_ending = False
         self._cpu = Stopwatch("collector")
@@ -233,13 +235,17 @@ class Collector:
         finally:
             self._is_busy = False
 
+    def failed(self, error: BaseException) -> None:
+        """Record an error of an actor's task that nobody awaits; the driver raises the first one."""
+        self._unawaited = self._unawaited or error
+
     def level(self, name: str, levels: Levels) -> None:
         """Record the levels of an actor's queues and the consumption of its ranks."""
         if self._showing is not None:
             self._showing.level(name, levels)
 
     def progress(self, is_last: bool = False) -> dict[str, Any]:
-        """Return the sums so far, the restarts, and the live state if it is recorded.
+        """Return the sums so far, restarts, the error that fails the run, and the live state if it is recorded.
 
         Raises:
             StorageError: spans could not be written.
@@ -250,7 +256,7 @@ class Collector:
             self._write_books()
         sums = {
             **self._sums.snapshot(), "restarts": list(self._restarts), "stored": self._parts.stored,
-            "wishes": self._wishes,
+            "wishes": self._wishes, "error": self._unawaited,
         }  # fmt: skip
         return sums if self._showing is None else self._showing.look(sums, self.now(), is_last=is_last)
 

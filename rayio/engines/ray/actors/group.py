@@ -393,3 +393,5 @@ class ActorGroup:
 
     def _remember(self, progress: dict[str, Any]) -> None:
         self.restarts = progress["restarts"]
+        if (error := progress["error"]) is not None:
+            raise error

@@ -13,6 +13,7 @@ import ray
 
 from rayio.engines.ray.actors.birth import Birth, address
 from rayio.engines.ray.actors.shells import FLUSH_SECONDS
+from rayio.engines.ray.actors.unawaited import Unawaited
 from rayio.engines.ray.transport.lines import Address, Exchange
 from rayio.model.barrier import Barrier, BarrierState
 from rayio.model.cpu_account import ProcessCpu, Stopwatch
@@ -33,9 +34,16 @@ class Server:
         self._collector.born.remote(birth.name, birth.node, os.getpid(), None, restarted)
         threading.Thread(target=self._beat, daemon=True).start()
         self.exchange: Exchange | None = None
+        self._unawaited = Unawaited(self._collector, birth.name)
+
+    async def ready(self) -> dict[str, Any]:
+        """Return the actor's entry of run.json, once it has started."""
+        self._unawaited.listen()
+        return {"name": self.birth.name, "pid": os.getpid(), "ray_node": ray.get_runtime_context().get_node_id()}
 
     async def listen(self) -> Address:
-        """Return this actor's address for calls from its host."""
+        """Return this actor's address for calls from its host; it may be a restarted actor's first call."""
+        self._unawaited.listen()
         return address(self.birth.plan, self.exchange)
 
     def _beat(self) -> None:
@@ -43,18 +51,15 @@ class Server:
             time.sleep(FLUSH_SECONDS)
             self._collector.alive.remote(self.birth.name)
 
-    def spent(self) -> tuple[int, ProcessCpu | None]:
+    async def spent(self) -> tuple[int, ProcessCpu | None]:
         """Return the CPU time of its work, as a role's ``flush`` does; it has sent no spans."""
+        await self._unawaited.sent()
         return 0, self._cpu.read()
 
     async def die(self, pid: int) -> None:
         """End this process as a failure does, if it is the named one: a repeated call may reach its successor."""
         if pid == os.getpid():
             os.kill(pid, signal.SIGKILL)
-
-    def description(self) -> dict[str, Any]:
-        """Return the actor's entry of run.json."""
-        return {"name": self.birth.name, "pid": os.getpid(), "ray_node": ray.get_runtime_context().get_node_id()}
 
 
 class BarrierActor(Server):
@@ -64,10 +69,6 @@ class BarrierActor(Server):
         super().__init__(birth)
         self.barrier = Barrier(WallKernel(), BarrierState.of(birth.plan.meetings, birth.plan.meets))
         self.exchange = Exchange({"announce": self.announce})
-
-    async def ready(self) -> dict[str, Any]:
-        """Return the actor's entry of run.json, once it has started."""
-        return self.description()
 
     async def announce(self, arrivals: list[tuple[Where, int]]) -> Any:
         """Record deadlines of ranks at one step; return the latest once every party has announced its own."""
@@ -83,10 +84,6 @@ class Holder(Server):
         super().__init__(birth)
         self.state = state
         self.exchange = Exchange({"call": self.call})
-
-    async def ready(self) -> dict[str, Any]:
-        """Return the actor's entry of run.json, once it has started."""
-        return self.description()
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """Call a method of the state by name."""

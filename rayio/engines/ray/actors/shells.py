@@ -15,6 +15,7 @@ from ray.exceptions import RayError
 
 from rayio.engines.ray.actors.birth import Birth, address, has_lines
 from rayio.engines.ray.actors.modelled import ReachesModelled
+from rayio.engines.ray.actors.unawaited import Unawaited
 from rayio.engines.ray.transport.calls import Loan, ReaderCalls
 from rayio.engines.ray.transport.lent import LentBatches
 from rayio.engines.ray.transport.lines import Address, Exchange, Line, Pieces
@@ -91,6 +92,7 @@ class Host(ReachesModelled):
         self.tallies: dict[int, Tally] = {}
         self._capture()
         self._flushing: asyncio.Task[None] | None = None
+        self._unawaited = Unawaited(self.collector, birth.name)
         self._calls: ReaderCalls  # in an actor with queues
         #: The listener for calls from this host; None without callers.
         self.exchange: Exchange | None = None
@@ -120,8 +122,9 @@ class Host(ReachesModelled):
         provider.capture(provider.Target(self.recorder, writer, self.kernel.now, self.birth.namespace, actor))
 
     def wake(self) -> None:
-        """Start to empty the recorder regularly; every call does this first, because Ray may restart the actor."""
+        """Start to send spans and errors; every call does this first, because Ray may restart the actor."""
         if self._flushing is None:
+            self._unawaited.listen()
             self._flushing = asyncio.get_running_loop().create_task(self._flush_regularly())
 
     def begin(self) -> None:
@@ -180,6 +183,7 @@ class Host(ReachesModelled):
                 await asyncio.to_thread(measure_drift, RemoteTimekeeper(self.collector))
         if (push := self._unsent()) is not None:
             await self.collector.push.remote(*push)
+        await self._unawaited.sent()
         return self.recorder.drained, self._cpu.read()
 
     def _unsent(self) -> Push | None:

@@ -55,10 +55,6 @@ class StagesActor(Server):
         self._running: asyncio.Future[None] | None = None
         self._is_over = asyncio.Event()
 
-    async def ready(self) -> dict[str, Any]:
-        """Return the actor's entry of run.json, once it has started."""
-        return self.description()
-
     async def run(self) -> list[StageTally]:
         """Run all stages to their end, or until they are halted; return the tally of each."""
         self._cpu.begin()
@@ -83,8 +79,9 @@ class StagesActor(Server):
             self._running.cancel()
             await self._is_over.wait()
 
-    def spent(self) -> tuple[int, ProcessCpu | None]:
+    async def spent(self) -> tuple[int, ProcessCpu | None]:
         """Return the number of spans of ended processes, and the CPU time of all."""
+        await self._unawaited.sent()
         return self._sent, self._cpu.read()
 
     async def _process(self, stage: int, number: int) -> StageTally:

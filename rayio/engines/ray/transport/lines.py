@@ -188,7 +188,7 @@ class Exchange:
                 self._hand_over(wire, arenas)
             message = pickle.dumps((number, True, answer))
         except Exception as error:
-            message = _wrapped(number, error)
+            message = pickle.dumps((number, False, portable(error)))
         wire.send(message)
 
     def _hand_over(self, wire: Wire, arenas: Iterable[int]) -> None:
@@ -198,15 +198,15 @@ class Exchange:
                 wire.handed.add(arena)
 
 
-def _wrapped(number: int, error: Exception) -> bytes:
-    """Return a pickled error with its origin; an error that cannot be pickled becomes its text."""
+def portable(error: BaseException) -> BaseException:
+    """Return an error for another process, with its origin; one that cannot be pickled becomes its text."""
     if not isinstance(error, RayioError):
         error.add_note("".join(traceback.format_exception(error)))
-    with contextlib.suppress(Exception):
-        message = pickle.dumps((number, False, error))
-        pickle.loads(message)
-        return message
-    return pickle.dumps((number, False, RunError(f"{type(error).__name__}: {error}")))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RunError(f"{type(error).__name__}: {error}")
+    return error
 
 
 class Line:
