@@ -425,6 +425,35 @@ def test_a_simulation_of_the_first_steps_saves_what_the_whole_run_would(
         assert changed(whole_run, change)["time_saved"] == pytest.approx(1 - lasted(wanted) / usual, abs=0.001)
 
 
+def test_the_need_of_ranks_is_that_of_the_steps_in_which_they_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers are fast enough for the 120 steps of 40 ms, and too slow for the 360 of 10 ms: 160 batches/s of 200."""
+    monkeypatch.setattr("rayio.predict.replay.MOST_RANK_STEPS", 300)
+    monkeypatch.setattr("rayio.predict.counterfactual.MOST_WHOLE", 1000)
+    warming = {"steps": 120, "factor": 4}
+    run = simulate(planted(loader__decode="12.5 ms", dataset__num_files=1920, train__warmup=warming), root=tmp_path)
+    found = explain(run.path)
+    assert found.capacity.demand == pytest.approx(2 / 0.010, rel=0.1)
+    assert found.capacity.mean_demand == pytest.approx(2 / 0.0175, rel=0.02)
+    assert "4 workers are too slow: 1" in found.sentence
+    assert f"the ranks need {found.capacity.demand:.0f} while they wait, 11" in found.sentence
+    # The first 150 steps do not give the run, so all are replayed.
+    assert found.simulated is not None
+    assert found.simulated.is_whole_run
+    assert found.prediction is not None
+    assert not found.doubts
+    assert changed(found.as_json(), "workers × 2")["au"] == pytest.approx(1, abs=0.01)
+    # If that takes too long, the first steps predict nothing, and the remedy is --whole.
+    monkeypatch.setattr("rayio.predict.counterfactual.MOST_WHOLE", 900)
+    cut = explain(run.path)
+    assert (cut.prediction, cut.withheld) == (None, ("first_steps",))
+    assert cut.sentence.endswith("No prediction: only first steps are simulated.")
+    (doubt,) = cut.doubts
+    assert doubt.sentence.startswith("Only the first 150 of 480 steps of each rank are simulated.")
+    assert "use rayio explain --whole" in doubt.sentence
+
+
 def test_of_a_run_that_its_own_times_do_not_give_nothing_is_predicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

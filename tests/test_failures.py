@@ -171,7 +171,9 @@ def test_policies_that_end_the_run_say_so_in_a_line() -> None:
     death = {"events": [{"kind": "rank", "number": 1, "at": "10.5 s"}]}
     with pytest.raises(RunError, match=r"^rank 1 died after 10\.5 s, and failures\.policy=fail ends the run then$"):
         in_memory(failing(failures={**death, "policy": "fail"}))
-    with pytest.raises(RunError, match=r"restarted 2 times before, and failures\.max_restarts=2; raise it, or save che"):
+    with pytest.raises(
+        RunError, match=r"restarted 2 times before, and failures\.max_restarts=2; raise it, or save che"
+    ):
         in_memory(failing(failures={"mtbf": "1 s", "max_restarts": 2}))
     with pytest.raises(RunError, match=r"restarted 0 times before, and failures\.max_restarts=0; raise it$"):
         in_memory(failing(failures={**death, "max_restarts": 0}))

@@ -27,8 +27,8 @@ REDUCED = {"kind": "allreduce", "bytes": 0, "bandwidth": "1 GB/s"}
         ({"train__stragglers": {"factor": 2, "every": "1 h", "lasts": "1 ms"}}, "no step of the run is in a slow"),
         ({"train__warmup": {"steps": 24, "factor": 2}}, "train.warmup.steps=24: the run has 24 steps, so all of them"),
         ({"train__accumulate": 13}, "train.accumulate=13: an epoch has 12 steps, and ranks meet only at its end"),
-        ({"train__sync": {"kind": "barrier", "every": 13}}, "train.sync.every=13: an epoch has 12 steps, and ranks meet"),
-        ({"train__sync": REDUCED | {"every": 13}}, "train.sync.every=13: an epoch has 12 steps, and ranks meet only at"),
+        ({"train__sync": {"kind": "barrier", "every": 13}}, "train.sync.every=13: an epoch has 12 steps, and ranks"),
+        ({"train__sync": REDUCED | {"every": 13}}, "train.sync.every=13: an epoch has 12 steps, and ranks meet only"),
         (
             {"train__accumulate": 5, "train__sync__every": 3, "train__sync__kind": "barrier"},
             "train.accumulate=5 × train.sync.every=3: an epoch has 12 steps, and ranks meet only at its end",

@@ -22,7 +22,7 @@ from rayio.predict.base import Base, Outcome
 from rayio.predict.changes import applied, offered
 from rayio.predict.on_cores import on_cores
 from rayio.predict.processors import Worked
-from rayio.predict.replay import Measured, Replay
+from rayio.predict.replay import MOST_RANK_STEPS, Measured, Replay
 from rayio.records.doubts import Doubt, Remark, remark
 from rayio.records.explained import Change as ChangeRow
 from rayio.records.explained import Simulated, Verdict
@@ -35,6 +35,8 @@ from rayio.trace.slices import Slices
 
 #: Part of the time that a change must save to be worth naming.
 WORTH = 0.01
+#: Most rank-steps of a run that is replayed whole where its first steps do not reproduce it.
+MOST_WHOLE = 5 * MOST_RANK_STEPS
 #: Causes whose removal saves this part of what the best one does, or more, count as alike.
 ALIKE = 0.9
 
@@ -83,8 +85,13 @@ class Counterfactuals:
         )
 
 
-def counterfactuals(base: Base, reporter: Reporter = SILENT, *, whole: bool = False) -> Counterfactuals:
+def counterfactuals(
+    base: Base, reporter: Reporter = SILENT, *, whole: bool = False, measured: float | None = None
+) -> Counterfactuals:
     """Return the run replayed unchanged, and with each change that is offered; of long runs the begin, or ``whole``.
+
+    If the begin does not reproduce the ``measured`` AU, a run of at most :data:`MOST_WHOLE` rank-steps is replayed
+    whole. No change is simulated where no replay reproduces it.
 
     ``causal_share`` is the part of the simulated loss (1 − AU) that the change removes. The shares need not sum to 1:
     two causes may hide each other.
@@ -92,12 +99,13 @@ def counterfactuals(base: Base, reporter: Reporter = SILENT, *, whole: bool = Fa
     Raises:
         StorageError: storage refuses the unchanged replay more often than it may retry.
     """
-    most = sys.maxsize if whole else None
-    replayed = base.measured.replayed(base.scenario, modelled=base.modelled, most=most)
     reporter.live("what would help: the run is replayed unchanged")
-    began = perf_counter()
-    baseline = base.simulate(replayed)
-    seconds = perf_counter() - began
+    replayed, baseline, seconds = _unchanged(base, whole=whole)
+    is_cut = derive.total_steps(replayed.scenario) < derive.total_steps(base.scenario)
+    if gate.not_reproduced(baseline.au, measured) is not None:
+        if is_cut and derive.total_rank_steps(base.scenario) <= MOST_WHOLE:
+            return counterfactuals(base, reporter, whole=True, measured=measured)
+        return Counterfactuals(base, replayed, baseline, (), ())
     tried: list[Tried] = []
     broken: list[Remark] = []
 
@@ -123,6 +131,14 @@ def counterfactuals(base: Base, reporter: Reporter = SILENT, *, whole: bool = Fa
     if base.has_failed:
         tried = [trial for trial in tried if not trial.change.risks_work]
     return Counterfactuals(base, replayed, baseline, (*tried,), (*broken,))
+
+
+def _unchanged(base: Base, *, whole: bool) -> tuple[Replay, Outcome, float]:
+    """Return a replay without changes, its outcome, and how long the simulation took (s)."""
+    replayed = base.measured.replayed(base.scenario, modelled=base.modelled, most=sys.maxsize if whole else None)
+    began = perf_counter()
+    outcome = base.simulate(replayed)
+    return replayed, outcome, perf_counter() - began
 
 
 def _tried(change: Change, changed: Replay, after: Outcome, replayed: Replay, before: Outcome) -> Tried:

@@ -123,7 +123,11 @@ class StorageLimit(Record):
 class Capacity(Record):
     """The capacity of the stages and the demand of the ranks."""
 
-    demand: Number = value("rate of ranks that never wait for batches or for slower ranks", "batches/s")
+    demand: Number = value(
+        "rate of ranks that never wait for batches or for slower ranks; if it changes during the run, that while they "
+        "wait",
+        "batches/s",
+    )
     delivered: float = value("rate delivered", "batches/s")
     has_readers: bool = value("true if workers are separate processes, false if ranks read")
     stages: tuple[Stage, ...] = value("stages")
@@ -131,6 +135,7 @@ class Capacity(Record):
     storage: StorageLimit | None = value(
         "limit of modelled storage; null for real storage, whose limits are unknown", default=None
     )
+    mean_demand: Number = value("demand over all steps; null if it does not change", "batches/s", default=None)
 
 
 @record
