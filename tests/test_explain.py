@@ -263,6 +263,25 @@ def test_a_deeper_window_is_simulated(tmp_path: Path) -> None:
     assert changed(found, "prefetch × 2")["au"] == pytest.approx(explained(deeper, tmp_path)["verdict"]["au"], abs=1e-6)
 
 
+def test_advice_that_leaves_samples_out_says_so(tmp_path: Path) -> None:
+    """A rank's 80 files of a sample are 26 whole batches of one worker, and 16 of 16 workers (5 files, one batch)."""
+    owned = {"format": "tfrecord", "path": "model://owned", "num_files": 160, "sample_bytes": 1000}
+    loader = {"batch_size": 3, "num_workers": 1, "prefetch_factor": 1, "file_access": "streamed", "shuffle": "file"}
+
+    def found_with(decode: str) -> Explained:
+        by_file = {**loader, "assignment": "by_file", "decode": decode}
+        return explain(simulate(planted(dataset=owned, train__epochs=2, loader=by_file), root=tmp_path / decode).path)
+
+    found = found_with("100 ms")
+    assert found.prediction is not None
+    assert found.prediction.workers == 16
+    assert found.prediction.left_out == pytest.approx(1 - 2 * 16 * 3 / 160)
+    assert found.sentence.endswith("It leaves 40 % of samples out of each epoch, unless loader.drop_last=false.")
+    # All steps are simulated: with a change they are fewer because samples are left out.
+    (doubt,) = found_with("30 ms").doubts
+    assert doubt.sentence.startswith("Run too short to predict 8 workers per rank")
+
+
 def test_waits_at_the_beginnings_of_epochs_are_told_from_those_of_too_few_workers(tmp_path: Path) -> None:
     # 20 epochs of 6 steps of 10 ms: the first batch of each takes 20 ms, and the other steps wait for none.
     found = explained(
@@ -513,7 +532,7 @@ def test_advice_is_what_a_key_can_change_unless_that_gains_little(
     tried = tuple(
         SimpleNamespace(
             change=changes[name.removesuffix(" (worse)")],
-            row=SimpleNamespace(time_saved=gain, au=0.5, then=""),
+            row=SimpleNamespace(time_saved=gain, au=0.5, then="", left_out=None),
             saved=gain or 0.0,
             doubt=None,
             is_worse="worse" in name,

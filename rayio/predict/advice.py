@@ -10,7 +10,7 @@ from rayio.analyze.verdict import BINDS, OF_DATA
 from rayio.analyze.worth import LEAST_TIME, is_worth_proposing
 from rayio.errors import StorageError
 from rayio.predict.changes import applied
-from rayio.predict.counterfactual import ALIKE, WORTH, Counterfactuals, Tried
+from rayio.predict.counterfactual import ALIKE, WORTH, Counterfactuals, Tried, left_out
 from rayio.records.doubts import Doubt
 from rayio.records.explained import Change, Prediction, Verdict
 from rayio.scenario.section_changes import with_workers
@@ -126,7 +126,7 @@ def _better(verdict: Verdict, replays: Counterfactuals, best: Foreseen | None) -
 def _with(trial: Tried) -> Foreseen:
     advice, row = trial.change.advice if trial.change.key else shown(trial.change.advice), trial.row
     return Foreseen(
-        Prediction(change=f"With {advice}", au=row.au, time_saved=row.time_saved, then=row.then),
+        Prediction(change=f"With {advice}", au=row.au, time_saved=row.time_saved, then=row.then, left_out=row.left_out),
         trial.doubt,
         is_free=trial.change.effort < 0,
     )
@@ -154,6 +154,7 @@ def _enough_workers(replays: Counterfactuals) -> Foreseen | None:
                 au=outcome.au,
                 time_saved=outcome.saves(replays.baseline),
                 then=outcome.next,
+                left_out=left_out(changed.scenario, replays.replayed.scenario),
             ),
             outcome.doubt,
         )

@@ -157,10 +157,17 @@ def _tried(change: Change, changed: Replay, after: Outcome, replayed: Replay, be
         samples_per_second=_once(rate, changed.scenario),
         time_saved=after.saves(before),
         then=after.next,
+        left_out=left_out(changed.scenario, replayed.scenario),
         is_short=True if after.doubt is not None else None,
     )
     is_worse = (gain or 0.0) <= -LEAST_AU and (rate or 0.0) < (before.judged.samples_per_second or 0.0)
     return Tried(change, row, drops_barrier, after.doubt, is_worse)
+
+
+def left_out(changed: Scenario, before: Scenario) -> float | None:
+    """Return the share of samples that a change leaves out of an epoch; None if it is hardly more than before."""
+    share, known = (derive.dropped_samples(each) / derive.samples_per_epoch(each) for each in (changed, before))
+    return share if share - known >= WORTH else None
 
 
 def _once(rate: float | None, scenario: Scenario) -> float | None:

@@ -150,6 +150,9 @@ class WaitedFor(Record):
     is_slow: bool = value("true if it is last in most steps, and not by chance", default=False)
 
 
+LEFT_OUT = "samples of an epoch that loader.drop_last leaves out; absent if they are hardly more than in the run"
+
+
 @record
 class Change(Record):
     """A replay of the run with one change."""
@@ -161,6 +164,7 @@ class Change(Record):
     samples_per_second: Number = value("throughput of the changed replay", "samples/s", default=None)
     time_saved: Number = value("time saved, of the unchanged replay's time", "fraction", default=None)
     then: str = value("the largest remaining cause of loss, or compute")
+    left_out: Number = value(LEFT_OUT, "fraction", can_be_absent=True)
     is_short: bool | None = value(
         "true if simulated steps are too few for this change: its AU and throughput are those of the initial prefetch",
         can_be_absent=True,
@@ -190,6 +194,7 @@ class Prediction(Record):
     au: Number = value("AU with the change", "fraction")
     time_saved: Number = value("time saved, of the unchanged replay's time", "fraction", default=None)
     then: str = value("the largest remaining cause of loss, or compute")
+    left_out: Number = value(LEFT_OUT, "fraction", can_be_absent=True)
 
 
 @record

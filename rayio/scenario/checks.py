@@ -152,8 +152,9 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     elif share < 1 and not shards.are_whole(scenario):
         yield f"{who}: {ranks} ranks for the {samples} samples of {files}; use at most {samples} ranks"
     elif loader.drop_last and loader.batch_size > share:
+        many = f"{ranks} ranks need" if ranks > 1 else "1 rank needs"
         yield (
-            f"loader.batch_size={loader.batch_size}: {ranks} ranks need {loader.batch_size * ranks} samples for a"
+            f"loader.batch_size={loader.batch_size}: {many} {loader.batch_size * ranks} samples for a"
             f" step, {files} has {samples}{' for each of them' * derive.is_replicated(scenario)}; use at most {share}"
             ", or loader.drop_last=false"
         )

@@ -277,4 +277,7 @@ def _predicted(verdict: Verdict, prediction: Prediction) -> str:
     saved = "" if prediction.time_saved is None else f"run {percent(prediction.time_saved)} shorter"
     is_same = abs((prediction.au or 0.0) - (verdict.au or 0.0)) < LEAST_AU
     what = ", ".join(filter(None, ["" if saved and is_same else au, saved]))
-    return f"{prediction.change}: predicted {what}; the next bottleneck is {after}."
+    lost = ""
+    if prediction.left_out is not None:
+        lost = f" It leaves {percent(prediction.left_out)} of samples out of each epoch, unless loader.drop_last=false."
+    return f"{prediction.change}: predicted {what}; the next bottleneck is {after}.{lost}"
