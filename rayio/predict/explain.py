@@ -141,7 +141,9 @@ def explained(
         engine=run.directory.info.get("engine"),
         verdict=verdict,
         capacity=capacity,
-        ranks=(*worst_ranks(seen.timed.lives, seen.timed),),
+        ranks=tuple(
+            replace(row, node=scenario.cluster.node_of(row.rank)) for row in worst_ranks(seen.timed.lives, seen.timed)
+        ),
         simulated=simulated,
         prediction=advised.prediction,
         access=seen.accesses.result(),

@@ -228,15 +228,25 @@ def _other(verdict: Verdict) -> str:
 
 
 def _slowest(ranks: Sequence[WaitedFor]) -> str:
-    """Name the ranks that are last in most steps; where there are none, any rank is now and then."""
+    """Name the ranks that are last in most steps, or their nodes; where there are none, any rank is now and then.
+
+    A node is named if it has several ranks, if all of them are slow, and if all slow ranks are on such nodes.
+    """
     slow = [row for row in ranks if row.is_slow]
-    named = ", ".join(
-        f"rank {row.rank} ({row.of_typical or 0.0:.2f} × the compute of the others, last in "
-        f"{100 * (row.last_share or 0.0):.0f} % of steps)"
-        for row in slow[:NAMED]
+    of_node = {row.node: [other for other in ranks if other.node == row.node] for row in slow}
+    are_nodes = len(slow) < len(ranks) and all(
+        node is not None and len(rows) > 1 and all(row.is_slow for row in rows) for node, rows in of_node.items()
     )
-    more = f" and {len(slow) - NAMED} more" if len(slow) > NAMED else ""
-    return f": {named}{more}" if slow else ", a different rank each time"
+    groups = [(f"node {node}", rows) for node, rows in of_node.items()]
+    if not are_nodes:
+        groups = [(f"rank {row.rank}", [row]) for row in slow]
+    named = ", ".join(
+        f"{name} ({max(row.of_typical or 0.0 for row in rows):.2f} × the compute of the others, last in "
+        f"{100 * max(row.last_share or 0.0 for row in rows):.0f} % of steps)"
+        for name, rows in groups[:NAMED]
+    )
+    more = f" and {len(groups) - NAMED} more" if len(groups) > NAMED else ""
+    return f": {named}{more}" if groups else ", a different rank each time"
 
 
 def _ties(verdict: Verdict) -> str:
