@@ -111,11 +111,53 @@ def test_whatever_reaches_and_costs_the_cheapest_is_found_with_fewer_questions(s
         asked.append(one.places)
         return holds(one)
 
-    found = cheapest(everything, ordered, reaches)
+    found = cheapest(everything, ordered, reaches, lambda one: sum(one.places))
     affordable = [one.cost for one in everything if holds(one)]
     assert (found.cost if found else None) == (min(affordable) if affordable else None)
     assert found is None or holds(found)
     assert len(asked) == len(set(asked)) <= len(everything) / (2 if len(everything) > 40 else 1)
+
+
+#: A synchronous checkpoint of 4 ranks each 25 steps of 50 ms, which takes 250 ms of storage.
+SAVED: dict[str, Any] = {
+    "cluster.ranks_per_node": 4, "loader.decode": 0, "train.steps": 100, "dataset.num_files": 1600,
+    "train.compute": {"kind": "gamma", "mean": 0.05, "stdev": 0.0075},
+    "storage.model": {"first_byte": 0, "connection_bandwidth": 4e8, "bandwidth": 4e8, "scope": "cluster"},
+    "checkpoint": {"every": {"steps": 25}, "path": "ck", "model": {"bytes": "100 MB"}, "writers": "sharded"},
+}  # fmt: skip
+
+
+def test_of_settings_at_one_price_the_best_is_advised_in_few_runs(tmp_path: Path) -> None:
+    """A batch of 10 steps has a checkpoint or none, so single runs seem uncertain; those with other seeds agree."""
+    import rayio
+
+    found = advised(tmp_path, "checkpoint.every.steps=2..25", SAVED, reach="au=0.7")
+    values = [
+        rayio.simulate("unet3d-small", SLOW | SAVED | {"seed": seed}, out=tmp_path / str(seed)).au or 0.0
+        for seed in range(4)
+    ]
+    assert found.advice is not None
+    assert (found.advice.values, found.equally_priced, len(found.tried)) == ((25,), 24, 1)
+    assert found.advice.au == pytest.approx(sum(values) / 4, abs=0.005)
+    assert (found.advice.au_high or 0) - (found.advice.au or 0) < 0.01
+    first = advice(found, 300).splitlines()[0]
+    assert first == "steps 25: the highest AU of 24 settings at one price; it reaches AU ≥ 70 %"
+
+
+def test_an_undecided_setting_is_no_miss(tmp_path: Path) -> None:
+    """Two ranks wait for each other's exponential compute; the goal is the AU that one setting has."""
+    ranks: dict[str, Any] = {
+        "loader.decode": 0,
+        "train.compute": {"kind": "exponential", "mean": 0.05},
+        "cluster.ranks_per_node": 2,
+    }
+    au = advised(tmp_path / "au", "loader.num_workers=1..2", ranks, reach="au=0.99").tried[-1].au
+    found = advised(tmp_path, "loader.num_workers=1..2", ranks, reach=f"au={au}")
+    first = advice(found, 300).splitlines()[0]
+    assert (found.advice, found.tried[-1].status) == (None, "undecided")
+    assert first.startswith("undecided whether AU ≥ ")
+    assert " % is reached: 2 workers, AU " in first
+    assert first.endswith(" %, may reach it; use longer runs (train.epochs)")
 
 
 def test_what_cannot_be_advised_is_one_line(tmp_path: Path) -> None:

@@ -253,11 +253,15 @@ def test_checkpoints_are_changed_where_they_are_the_bottleneck(tmp_path: Path) -
     assert best.au == pytest.approx(made.au, abs=0.01)
 
 
-@pytest.mark.parametrize(("bandwidth", "compute", "fed_with"), [(1e9, 0.05, 2), (3e8, 0.1, None)])
+@pytest.mark.parametrize(
+    ("bandwidth", "compute", "fed_with"),
+    [(1e9, 0.05, 3), (3.4e8, {"kind": "exponential", "mean": 0.1}, None)],
+    ids=["runs are alike", "undecided"],
+)
 def test_what_a_change_feeds_is_judged_as_the_answer_is(
-    bandwidth: float, compute: float, fed_with: int | None, tmp_path: Path
+    bandwidth: float, compute: Any, fed_with: int | None, tmp_path: Path
 ) -> None:
-    # The mean of one more accelerator reaches the target, but its interval contains it: the search calls it undecided.
+    # The first run of one more accelerator reaches the target, and its interval contains the target: more runs decide.
     saved = {"every": {"steps": 20}, "path": "ck", "model": {"bytes": "100 MB"}, "writers": "sharded"}
     asked = {
         "dataset.path": "model://x", "dataset.sample_bytes": 4_000_000, "train.epochs": 1, "train.steps": 60,
@@ -345,6 +349,10 @@ def test_the_interval_of_several_runs_covers_the_mean_in_nineteen_of_twenty() ->
     # On a machine with other work, runs differ by more than their own intervals say.
     apart = [mean_of([(au, au - 0.02, au + 0.02) for au in runs]) for runs in random.normal(0.8, 0.1, (1000, 3))]
     assert np.mean([found is not None and found.low <= 0.8 <= found.high for found in apart]) > 0.92
+    # A checkpoint every few steps makes batches of steps differ, and runs alike: three runs tell their own scatter.
+    alike = [mean_of([(au, au - 0.1, au + 0.1) for au in runs]) for runs in random.normal(0.8, 0.003, (1000, 4))]
+    assert np.mean([found is not None and found.low <= 0.8 <= found.high for found in alike]) > 0.93
+    assert np.median([found.high - found.low for found in alike if found is not None]) < 0.02
     assert mean_of([(0.8, 0.7, 0.9), (0.8, None, None)]) is None
     assert mean_of([]) is None
 

@@ -181,8 +181,8 @@ def test_jitter_is_lost_at_the_barrier_and_no_single_rank_is_to_blame(tmp_path: 
     assert changed(found, "equal compute")["causal_share"] == pytest.approx(1, abs=POINTS)
     assert changed(found, "equal compute")["time_saved"] == pytest.approx(share(found, "straggler"), abs=POINTS)
     assert changed(found, "no barrier")["causal_share"] == pytest.approx(1, abs=POINTS)
-    assert found["prediction"]["change"] == "With no barrier (train.sync=none)"
-    assert "that compute longer than others, a different rank each time. With no barrier" in found["sentence"]
+    assert found["prediction"]["change"] == "With train.accumulate=2"
+    assert "that compute longer than others, a different rank each time. With train.accumulate=2" in found["sentence"]
 
 
 def test_checkpoint_bound(tmp_path: Path) -> None:
@@ -506,6 +506,12 @@ def test_spans_of_other_libraries_explain_nothing(tmp_path: Path) -> None:
     alone = explain(directory(tmp_path / "alone", wanted, run))
     beside = explain(directory(tmp_path / "beside", wanted, replace(run, spans=with_foreign(run.spans))))
     assert replace(beside, run="") == replace(alone, run="")
+
+
+def test_no_more_workers_are_tried_than_a_scenario_may_have() -> None:
+    base = SimpleNamespace(workers=3000, scenario=planted(loader__num_workers=3000))
+    replays: Any = SimpleNamespace(base=base, replayed=None, baseline=None)  # nothing is simulated
+    assert advice._enough_workers(replays) is None
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from rayio.engines.virtual.clock import VirtualKernel
 from rayio.model.autoscale import Look, Memory, decide, need
 from rayio.model.barrier import BarrierState
 from rayio.model.consumed import Consumed
-from rayio.model.held_back import Deadline, HeldBack
+from rayio.model.held_back import MEETINGS, Deadline, HeldBack
 from rayio.place import Where
 from rayio.scenario.load import build
 from rayio.scenario.meetings import Meetings
@@ -63,12 +64,18 @@ def test_a_rank_that_computes_slowly_makes_no_one_hire(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("every", [4, 16, 64])
-def test_waits_that_a_slow_rank_makes_up_for_make_no_one_hire(tmp_path: Path, every: int, parts: int) -> None:
+@pytest.mark.parametrize(("every", "most"), [(4, 1), (16, 2), (64, 4)])
+def test_waits_that_a_slow_rank_makes_up_for_hire_no_one_after_a_meeting(
+    tmp_path: Path, every: int, most: int, parts: int
+) -> None:
     """One worker has a batch every 200 ms, the last rank takes one every 240 ms. Up to its meetings others wait."""
     slow = {"stragglers": {"ranks": [3], "factor": 4}, "accumulate": every, "parallelism": {"tensor": parts}}
     run = simulated(tmp_path / "run", 4, {"min": 1, "max": 8}, 300 // parts, "25 ms", **slow)
-    assert not changes(run)
+    hired = [change for change in changes(run) if change.after > change.before]
+    assert max((change.after for change in hired), default=1) == most
+    assert all(change.rank // parts < 3 // parts and change.at_seconds < every * 0.24 for change in hired)
+    last = {change.rank: change.after for change in changes(run)}
+    assert max(last.values(), default=1) <= 2, "one would be at work for 200 of 240 ms: more than 80 %"
 
 
 @pytest.mark.parametrize("every", [1, 4, 16, 64])
@@ -76,8 +83,21 @@ def test_a_slow_rank_s_need_is_the_need_of_all(tmp_path: Path, every: int) -> No
     """It takes a batch every 120 ms, for which two workers are enough; the others alone would have four."""
     slow = {"stragglers": {"ranks": [3], "factor": 2}, "accumulate": every}
     run = simulated(tmp_path / "run", 4, {"min": 1, "max": 8}, 300, "25 ms", **slow)
-    assert [(change.before, change.after) for change in changes(run)] == [(1, 2)] * 4
-    assert max(change.at_seconds for change in changes(run)) < max(4, every * READ) + 1, "the first meeting"
+    second = [change for change in changes(run) if (change.before, change.after) == (1, 2)]
+    assert {change.rank for change in second if change.at_seconds < 4} == {0, 1, 2, 3}
+    others = [change for change in changes(run) if change not in second]
+    assert all(change.rank != 3 and change.at_seconds < every * READ for change in others), "before the first meeting"
+
+
+def test_slow_steps_by_chance_cost_little(tmp_path: Path) -> None:
+    """Every tenth step takes ten times as long. Who comes last to a meeting after 50 steps differs from time to time.
+
+    Four workers throughout take 709 s. It was 24 s more while a single meeting decided what it makes up for.
+    """
+    chance: dict[str, Any] = {"stragglers": {"probability": 0.1, "factor": 10}, "compute": 0.2, "accumulate": 50}
+    run = simulated(tmp_path / "run", 4, {"min": 1, "max": 8}, 1500, {"kind": "exponential", "mean": "30 ms"}, **chance)
+    assert run.result.wall_seconds is not None
+    assert run.result.wall_seconds < 709 + 15
 
 
 def test_workers_leave_while_meetings_make_up_for_waits(tmp_path: Path) -> None:
@@ -85,10 +105,10 @@ def test_workers_leave_while_meetings_make_up_for_waits(tmp_path: Path) -> None:
     slow = {"stragglers": {"ranks": [3], "factor": 10, "every": "60 s", "lasts": "30 s"}, "accumulate": 16}
     run = simulated(tmp_path / "run", 4, {"min": 1, "max": 8}, 1100, "25 ms", **slow)
     for rank in range(4):
-        *hired, left = [change for change in changes(run) if change.rank == rank]
-        assert [change.before < change.after for change in hired] == [True] * len(hired)
-        assert hired[-1].after in {4, 5}
-        assert left.after == 1
+        numbers = [change.after for change in changes(run) if change.rank == rank]
+        assert max(numbers) in {4, 5}
+        assert numbers[-1] == 1
+        assert len(numbers) <= 8
 
 
 def test_ranks_that_share_a_limit_give_up_together(tmp_path: Path) -> None:
@@ -126,6 +146,15 @@ def test_a_rank_that_is_held_back_gets_workers_for_when_it_is_not() -> None:
     assert memory.added is not None
 
 
+@pytest.mark.parametrize(("seconds", "missed"), [(100, 1), (150, 0)])
+def test_workers_that_are_missed_within_four_times_calm_stay_longer_next_time(seconds: float, missed: int) -> None:
+    """Calm is 30 s: workers that left 100 s ago should have stayed, and those that left 150 s ago were not needed."""
+    left = Memory(short=0, went=200.0 - seconds)
+    for waited in (0.0, 5.0, 5.0):
+        _, left = decide(SCALING, left, look(now=200.0, waited=waited))
+    assert (left.went, left.missed) == (None, missed)
+
+
 def test_a_rank_that_has_enough_does_not_hire_because_another_has_not() -> None:
     wanted, memory = decide(SCALING, Memory(), look(held=5.0, reading=1.0))
     assert wanted.workers == 4
@@ -140,8 +169,11 @@ def test_readers_are_judged_by_what_they_can_read_and_not_by_what_is_taken() -> 
     assert once.workers >= 4
     limited = look(now=20.0, reading=4.0, waited=5.0)
     _, before = decide(SCALING, Memory(), look(workers=2, reading=2.0, waited=5.0))
-    again, _ = decide(SCALING, before, limited)
-    assert again.workers == 2
+    numbers = []
+    for _ in range(3):
+        again, before = decide(SCALING, before, limited)
+        numbers.append(again.workers)
+    assert numbers == [4, 4, 2], "one look alone is often wrong"
     assert "something else is the limit" in again.why
 
 
@@ -189,7 +221,7 @@ def test_a_meeting_of_all_makes_up_for_all_waits_since_the_last_one() -> None:
     consumed.add(0)
     consumed.waited = 100
     VirtualKernel().run(end.announce(Where(0, 0, 0), 300))
-    assert (consumed.lost, consumed.met) == (100, 0), "the replica alone"
+    assert (consumed.lost, consumed.met) == (100, -1), "the replica alone"
     consumed.waited, port.latest = 200, Deadline.of(750, 0)
     VirtualKernel().run(end.announce(Where(0, 0, 1), 600))
     assert [deadline.waited for deadline in port.told] == [100, 200], "since the last meeting of the same ranks"
@@ -199,6 +231,20 @@ def test_a_meeting_of_all_makes_up_for_all_waits_since_the_last_one() -> None:
     consumed.waited, port.latest = 400, Deadline.of(1200, 200)
     VirtualKernel().run(end.announce(Where(0, 0, 3), 1200))
     assert (consumed.lost, consumed.met) == (200, -1), "nobody is slower, so its waits count at any time"
+
+
+def test_a_meeting_makes_up_for_no_more_than_the_last_ones_did() -> None:
+    """The last rank computes 40 of 100 ns longer, but in the sixth meeting as long: then waits of 10 ns count."""
+    port = Port(0)
+    end, lost = end_of(port, every=2), [0]
+    end.consumed.add(0)
+    for number in range(16):
+        latest = 100 * (number + 1)
+        port.latest = Deadline.of(latest, 0)
+        end.consumed.waited += 10
+        VirtualKernel().run(end.announce(Where(0, 0, 2 * number + 1), latest + 10 if number == 5 else latest - 30))
+        lost.append(end.consumed.lost)
+    assert [after - before for before, after in itertools.pairwise(lost)] == [0] * 5 + [10] * MEETINGS + [0] * 3
 
 
 def test_the_last_rank_says_how_long_it_waited_wherever_it_is() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -20,7 +21,7 @@ from pages_of_files import came_from_the_device
 from rayio import storage
 from rayio.data.formats.sample import Place, check
 from rayio.data.sampler import sample_digest
-from rayio.engines.ray.actors import group, shells
+from rayio.engines.ray.actors import group, servers, shells
 from rayio.engines.ray.cluster.local_ray import PRIORITY
 from rayio.engines.ray.placement import actors
 from rayio.errors import ClusterError, DataError, RunError, StorageError
@@ -564,30 +565,42 @@ def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
     assert len(left.spans()) > 0
 
 
-@pytest.mark.parametrize("when", ["run", pytest.param("flush", marks=pytest.mark.slow)])
-def test_an_error_of_background_work_fails_the_run(when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def failing(actor: type, method: str) -> type:
+    """Derive an actor whose background work fails when a method is called; not by name, which its process lacks."""
+
     async def fails() -> None:
         raise ZeroDivisionError("behind")
 
-    class Failing(shells.TrainerRank):
-        async def run(self) -> Any:
-            if when == "run":
-                self.kernel.spawn(fails(), "behind")
-            return await super().run()
+    async def called(self: Any, *arguments: Any) -> Any:
+        asyncio.get_running_loop().create_task(fails())
+        return await getattr(actor, method)(self, *arguments)
 
-        async def flush(self) -> Any:
-            if when == "flush":
-                self.kernel.spawn(fails(), "behind")
-            return await super().flush()
+    return type("Failing", (actor,), {method: called})
 
-    monkeypatch.setitem(group.CLASSES, "rank", Failing)
-    epochs = 100 if when == "run" else 1
-    wanted = scenario(**SINGLE | {"loader__num_workers": 0}, train__compute="50 ms", train__epochs=epochs)
+
+@pytest.mark.parametrize(
+    ("method", "ranks", "epochs"),
+    [
+        ("run", 1, 100), pytest.param("flush", 1, 1, marks=pytest.mark.slow),
+        pytest.param("announce", 2, 100, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_an_error_of_background_work_fails_the_run(
+    method: str, ranks: int, epochs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if ranks == 1:
+        monkeypatch.setitem(group.CLASSES, "rank", failing(shells.TrainerRank, method))
+    else:
+        monkeypatch.setattr(group, "BarrierActor", failing(servers.BarrierActor, method))
+    wanted = scenario(
+        cluster__ranks_per_node=ranks, loader__num_workers=0, dataset__num_files=24, train__compute="50 ms",
+        train__epochs=epochs,
+    )  # fmt: skip
     with pytest.raises(ZeroDivisionError, match="behind") as error:
         run(wanted, root=tmp_path, out=tmp_path / "broken")
     assert any("raise ZeroDivisionError" in note for note in error.value.__notes__)
-    assert "in rank-0" in error.value.__notes__
+    assert f"in {'rank-0' if ranks == 1 else 'barrier'}" in error.value.__notes__
     left = Run.open(tmp_path / "broken")
     assert left.exit_code == 1
     books = left.result["ledger"]
-    assert (books["delivered_steps"] < books["planned_steps"]) == (when == "run")
+    assert (books["delivered_steps"] < books["planned_steps"]) == (epochs > 1)

@@ -22,8 +22,12 @@ from rayio.scenario.workers import Autoscaled
 WORTH = 0.25
 #: Additions are judged once there are this many times as many readers: smaller ones are lost in noise.
 JUDGED = 1.5
+#: Consecutive looks in which added readers must bring too little: of 16 batches one look alone is often wrong.
+VAIN = 3
 #: Consecutive looks in which a rank that had enough readers must wait too long: one slow read is no trend.
 SURE = 2
+#: Readers that are missed within so many times ``calm`` should not have left.
+MISSED = 4
 #: Largest number of doublings of ``calm``.
 MOST_DOUBLINGS = 5
 
@@ -80,6 +84,8 @@ class Added(NamedTuple):
     before: int
     after: int
     capacity: float
+    #: Looks so far in which they brought too little.
+    vain: int = 0
 
 
 class Memory(NamedTuple):
@@ -140,13 +146,15 @@ def _short(scaling: Autoscaled, memory: Memory, look: Look) -> tuple[Wanted, Mem
     memory = memory._replace(needs=(), enough_since=None, short=memory.short + 1)
     if memory.short < SURE:
         return Wanted(look.workers), memory
-    if memory.went is not None and look.now - memory.went < _calm(scaling, memory.missed):
+    if memory.went is not None and look.now - memory.went < MISSED * _calm(scaling, memory.missed):
         memory = memory._replace(missed=min(memory.missed + 1, MOST_DOUBLINGS))
     memory = memory._replace(went=None)
     added = memory.added if memory.added is not None and memory.added.after == look.workers else None
     if added is not None and added.after >= JUDGED * added.before:
         hoped = added.capacity * (added.after / added.before - 1)
         brought = look.capacity - added.capacity
+        if brought < WORTH * hoped and added.vain + 1 < VAIN:
+            return Wanted(look.workers), memory._replace(added=added._replace(vain=added.vain + 1))
         if brought < WORTH * hoped:
             why = (
                 f"{added.after - added.before} more brought {max(0.0, brought) / added.capacity:.0%} more batches, "
@@ -167,7 +175,7 @@ def _short(scaling: Autoscaled, memory: Memory, look: Look) -> tuple[Wanted, Mem
 def _enough(scaling: Autoscaled, memory: Memory, look: Look) -> tuple[Wanted, Memory]:
     """Decide for a rank that does not wait: fewer readers, if fewer were enough for long."""
     calm = _calm(scaling, memory.missed)
-    if memory.went is not None and look.now - memory.went >= calm:
+    if memory.went is not None and look.now - memory.went >= MISSED * calm:
         memory = memory._replace(went=None, missed=0)
     since = look.now - look.seconds if memory.enough_since is None else memory.enough_since
     kept = tuple(need for need in memory.needs if need[0] > look.now - calm)

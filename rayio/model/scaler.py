@@ -182,7 +182,7 @@ class Scaler:
             self._record(_Change(self.queue.env.born, 0, self.queue.state.workers, "at the start"), take.epoch)
         self._count_taken(take)
         self.leave()
-        are_known, self._met = self._are_waits_known(take), take.met
+        are_known, self._met = take.met < 0 or take.met != self._met, take.met
         if self._coming is not None or self._going is not None or not are_known:
             return
         if self._settles is not None:
@@ -204,12 +204,6 @@ class Scaler:
         wanted, self.memory = decide(scaling, self.memory, look)
         self._begin(take)
         self._change(wanted)
-
-    def _are_waits_known(self, take: Take) -> bool:
-        """Return True if the rank comes from a meeting, or needs none; before the first one, after ``calm``."""
-        env = self.queue.env
-        is_late = not take.met and env.kernel.now() - env.born >= self.scaling.calm * 1e9
-        return take.met < 0 or take.met != self._met or is_late
 
     def _count_taken(self, take: Take) -> None:
         if take.epoch != self._epoch:

@@ -13,13 +13,21 @@ from rayio.predict.changes import applied
 from rayio.predict.counterfactual import ALIKE, WORTH, Counterfactuals, Tried, left_out
 from rayio.records.doubts import Doubt
 from rayio.records.explained import Change, Prediction, Verdict
-from rayio.scenario.section_changes import with_workers
+from rayio.scenario.section_changes import most_workers, with_workers
 from rayio.scenario.workers import Autoscaled
 
 #: Workers are doubled at most this often in search of enough of them.
 DOUBLINGS = 4
 #: Settings that save this part of what the best one does, or more, are as good, and the easiest of them is proposed.
 NEAR = 0.98
+#: Bottlenecks whose removal is no advice if a key helps.
+OF_EVENTS = ("checkpoint", "evaluation")
+#: What a change acts on that is not for the named cause.
+OTHER_LOSSES = {
+    "all-reduce": "the all-reduce", "checkpoint": "checkpoints", "evaluation": "evaluations", "decode": "decoding",
+    "device-copy": "copies to accelerators", "pipeline": "pipeline bubbles", "straggler": "waits for slower ranks",
+    "input": "data loading", "loader": "data loading",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +100,7 @@ def _of_cause(verdict: Verdict, replays: Counterfactuals) -> Foreseen | None:
     # Changes of a key come before those of storage or code, unless they save little in comparison; a change that frees
     # resources costs nothing.
     for trial in settings + chosen:
-        is_easy = trial.change.effort < 0 or (trial.change.key and (limits or verdict.bound == "checkpoint"))
+        is_easy = trial.change.effort < 0 or (trial.change.key and (limits or verdict.bound in OF_EVENTS))
         if trial.saved >= max(WORTH, 0 if is_easy else most / 2) and _is_large(trial.row, verdict, replays):
             return _with(trial)
     frees = (trial for trial in settings if trial.change.effort < 0 and trial.saved >= WORTH)
@@ -120,13 +128,21 @@ def _better(verdict: Verdict, replays: Counterfactuals, best: Foreseen | None) -
     most = max(others, key=lambda trial: (trial.saved, -trial.change.effort), default=None)
     if most is None or most.saved * ALIKE <= saved or most.saved - saved < LEAST_TIME:
         return None
-    return _enough_workers(replays) if most.change.kind == "workers" else _with(most)
+    return _enough_workers(replays) if most.change.kind == "workers" else _with(most, _what_it_acts_on(most))
 
 
-def _with(trial: Tried) -> Foreseen:
+def _what_it_acts_on(trial: Tried) -> str:
+    """Return that a change is for another loss than the one named, if that has a name."""
+    names = (OTHER_LOSSES[bound] for bound in trial.change.helps if bound in OTHER_LOSSES)
+    return next((f", which acts on {name}" for name in names), "")
+
+
+def _with(trial: Tried, why: str = "") -> Foreseen:
     advice, row = trial.change.advice if trial.change.key else shown(trial.change.advice), trial.row
     return Foreseen(
-        Prediction(change=f"With {advice}", au=row.au, time_saved=row.time_saved, then=row.then, left_out=row.left_out),
+        Prediction(
+            change=f"With {advice}{why}", au=row.au, time_saved=row.time_saved, then=row.then, left_out=row.left_out
+        ),
         trial.doubt,
         is_free=trial.change.effort < 0,
     )
@@ -137,6 +153,8 @@ def _enough_workers(replays: Counterfactuals) -> Foreseen | None:
     base, before, best = replays.base, replays.baseline, None
     for doubling in range(1, DOUBLINGS + 1):
         number = max(1, base.workers * 2**doubling) if base.workers else 2 ** (doubling - 1)
+        if number > most_workers(base):
+            break
         try:
             changed = applied(with_workers("", number), replays.replayed, base)
             outcome = base.simulate(changed, f"{number} worker{'s' * (number != 1)} per rank")

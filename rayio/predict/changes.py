@@ -173,8 +173,11 @@ def _stragglers(run: Run) -> Iterator[Change]:
             removes=("straggler",), helps=("straggler",),
         )  # fmt: skip
     if run.scenario.train.sync.meets and _apart(run.measured.compute) > DIFFERS:
-        # It measures the loss next to the share of it. Nobody can make it, so it names no bottleneck.
-        yield Retimed("equal compute", kind="removal", to=lambda scenario: scenario, times=_equal_compute)
+        # It measures the loss: nobody can make it, so it is no advice.
+        yield Retimed(
+            "equal compute", kind="removal", to=lambda scenario: scenario, times=_equal_compute,
+            removes=("straggler",),
+        )  # fmt: skip
 
 
 def _apart(compute: NDArray[np.float64]) -> float:

@@ -202,8 +202,6 @@ def named(judged: Judged, tried: Sequence[Tried]) -> Verdict:
         causes = [cause for cause in trial.change.removes if share.get(cause)]
         if trial.row.time_saved is not None and causes:
             cause = max(causes, key=lambda cause: share[cause])
-            if trial.drops_barrier and share[cause] <= BINDS:
-                continue  # without barriers no sync is left, whatever a small cause does
             saves[cause] = max(saves.get(cause, trial.saved), trial.saved)
     most = max(saves.values(), default=0.0)
     if most <= judged.tolerated:

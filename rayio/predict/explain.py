@@ -15,7 +15,7 @@ from rayio.analyze.service import Capacities, without_queueing
 from rayio.analyze.shape import RunShape
 from rayio.analyze.sharing import Beside
 from rayio.analyze.stalls import Losses
-from rayio.analyze.stragglers import worst_ranks
+from rayio.analyze.stragglers import on_slow_nodes, worst_ranks
 from rayio.analyze.verdict import BINDS, OF_STORAGE, Judged, begins_slowly, judge, waits_for_storage
 from rayio.analyze.window import find_window
 from rayio.errors import RayioError
@@ -141,9 +141,7 @@ def explained(
         engine=run.directory.info.get("engine"),
         verdict=verdict,
         capacity=capacity,
-        ranks=tuple(
-            replace(row, node=scenario.cluster.node_of(row.rank)) for row in worst_ranks(seen.timed.lives, seen.timed)
-        ),
+        ranks=on_slow_nodes(worst_ranks(seen.timed.lives, seen.timed), scenario.cluster.node_of),
         simulated=simulated,
         prediction=advised.prediction,
         access=seen.accesses.result(),

@@ -148,7 +148,7 @@ class WaitedFor(Record):
     sync_seconds: float = value("time that it waits for others", "s")
     last_share: Number = value("share of steps in which it computes longest", "fraction", default=None)
     is_slow: bool = value("true if it is last in most steps, and not by chance", default=False)
-    node: int | None = value("number of its node", default=None)
+    slow_node: int | None = value("its node, if all ranks of that node are slow, and others are not", default=None)
 
 
 LEFT_OUT = "samples of an epoch that loader.drop_last leaves out; absent if they are hardly more than in the run"

@@ -167,6 +167,7 @@ class Advised(Record):
     priced_by: tuple[str, ...] = value("costs to minimize, most important first: workers, memory, nodes")
     possible: int = value("possible settings")
     simulations: int = value("simulations made, including repeats with other seeds")
+    equally_priced: int = value("settings at the price of the advised one, which has the highest AU of them")
     is_finished: bool = value("true if the search was not interrupted")
     advice: Setting | None = value("the cheapest setting that reaches the goal; null if none does, or in doubt")
     tried: tuple[Setting, ...] = value("settings simulated, by price")

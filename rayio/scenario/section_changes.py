@@ -94,29 +94,28 @@ def of_prefetch(run: Run) -> Iterator[Change]:
 
 
 def of_sync(run: Run) -> Iterator[Change]:
-    """``train.sync``: ranks that never wait for each other, another all-reduce, or half as many."""
+    """``train.sync``: ranks that never wait for each other, no or another all-reduce, or half as many meetings."""
     train = run.scenario.train
     has_cost = run.costs.barrier > 0  # of a rank alone, too
     if not train.sync.meets or (derive.world_size(run.scenario) == 1 and not has_cost):
         return
-    yield Change(
-        "no barrier", kind="removal", to=with_keys("train", sync=NoSync()), removes=("straggler", "allreduce"),
-        words="no barrier (train.sync=none)", helps=("straggler", "all-reduce"),
-    )  # fmt: skip
+    # What ranks lose to each other in all. Training needs it, so it names no bottleneck and is no advice.
+    yield Change("no barrier", kind="removal", to=with_keys("train", sync=NoSync()))
     if isinstance(train.sync, AllReduce):
+        free, removal = train.sync.model_copy(update={"bytes": 0, "latency": 0.0}), "all-reduce = 0"
+        yield Change(removal, kind="removal", to=with_keys("train", sync=free), removes=("allreduce",))
         other = "tree" if train.sync.algorithm == "ring" else "ring"
         for name, key, value in (("all-reduce", "algorithm", other), ("overlap", "overlap", OVERLAP)):
             if key == "algorithm" or train.sync.overlap < OVERLAP:
                 yield Change(
                     f"{name} {value}", kind="setting", key=f"train.sync.{key}={value}", helps=("all-reduce",),
-                    to=with_keys("train", sync=train.sync.model_copy(update={key: value})), after=("no barrier",),
+                    to=with_keys("train", sync=train.sync.model_copy(update={key: value})), after=(removal,),
+                    tried_by=BOTH,
                 )  # fmt: skip
-    if (has_cost or isinstance(train.sync, AllReduce)) and (twice := 2 * train.accumulate) <= derive.steps_per_epoch(
-        run.scenario
-    ):
+    if (twice := 2 * train.accumulate) <= derive.steps_per_epoch(run.scenario):
         yield Change(
             "accumulate × 2", kind="setting", to=with_keys("train", accumulate=twice), key=f"train.accumulate={twice}",
-            helps=("all-reduce", "overhead"), after=("no barrier",), effort=3,
+            helps=("all-reduce", "overhead", "straggler"), after=("no barrier",), effort=3, tried_by=BOTH,
         )  # fmt: skip
 
 
@@ -133,11 +132,13 @@ def of_device_copy(run: Run) -> Iterator[Change]:
         overlapping = with_keys("train", device_copy=copy.model_copy(update={"overlap": True}))
         pinning, key = with_keys("loader", pin_memory=True), "train.device_copy.overlap=true"
         if copy.pageable_bandwidth is None or run.scenario.loader.pin_memory:
-            yield Change("copies overlapped", kind="setting", helps=("device-copy",), key=key, to=overlapping)
+            yield Change(
+                "copies overlapped", kind="setting", helps=("device-copy",), key=key, to=overlapping, tried_by=BOTH
+            )
         else:  # from pinned memory alone
             yield Change(
                 "copies overlapped", kind="setting", helps=("device-copy",), key=f"loader.pin_memory=true {key}",
-                to=lambda scenario: overlapping(pinning(scenario)),
+                to=lambda scenario: overlapping(pinning(scenario)), tried_by=BOTH,
             )  # fmt: skip
 
 
@@ -152,12 +153,12 @@ def of_pinning(run: Run) -> Iterator[Change]:
         if copy is None or not copy.overlap:
             yield Change(
                 "no pinned memory", kind="setting", to=with_keys("loader", pin_memory=False), helps=("input",),
-                key="loader.pin_memory=false",
+                key="loader.pin_memory=false", tried_by=BOTH,
             )  # fmt: skip
     elif copy is not None and copy.pageable_bandwidth is not None:
         yield Change(
             "pinned memory", kind="setting", to=with_keys("loader", pin_memory=True), helps=("device-copy",),
-            key="loader.pin_memory=true",
+            key="loader.pin_memory=true", tried_by=BOTH,
         )  # fmt: skip
 
 
@@ -174,7 +175,7 @@ def of_pipeline(run: Run) -> Iterator[Change]:
     if twice <= run.scenario.loader.batch_size:
         yield Change(
             "microbatches × 2", kind="setting", helps=("pipeline",), key=f"train.parallelism.microbatches={twice}",
-            to=with_keys("train", parallelism=divided.model_copy(update={"microbatches": twice})),
+            to=with_keys("train", parallelism=divided.model_copy(update={"microbatches": twice})), tried_by=BOTH,
         )  # fmt: skip
 
 
@@ -222,7 +223,7 @@ def of_burst(run: Run) -> Iterator[Change]:
     )  # fmt: skip
     yield Change(
         "burst × 2", kind="machine", to=with_keys("checkpoint", burst=larger), helps=("checkpoint",), effort=2,
-        key=f"checkpoint.burst.capacity={BYTES.exact(twice)}",
+        key=f"checkpoint.burst.capacity={BYTES.exact(twice)}", tried_by=BOTH,
     )  # fmt: skip
 
 
@@ -261,5 +262,5 @@ def of_evaluations(run: Run) -> Iterator[Change]:
         yield Change(
             "evaluations ÷ 2", kind="setting", helps=("evaluation",), after=("no evaluations",),
             to=with_keys("train", evaluate=section.model_copy(update={"every": rarer})),
-            key=f"train.evaluate.every={rarer.written}",
+            key=f"train.evaluate.every={rarer.written}", tried_by=BOTH,
         )  # fmt: skip

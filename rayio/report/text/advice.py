@@ -5,9 +5,10 @@ from __future__ import annotations
 from textwrap import wrap
 
 from rayio.records.doubts import LIMIT, SETTING, Doubt, blocking
-from rayio.records.sizing import HOLDS, Advised, Setting
+from rayio.records.sizing import HOLDS, UNDECIDED, Advised, Setting
 from rayio.report.text.doubts import reasons
 from rayio.report.text.sizing import note_lines, warning_lines, with_interval
+from rayio.report.text.sizing_notes import LONGER
 from rayio.report.text.terms import counted, kept
 from rayio.schema.fields import show
 from rayio.units import format_bytes, format_rate, format_share
@@ -23,13 +24,17 @@ def headline(advised: Advised) -> str:
     if unsure := blocking(advised.doubts, SETTING):
         return f"no advice which setting reaches {target} ({reasons(unsure)})"
     if advised.advice is not None:
-        but = f"{shorter(advised)}{_missed(advised)}"
-        return f"{in_words(advised, advised.advice)}: the cheapest setting that reaches {target}{but}"
+        but, words = f"{shorter(advised)}{_missed(advised)}", in_words(advised, advised.advice)
+        if advised.equally_priced == advised.possible > 1:
+            return f"{words}: the highest AU of {advised.possible} settings at one price; it reaches {target}{but}"
+        return f"{words}: the cheapest setting that reaches {target}{but}"
     if not advised.is_finished:
         return "the search was interrupted before it knew the cheapest setting"
     if unsure := blocking(advised.doubts, LIMIT):
         return f"no advice which setting reaches {target} ({reasons(unsure)})"
-    best = best_of(advised)
+    if (best := best_of(advised)) is not None and best.status == UNDECIDED:
+        au = with_interval(best.au, best.au_high)
+        return f"undecided whether {target} is reached: {in_words(advised, best)}, AU {au}, may reach it; {LONGER}"
     near = ""
     if best is not None:
         near = f"; the nearest is {in_words(advised, best)}, AU {with_interval(best.au, best.au_high)}"
@@ -54,9 +59,9 @@ def _missed(advised: Advised) -> str:
 
 
 def best_of(advised: Advised) -> Setting | None:
-    """Return the setting with the highest AU; None if none is known."""
+    """Return the setting with the highest AU, if there are undecided ones that of them; None if none is known."""
     known = [setting for setting in advised.tried if setting.au is not None]
-    return max(known, key=lambda setting: setting.au or 0.0, default=None)
+    return max(known, key=lambda setting: (setting.status == UNDECIDED, setting.au or 0.0), default=None)
 
 
 def nearest(advised: Advised) -> list[str]:
@@ -103,7 +108,10 @@ def searched(advised: Advised) -> str:
     runs = "in 1 run" if advised.simulations == 1 else f"in {advised.simulations} runs"
     were = "was" if len(advised.tried) == 1 else "were"
     of = counted(advised.possible, "setting")
-    return f"By price, {dear}: of {of} {len(advised.tried)} {were} simulated, {runs}."
+    text = f"By price, {dear}: of {of} {len(advised.tried)} {were} simulated, {runs}."
+    if 1 < advised.equally_priced < advised.possible:
+        return f"{text} At the price of the advised setting there are {advised.equally_priced}; its AU is the highest."
+    return text
 
 
 def checked(advised: Advised) -> str:

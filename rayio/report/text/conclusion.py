@@ -29,6 +29,8 @@ from rayio.report.text.supplying import limit_in_words, short_storage, supply
 from rayio.report.text.terms import SEEN, counted, in_words, percent
 from rayio.units import format_seconds
 
+#: Slow ranks that cost less than this part of what all ranks lose to each other are not the whole of it.
+MOST = 0.9
 NAMED = 3
 INTERRUPTED = 130
 #: The lead of an explanation by keys that may not have run.
@@ -78,6 +80,7 @@ def finding(explained: Explained) -> str:
         return " ".join(filter(None, parts))
     is_refused = throttled is not None and throttled.binds
     lead, larger = _lead(verdict, capacity, explained.ranks, is_refused=is_refused), _larger(verdict)
+    lead += _of_slow_ranks(explained)
     lost = 0.0 if explained.failures is None else explained.failures.lost_share or 0.0
     is_most = lost > of_wall_time(verdict, verdict.bound_share, lost)
     parts = [failed if is_most else "", begun, lead, _ties(verdict), larger, "" if is_most else failed]
@@ -228,25 +231,32 @@ def _other(verdict: Verdict) -> str:
 
 
 def _slowest(ranks: Sequence[WaitedFor]) -> str:
-    """Name the ranks that are last in most steps, or their nodes; where there are none, any rank is now and then.
-
-    A node is named if it has several ranks, if all of them are slow, and if all slow ranks are on such nodes.
-    """
-    slow = [row for row in ranks if row.is_slow]
-    of_node = {row.node: [other for other in ranks if other.node == row.node] for row in slow}
-    are_nodes = len(slow) < len(ranks) and all(
-        node is not None and len(rows) > 1 and all(row.is_slow for row in rows) for node, rows in of_node.items()
-    )
-    groups = [(f"node {node}", rows) for node, rows in of_node.items()]
-    if not are_nodes:
-        groups = [(f"rank {row.rank}", [row]) for row in slow]
+    """Name the ranks that are last in most steps, or their nodes; where there are none, any rank is now and then."""
+    slow: dict[str, WaitedFor] = {}
+    for row in ranks:
+        if row.is_slow:
+            slow.setdefault(f"rank {row.rank}" if row.slow_node is None else f"node {row.slow_node}", row)
     named = ", ".join(
-        f"{name} ({max(row.of_typical or 0.0 for row in rows):.2f} × the compute of the others, last in "
-        f"{100 * max(row.last_share or 0.0 for row in rows):.0f} % of steps)"
-        for name, rows in groups[:NAMED]
+        f"{name} ({row.of_typical or 0.0:.2f} × the compute of the others, last in "
+        f"{100 * (row.last_share or 0.0):.0f} % of steps)"
+        for name, row in [*slow.items()][:NAMED]
     )
-    more = f" and {len(groups) - NAMED} more" if len(groups) > NAMED else ""
-    return f": {named}{more}" if groups else ", a different rank each time"
+    more = f" and {len(slow) - NAMED} more" if len(slow) > NAMED else ""
+    return f": {named}{more}" if slow else ", a different rank each time"
+
+
+def _of_slow_ranks(explained: Explained) -> str:
+    """Return what the named slow ranks cost, where ranks lose much to each other by chance too."""
+    changes = () if explained.simulated is None else explained.simulated.changes
+    saved = {row.change: row.time_saved or 0.0 for row in changes}
+    alone, all_equal = saved.get("no slow ranks"), saved.get("equal compute", 0.0)
+    if explained.verdict.bound != "straggler" or alone is None or alone >= MOST * all_equal:
+        return ""
+    them = "it" if sum(row.is_slow for row in explained.ranks) == 1 else "them"
+    return (
+        f" Without {them} the run is {percent(alone)} shorter; equal compute of all ranks makes it "
+        f"{percent(all_equal)} shorter."
+    )
 
 
 def _ties(verdict: Verdict) -> str:

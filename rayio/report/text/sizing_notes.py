@@ -10,6 +10,8 @@ from rayio.report.text.terms import counted
 
 #: Begins a note where a run does not give a model that predicts it.
 UNKNOWN = "No prediction"
+#: The remedy of what is undecided.
+LONGER = "use longer runs (train.epochs)"
 #: Notes without numbers.
 PLAIN = {
     records.FailuresLeftOut: "failures are left out: AU counts no time lost to them; a rayio sweep of the scenario "
@@ -59,7 +61,7 @@ def _sentence(note: records.SizingNote) -> str:
         case records.UndecidedValues(key, values, runs):
             return (
                 f"undecided: {key}={', '.join(map(str, values))}: after {runs} runs the 95 % interval of AU still "
-                "contains the target; use longer runs (train.epochs)"
+                f"contains the target; {LONGER}"
             )
         case records.ValueFailed(key, value, error):
             return f"{key}={value} failed: {error}"
@@ -89,7 +91,7 @@ def _sentence(note: records.SizingNote) -> str:
         case records.UndecidedSettings(number):
             are, its = ("is", "its") if number == 1 else ("are", "their")
             what = f"{counted(number, 'setting')} {are} undecided and not advised"
-            return f"{what}: the 95 % interval of {its} AU contains the goal"
+            return f"{what}: the 95 % interval of {its} AU contains the goal; {LONGER}"
         case records.SimulationFailed(error):
             return f"a simulation failed: {error}"
     raise TypeError(f"{type(note).__name__} has no sentence")

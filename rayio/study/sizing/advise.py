@@ -218,7 +218,7 @@ class _Advising:
         try:
             with self.trials.directory:
                 is_ordered = [key.is_ordered for key in self.keys]
-                best = cheapest(self.all, is_ordered, self._reaches, self.progress.next_price)
+                best = cheapest(self.all, is_ordered, self._reaches, self._au, self.progress.next_price)
             if best is None and (nearest := self._nearest()) is not None:
                 self.reporter.live("finding the bottleneck", None)
                 bottleneck = bottleneck_of(self.trials.tried[nearest].scenario, None, SILENT)
@@ -271,6 +271,7 @@ class _Advising:
             target_au=self.target,
             priced_by=self.dear,
             possible=len(self.all),
+            equally_priced=0 if advised is None else sum(self.all[advised].cost == each.cost for each in self.all),
             simulations=sum(len(trial.rows) for trial in self.trials.tried.values()),
             is_finished=is_finished,
             advice=None if advised is None else settings[advised],
@@ -306,6 +307,10 @@ class _Advising:
         trial = self.trials.try_out(number, self._grown(choice.values), show_share, choice.values)
         self.progress.done()
         return trial.status == HOLDS
+
+    def _au(self, choice: Choice) -> float:
+        """Return the AU of a setting that was tried, to a tenth of a point."""
+        return round(self.trials.tried[self.all.index(choice)].mean(self.formula) or 0.0, 3)
 
     def _setting(self, number: int, choice: Choice, is_on_front: bool) -> Setting:
         trial = self.trials.tried[number]

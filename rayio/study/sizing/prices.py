@@ -116,12 +116,14 @@ def cheapest(
     all_of: Sequence[Choice],
     ordered: Sequence[bool],
     reaches: Callable[[Choice], bool],
+    gain: Callable[[Choice], float],
     watch: Callable[[int], None] = lambda left: None,
 ) -> Choice | None:
     """Return the cheapest setting that reaches the goal, or None; assumes that more of an ordered key is not worse.
 
-    It bisects the prices. A price is enough if one of the maximal settings at or below it reaches the goal. ``watch``
-    is called before each price with the number of prices left, including this one.
+    It bisects the prices. A price is enough if one of the maximal settings at or below it reaches the goal. Of those
+    with the lowest price that is enough, it returns the one with the highest ``gain``, which is called for settings
+    that reached the goal. ``watch`` is called before each price with the number of prices left, including this one.
     """
     known: dict[tuple[int, ...], bool] = {}
 
@@ -158,7 +160,11 @@ def cheapest(
             high = middle
         else:
             low = middle
-    return next(choice for choice in all_of if choice.cost == prices[high] and is_reaching(choice))
+    equal = [choice for choice in all_of if choice.cost == prices[high]]
+    for choice in tops(equal, above):
+        if is_reaching(choice) and choice.places not in known:  # implied by a setting with less
+            known[choice.places] = reaches(choice)
+    return max((choice for choice in equal if known.get(choice.places)), key=gain)
 
 
 def tops(affordable: Iterable[Choice], above: Callable[[Choice, Choice], bool]) -> list[Choice]:

@@ -22,8 +22,8 @@ from rayio.study.sweeps.points import grid
 
 #: The fewest steps per rank of a point on real files: over all epochs, and in an epoch.
 REAL_STEPS, EPOCH_STEPS = 24, 3
-#: Keys of which more helps: a search for the largest number that still reaches the target has no end.
-HELPS = ("loader.num_workers", "loader.prefetch_factor", "loader.io_depth", "cluster.reader_nodes")
+#: Values of a key of which one must load storage more than 1 does.
+MORE = tuple(1 << power for power in range(1, 11))
 
 
 #: A function that applies overrides to the files of a scenario.
@@ -85,7 +85,9 @@ class Question:
             checks.check_simulated(base)
             steps = max(derive.steps_per_epoch(base), STEPS if rules else enough(derive.window_steps(base)))
             steps = min(steps, base.train.cap or steps)
-        return cls(source, fixed, over, base, engine, rules, steps, host_memory, notes, load)
+        question = cls(source, fixed, over, base, engine, rules, steps, host_memory, notes, load)
+        question._check_load()
+        return question
 
     def scenario(self, value: int) -> Scenario:
         """Return the scenario of a point.
@@ -124,6 +126,27 @@ class Question:
             epochs = -(-REAL_STEPS * scenario.train.epochs // total)
             return self._load(overrides | {"train.epochs": epochs, "train.steps": scenario.train.caps(epochs)})
         return scenario
+
+    def _check_load(self) -> None:
+        """Check that more of the key loads storage more: else no largest number still reaches the target.
+
+        Raises:
+            ScenarioError: it does not.
+        """
+
+        def bytes_at_once(value: int) -> float:
+            try:
+                scenario = self._large_enough(value)
+            except ScenarioError:
+                return 0.0
+            return derive.world_size(scenario) * derive.batch_bytes(scenario)
+
+        least = bytes_at_once(1)
+        if not any(bytes_at_once(value) > least for value in MORE):
+            raise ScenarioError(
+                f"--over {self.over}: it adds no accelerators and no bytes to a batch, so there is no largest number; "
+                f"use rayio advise --vary {self.over}=1..16, or rayio sweep"
+            )
 
     def accelerators(self, value: int) -> int:
         """Return the number of accelerators for a value of the key."""
@@ -188,10 +211,6 @@ def files_for(scenario: Scenario, steps: int) -> int:
 
 
 def _check_key(base: Scenario, over: str) -> None:
-    if over in HELPS:
-        raise ScenarioError(
-            f"--over {over}: more of it helps, so there is no largest number; use rayio advise --vary {over}=1..16"
-        )
     value: Any = base.model_dump()
     for name in over.split("."):
         if not isinstance(value, Mapping) or name not in value:

@@ -1,0 +1,100 @@
+"""The cause that an explanation names, and the change that it advises, held against runs with each cause taken away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rayio
+from rayio.records.explained import Explained
+from scenarios import scenario
+
+RUN: dict[str, Any] = {
+    "cluster__nodes": 2, "cluster__ranks_per_node": 4, "dataset__num_files": 8 * 8 * 100,
+    "dataset__sample_bytes": 1000, "train__epochs": 1, "loader__batch_size": 8, "loader__num_workers": 2,
+    "checkpoint": None, "storage__model": {"first_byte": 0, "connection_bandwidth": "1 GB/s", "bandwidth": "4 GB/s"},
+}  # fmt: skip
+
+
+def jittery(stdev: str) -> dict[str, Any]:
+    return {"train__compute": {"kind": "gamma", "mean": "100 ms", "stdev": stdev}}
+
+
+def all_reduced(size: str) -> dict[str, Any]:
+    sync = {"kind": "allreduce", "bytes": size, "bandwidth": "50 GB/s", "latency": "20 us"}
+    return {"train__sync": sync}
+
+
+def saved(every: int, size: str) -> dict[str, Any]:
+    return {"checkpoint": {"every": {"steps": every}, "path": "ck", "model": {"bytes": size}, "writers": "sharded"}}
+
+
+EVALUATED = {
+    "dataset__eval": {"num_files": 640}, "train__evaluate": {"every": {"steps": 25}, "compute": "160 ms"},
+}  # fmt: skip
+#: What takes each cause away, really. Ranks that compute equally long take their mean of the 100 ms.
+GONE: dict[str, dict[str, Any]] = {
+    "straggler": {"train__compute": "100 ms"}, "allreduce": {"train__sync": "barrier"},
+    "checkpoint": {"checkpoint": None}, "evaluate": {"train__evaluate": None},
+}  # fmt: skip
+
+
+def lasted(keys: dict[str, Any], root: Path) -> float:
+    """From the first step to the end of the last step, checkpoint or evaluation."""
+    spans = rayio.simulate(scenario(**keys), root=root).spans().query("role == 'rank'")
+    return float((spans.start_ns + spans.duration_ns).max() - spans.start_ns[spans.name == "compute"].min())
+
+
+def explained(keys: dict[str, Any], root: Path) -> Explained:
+    return rayio.explain(rayio.simulate(scenario(**RUN | keys), root=root))
+
+
+@pytest.mark.parametrize(
+    ("keys", "cause"),
+    [
+        (jittery("5 ms") | all_reduced("0.4 GB") | saved(10, "2 GB"), "checkpoint"),
+        (jittery("25 ms") | all_reduced("0.5 GB") | saved(20, "0.5 GB"), "straggler"),
+        (jittery("8 ms") | all_reduced("0.7 GB") | EVALUATED, "evaluate"),
+        (jittery("8 ms") | all_reduced("1.2 GB") | saved(25, "1 GB"), "allreduce"),
+    ],
+)
+def test_the_cause_named_is_the_one_whose_removal_really_saves_most(
+    keys: dict[str, Any], cause: str, tmp_path: Path
+) -> None:
+    usual = RUN | keys
+    before = lasted(usual, tmp_path)
+    saves = {
+        name: 1 - lasted(usual | {key: value for key, value in gone.items() if key in usual}, tmp_path) / before
+        for name, gone in GONE.items()
+        if set(gone) & set(keys)
+    }
+    assert max(saves, key=lambda name: saves[name]) == cause
+    found = explained(keys, tmp_path)
+    assert found.verdict.cause == cause
+    assert found.simulated is not None
+    by_name = {"equal compute": "straggler", "all-reduce = 0": "allreduce", "no checkpoints": "checkpoint",
+               "no evaluations": "evaluate"}  # fmt: skip
+    said = {by_name[row.change]: row.time_saved for row in found.simulated.changes if row.change in by_name}
+    assert said == {name: pytest.approx(saves[name], abs=0.02) for name in said}
+    assert len(said) == 3
+    assert found.prediction is not None
+    assert "no barrier" not in found.prediction.change
+
+
+def test_advice_for_another_loss_than_the_named_one_says_which(tmp_path: Path) -> None:
+    keys = jittery("15 ms") | all_reduced("1 GB") | saved(25, "4 GB")
+    keys["storage__model"] = RUN["storage__model"] | {"bandwidth": "2 GB/s"}
+    found = explained(keys, tmp_path)
+    assert found.verdict.cause == "checkpoint"
+    assert found.prediction is not None
+    assert found.prediction.change == "With train.sync.overlap=0.5, which acts on the all-reduce"
+
+
+def test_a_slow_rank_is_charged_only_with_what_it_costs(tmp_path: Path) -> None:
+    slow = {"ranks": [3], "factor": 1.5}
+    by_chance = explained(jittery("15 ms") | {"train__stragglers": slow | {"probability": 0.7}}, tmp_path).sentence
+    assert " Without it the run is " in by_chance
+    assert "; equal compute of all ranks makes it " in by_chance
+    assert "Without it" not in explained(jittery("1 ms") | {"train__stragglers": slow}, tmp_path).sentence
