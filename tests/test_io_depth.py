@@ -32,7 +32,7 @@ from rayio.storage.in_flight import InFlight
 from rayio.storage.stores.counted import Traffic
 from rayio.storage.stores.posix import PosixFile, PosixStore
 from rayio.storage.stores.s3 import store as s3_store
-from scenarios import run_locally, scenario
+from scenarios import run_locally, scenario, simulated
 
 #: A reader waits no longer for others to come; it is never waited for by a run that is right.
 PATIENCE = 20.0
@@ -70,22 +70,46 @@ def deep(place: str, depth: int, **overrides: Any) -> Scenario:
     })  # fmt: skip
 
 
-@pytest.mark.parametrize(("depth", "level"), [(1, "io"), (8, "io"), (1, "batch"), (2, "batch"), (8, "batch")])
-def test_so_many_requests_to_a_bucket_are_in_flight_and_no_more(
+class Rounds:
+    """Holds the gets of each batch until as many wait as may be in flight, or all that are left: so many rounds."""
+
+    def __init__(self, depth: int, number: int) -> None:
+        self.depth = self.room = depth
+        self.number = self.left = number
+        self.rounds = self.waiting = self.most = 0
+        self.changed = threading.Condition()
+
+    def __call__(self, environ: dict[str, Any]) -> None:
+        if environ["REQUEST_METHOD"] != "GET" or not environ["PATH_INFO"].endswith(".npz"):
+            return
+        with self.changed:
+            self.waiting += 1
+            self.most = max(self.most, self.waiting)
+            mine = self.rounds
+            if self.waiting == min(self.depth, self.left):
+                self.rounds, self.left, self.waiting = mine + 1, self.left - self.waiting or self.number, 0
+                self.changed.notify_all()
+            assert self.changed.wait_for(lambda: self.rounds > mine, PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("depth", "level"), [(1, "io"), (4, "io"), (8, "io"), (1, "batch"), (2, "batch"), (4, "batch"), (8, "batch")]
+)
+def test_so_many_requests_to_a_bucket_are_in_flight_and_a_batch_takes_the_simulated_rounds(
     depth: int, level: str, objects: Objects, place: str, home: Path
 ) -> None:
-    wanted, together = deep(f"{place}/data", depth, trace__level=level), Together(depth)
+    dataset = {"path": f"{place}/data", "num_files": 18, "sample_bytes": "9 kB"}
+    wanted = deep(place, depth, trace__level=level, dataset=dataset, loader__batch_size=9)
+    slow = {"first_byte": "1 s", "connection_bandwidth": "1 TB/s", "bandwidth": "1 TB/s", "gap": "1 MiB"}
     rayio.generate(wanted, root=home)
-
-    def waiting(environ: dict[str, Any]) -> None:
-        if environ["REQUEST_METHOD"] == "GET" and environ["PATH_INFO"].endswith(".npz"):
-            with together.request():
-                pass
-
-    with objects.misbehaving(waiting):  # fewer in flight would wait for one another until the barrier breaks
+    rounds = Rounds(depth, 9)
+    with objects.misbehaving(rounds):  # fewer in flight would wait for one another until they fail
         run = rayio.run(wanted, engine="local", root=home, out=home / "run")
     assert run.exit_code == 0
-    assert together.most == depth
+    assert rounds.most == depth
+    model = deep(place, depth, trace__level=level, dataset=dataset, loader__batch_size=9, storage__model=slow)
+    seconds = sum(row["duration_ns"] for row in simulated(model).rows("read")) / 1e9
+    assert seconds == pytest.approx(rounds.rounds, abs=1e-3)
 
 
 @pytest.mark.parametrize("depth", [2, 8])

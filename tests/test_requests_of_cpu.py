@@ -16,6 +16,7 @@ from rayio.report.text.calibration import worded
 from rayio.scenario.model import Costs, Scenario
 
 LATENCY = 0.02
+BUCKET: dict[str, Any] = {"first_byte": LATENCY, "connection_bandwidth": "10 GB/s"}
 
 
 def batch_seconds(number: int, depth: int, latency: float, work: float) -> float:
@@ -33,7 +34,7 @@ def batch_seconds(number: int, depth: int, latency: float, work: float) -> float
 
 
 @pytest.mark.parametrize("work", [0.0, 300e-6, 2e-3, 8e-3, 40e-3], ids=lambda work: f"{1000 * work:g} ms")
-@pytest.mark.parametrize(("number", "depth"), [(8, 1), (8, 4), (8, 16), (32, 4), (64, 16), (16, 8)])
+@pytest.mark.parametrize(("number", "depth"), [(8, 1), (8, 4), (8, 16), (64, 16), (9, 8), (20, 8), (3, 2)])
 def test_work_on_an_answer_hides_behind_the_requests_in_flight(number: int, depth: int, work: float) -> None:
     wanted = made(
         {
@@ -60,19 +61,27 @@ def bucket(depth: int, cpu: dict[str, Any], bandwidth: str = "10 GB/s", workers:
     keys = busy("20 kB", workers, 1, "0 ms") | {
         "dataset__path": "s3://bucket/data", "loader__batch_size": 16, "loader__io_depth": depth, "train__epochs": 1,
         "dataset__num_files": 16 * 100,
-        "storage__model": {"first_byte": LATENCY, "connection_bandwidth": "10 GB/s", "bandwidth": bandwidth},
+        "storage__model": BUCKET | {"bandwidth": bandwidth},
     }  # fmt: skip
     return made(keys | more, {"cpu": cpu})
 
 
-@pytest.mark.parametrize("depth", [4, 16])
-def test_a_run_with_one_request_in_flight_predicts_runs_with_more(depth: int) -> None:
+@pytest.mark.parametrize(("recorded_depth", "depth"), [(1, 4), (1, 16), (5, 1), (5, 8)])
+def test_a_run_with_some_requests_in_flight_predicts_runs_with_others(recorded_depth: int, depth: int) -> None:
     cpu = {"sample": 300e-6, "format": "npz"}
-    run = recorded(bucket(1, cpu))
+    run = recorded(bucket(recorded_depth, cpu))
     learned = learn(run.spans, run.scenario, run.info).scenario
     true = bucket(depth, cpu)
     predicted = learned.model_copy(update={"loader": true.loader})
     assert seconds_per_step(predicted) == pytest.approx(batch_seconds(16, depth, LATENCY, 300e-6), rel=0.05)
+
+
+def test_latencies_that_vary_do_not_make_requests_in_flight_slower_than_they_were() -> None:
+    varied = {"first_byte": {"kind": "lognormal", "median": LATENCY, "sigma": 0.6}, "bandwidth": "10 GB/s"}
+    run = recorded(bucket(16, {"sample": 300e-6, "format": "npz"}, storage__model=BUCKET | varied))
+    assert seconds_per_step(learn(run.spans, run.scenario, run.info).scenario) == pytest.approx(
+        seconds_per_step(run.scenario), rel=0.05
+    )
 
 
 def test_a_service_that_showed_no_limit_gets_none_but_its_interval_goes_down_to_what_was_reached() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import rayio
 from rayio.engines.virtual.clock import VirtualKernel
 from rayio.schema.distribution import Constant, LogNormal
-from rayio.storage.base import Opener, Requests, Served
+from rayio.storage.base import OPEN, READ, Opener, Requests, RequestTable, Served
 from rayio.storage.model import Device, DeviceSpec, FirstByte, Latencies, LocalArbiter, ModelStorage
 from scenarios import Outcome, scenario, simulated
 
@@ -215,14 +215,56 @@ def test_many_small_requests_add_up_on_any_clock(clock: int) -> None:
     assert abs(served[-1] - clock - 1_000_000) <= 2, "each takes 33.3 ns"
 
 
-def test_requests_follow_each_other_unless_io_depth_overlaps_them() -> None:
-    spec = DeviceSpec(connection_bandwidth=100 * MB, bandwidth=1e12)
-    late: FirstByte = Constant(value=0.001).draw
-    each = 1_000_000 + 10_000_000
-    four = of(*[MB] * 4)
-    assert duration(four, spec, late) == 4 * each
-    assert duration(four, spec, late, io_depth=2) == 2 * each
-    assert duration(four, spec, late, io_depth=64) == each
+def lanes(each: list[float], depth: int) -> float:
+    """Give when all requests are served: whenever one ends, the next begins, so that ``depth`` are under way."""
+    now, waiting, under_way = 0.0, [*each], list[float]()
+    while waiting or under_way:
+        while waiting and len(under_way) < depth:
+            under_way.append(now + waiting.pop(0))
+        now = min(under_way)
+        under_way.remove(now)
+    return now
+
+
+@pytest.mark.parametrize("first_byte", [Constant(value=0.001).draw, LATE], ids=["constant", "drawn"])
+@pytest.mark.parametrize(
+    ("number", "depth", "num_opens"),
+    [
+        (4, 1, 0),
+        (4, 2, 0),
+        (4, 64, 0),
+        (20, 8, 0),
+        (9, 8, 0),
+        (3, 2, 0),
+        (17, 16, 0),
+        (5000, 64, 0),
+        (9, 4, 3),
+        (12, 5, 4),
+    ],
+)
+def test_each_request_is_taken_by_the_first_of_io_depth_connections_that_is_free(
+    number: int, depth: int, num_opens: int, first_byte: FirstByte
+) -> None:
+    spec = DeviceSpec(100 * MB, 1e12, open=LogNormal(median=0.002, sigma=0.5))
+    latencies, device = Latencies(first_byte, 10, depth=depth), Device(spec)
+    file = np.arange(number) * num_opens // number
+    wanted = opening(num_opens, *[MB] * number)._replace(places=lambda: ([*"abcd"], file, None))
+    requests, opens = latencies.apart((0, 0, 0), number, spec.open, num_opens)
+    each = requests + 0.01
+    each[np.arange(num_opens) * number // max(num_opens, 1)] += opens
+    expected = lanes(each.tolist(), depth)
+    for is_itemised in (False, True):
+        kernel = VirtualKernel()
+        storage = ModelStorage(LocalArbiter(device), spec, latencies, kernel, io_depth=depth, is_itemised=is_itemised)
+        served = kernel.run(storage.read(wanted, no_files))
+        assert kernel.now() / 1e9 == pytest.approx(expected, abs=1e-9)
+    assert served.issued is not None
+    rows = served.issued.rows
+    took = (rows["end"] - rows["start"]) / 1e9
+    assert took[rows["kind"] == READ] == pytest.approx(requests + 0.01, abs=3e-9), "a row is as long as its request"
+    assert took[rows["kind"] == OPEN] == pytest.approx(opens, abs=3e-9)
+    table = RequestTable.of([wanted])
+    assert storage.ahead((0, 0, 0), table, ["0"]).alone == pytest.approx([expected * 1e9], abs=1)
 
 
 def test_overlapping_never_makes_the_longest_request_shorter() -> None:

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import numpy as np
 import pytest
 from objects import Answer, Environ, Objects
 
@@ -17,7 +16,7 @@ from rayio.predict.calibrate import learn
 from rayio.storage import open as store_at
 from rayio.storage.real import RealStorage
 from rayio.storage.stores.opening import PART_BYTES, PARTS
-from rayio.storage.uploads import in_flight, upload_of
+from rayio.storage.uploads import upload_of
 from scenarios import scenario, simulated
 
 MB = 1 << 20
@@ -82,14 +81,6 @@ def test_parts_are_four_at_a_time_where_a_throttle_refuses_none() -> None:
     seconds, requests = written(throttled)
     assert seconds == pytest.approx(0.4, abs=1e-4)
     assert requests == 10
-
-
-def test_in_flight_is_the_schedule_of_a_pool() -> None:
-    assert in_flight(np.array([3.0, 1.0, 1.0, 1.0, 1.0]), 2) == 4.0
-    assert in_flight(np.array([2.0, 2.0, 2.0]), 1) == 6.0
-    assert in_flight(np.full(3, 2.0), 4) == 2.0
-    many = np.full(5000, 0.1)
-    assert in_flight(many, 4) == pytest.approx(125.0)
 
 
 class Together:

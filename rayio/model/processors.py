@@ -192,13 +192,13 @@ def cores_of(kernel: Kernel, cluster: Cluster, costs: CpuCosts) -> CoresOf | Non
 def hidden_share(number: int, depth: int) -> float:
     """Return the share of a batch's parsing for which there is time before its last ``depth`` answers come.
 
-    A batch of ``number`` requests takes number / depth turns. With equal latencies the answers of a turn come one
+    A batch of ``number`` requests takes ⌈number / depth⌉ turns. With equal latencies the answers of a turn come one
     parsing apart, so that of the first one of each turn is waited for, and all of the last turn.
 
     >>> hidden_share(8, 1), hidden_share(8, 8), hidden_share(32, 4)
     (0.0, 0.0, 0.65625)
     """
-    turns = number / depth
+    turns = math.ceil(number / depth)
     return (turns - 1) * (depth - 1) / number if turns > 1 else 0.0
 
 
@@ -216,7 +216,7 @@ class ParsedStorage:
 
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
         """Read the batch, and parse it: meanwhile what other requests in flight hide, the rest at the end."""
-        turns = max(1.0, len(requests.nbytes) / self.depth)
+        turns = max(1, math.ceil(len(requests.nbytes) / self.depth))
         work = self.costs.parsing(requests.num_samples, requests.total_bytes)
         hidden = work * hidden_share(len(requests.nbytes), self.depth)
         if not hidden:

@@ -178,8 +178,8 @@ class Wiring:
         #: Modelled systems by device, apart if drained to; with layers, by node, folder and whether it is a dataset.
         self._modelled: dict[tuple[int, bool], ModelStorage] = {}
         self._layered: dict[tuple[int, str, bool], Storage] = {}
-        together = 1 if plan.is_divided else Latencies.STEPS  # steps then differ in what is read of their batches
-        self._latencies = Latencies(plan.first_byte.draw, plan.seed, num_ranks, together=together)
+        steps, depth = 1 if plan.is_divided else Latencies.STEPS, plan.loader.io_depth  # divided steps differ in size
+        self._latencies = Latencies(plan.first_byte.draw, plan.seed, num_ranks, together=steps, depth=depth)
 
     @cached_property
     def loading(self) -> Loading:

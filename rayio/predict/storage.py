@@ -13,9 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio import seeds
 from rayio.predict.observe import Reads
 from rayio.scenario.model import StorageParameters
 from rayio.schema.distribution import Constant, LogNormal
+from rayio.storage.itemise import in_flight
 
 Floats = NDArray[np.float64]
 
@@ -38,6 +40,8 @@ ENOUGH = 10
 CUT = 0.01
 #: Largest spread of one request's time, as standard deviation over mean.
 WIDEST = 3.0
+#: Batches that are drawn to know how much longer several requests in flight take than their mean.
+BATCHES = 64
 #: The resolution of a read's time (s).
 LEAST = 1e-9
 #: Rates that reads had together in all but this share of their time are no chance.
@@ -76,14 +80,14 @@ def fit(read: Reads, warm: int, io_depth: int, processors: int) -> Fit:
     is_warm = read.start >= warm
     if not is_warm.any():
         is_warm[:] = True
-    taken, requests, nbytes = _floats(read)
+    taken, rounds, own, nbytes = _floats(read, io_depth)
     rate = float(nbytes.sum() / taken.sum())
     connections = _most_together(read)
-    plain = _error(read, is_warm, math.inf)
+    plain = _error(read, is_warm, io_depth, math.inf)
     best, least = math.inf, plain
     tried = np.geomspace(rate / 4, rate * connections * 2, TRIED)
     for _ in range(2):
-        errors = [_error(read, is_warm, float(bandwidth)) for bandwidth in tried]
+        errors = [_error(read, is_warm, io_depth, float(bandwidth)) for bandwidth in tried]
         place = int(np.argmin(errors))
         if errors[place] < least:
             best, least = float(tried[place]), errors[place]
@@ -91,16 +95,15 @@ def fit(read: Reads, warm: int, io_depth: int, processors: int) -> Fit:
     is_saturated = least < (1 - EXPLAINS) * plain
 
     turns = _turns(read, nbytes, best if is_saturated else math.inf)
-    _, (request, spread, byte) = _expected(turns[is_warm], taken[is_warm], requests[is_warm], nbytes[is_warm])
+    _, (request, spread, byte) = _expected(turns[is_warm], taken[is_warm], rounds[is_warm], own[is_warm])
     if not is_saturated:
-        best = max(processors, connections) * float((nbytes / (requests * request + nbytes * byte)).mean())
+        best = max(processors, connections) * float((nbytes / (rounds * request + own * byte)).mean())
     # A byte that adds no nanosecond to the longest read is a rounding error.
-    connection = 1 / byte if byte * float(nbytes.max()) > LEAST else 10 * best
-    depth = max(1, min(io_depth, round(float(requests.mean()))))  # in flight together, each that much slower
+    connection = 1 / byte if byte * float(own.max()) > LEAST else 10 * best
     return Fit(
         StorageParameters(
-            first_byte=skewed(request * depth, spread),
-            connection_bandwidth=connection / depth,
+            first_byte=_single(skewed(request, spread), round(float(read.requests.mean())), io_depth),
+            connection_bandwidth=connection,
             bandwidth=best,
             scope="node",
         ),
@@ -131,9 +134,20 @@ def reached(read: Reads, warm: int) -> float | None:
     return most or None
 
 
-def _floats(read: Reads) -> tuple[Floats, Floats, Floats]:
-    taken = np.maximum((read.end - read.start) / 1e9, 1e-9)
-    return taken, np.maximum(read.requests, 1).astype(np.float64), np.maximum(read.nbytes, 1).astype(np.float64)
+def _floats(read: Reads, depth: int) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return seconds, the requests that follow each other, the bytes of these, and the bytes of all requests."""
+    taken, requests = np.maximum((read.end - read.start) / 1e9, 1e-9), np.maximum(read.requests, 1)
+    rounds, nbytes = np.ceil(requests / depth), np.maximum(read.nbytes, 1).astype(np.float64)
+    return taken, rounds, nbytes * (rounds / requests), nbytes
+
+
+def _single(round_: Constant | LogNormal, number: int, depth: int) -> Constant | LogNormal:
+    """Return the times of requests whose rounds took these: the last of a batch's ``number`` requests is a slow one."""
+    if depth == 1 or isinstance(round_, Constant):
+        return round_
+    each = round_.draw(seeds.key(0, "rounds"), np.arange(BATCHES * number)).reshape(BATCHES, number)
+    longer = float(np.mean([in_flight(batch, depth) for batch in each])) / (math.ceil(number / depth) * round_.expected)
+    return round_.times(1 / longer)
 
 
 def _most_together(read: Reads) -> int:
@@ -172,11 +186,11 @@ def _turns(read: Reads, nbytes: Floats, bandwidth: float) -> Floats:
     return turns
 
 
-def _error(read: Reads, is_warm: NDArray[np.bool_], bandwidth: float) -> float:
-    taken, requests, nbytes = _floats(read)
+def _error(read: Reads, is_warm: NDArray[np.bool_], depth: int, bandwidth: float) -> float:
+    taken, rounds, own, nbytes = _floats(read, depth)
     turns = _turns(read, nbytes, bandwidth)
     taken = taken[is_warm]
-    expected, _ = _expected(turns[is_warm], taken, requests[is_warm], nbytes[is_warm])
+    expected, _ = _expected(turns[is_warm], taken, rounds[is_warm], own[is_warm])
     return float(np.abs(expected - taken).mean())
 
 

@@ -82,7 +82,7 @@ def _of_memory(batch: Asked) -> float:
 
 def _alone(scenario: Scenario, model: StorageParameters, requests: list[Requests]) -> float:
     """Return the mean time of some batches on an idle system, with the latencies that are drawn for them."""
-    latencies = Latencies(model.first_byte.draw, scenario.seed)
+    latencies = Latencies(model.first_byte.draw, scenario.seed, depth=scenario.loader.io_depth)
     opening = model.open if model.open.expected > 0 else None
     each = [
         seconds_alone(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +11,28 @@ from numpy.typing import NDArray
 from rayio.storage.base import FSYNC, ISSUED, OPEN, WRITE, Issued, Placed, Places
 
 Floats = NDArray[np.float64]
+
+
+def in_flight(each: Floats, depth: int) -> float:
+    """Return the seconds of requests in order, at most ``depth`` at a time: the next begins when one ends.
+
+    >>> in_flight(np.full(9, 0.1), 8), in_flight(np.array([3.0, 1.0, 1.0, 1.0, 1.0]), 2)
+    (0.2, 4.0)
+    """
+    if depth <= 1 or len(each) <= depth:
+        return float(each.sum()) if depth <= 1 else float(each.max(initial=0.0))
+    if each[0] == each[-1] and (each == each[0]).all():
+        return -(-len(each) // depth) * float(each[0])
+    ends: list[float] = each[:depth].tolist()
+    heapify(ends)
+    for seconds in each[depth:].tolist():
+        heapreplace(ends, ends[0] + seconds)
+    return max(ends)
+
+
+def evenly(num_opens: int, number: int) -> NDArray[np.int64]:
+    """Return the request before which each file is opened, where the files of ``number`` requests are unknown."""
+    return np.arange(num_opens) * number // max(num_opens, 1)
 
 
 def itemise(
@@ -73,7 +95,7 @@ def _opened(
     """Return which calls are opens, and the call of each request: opens precede the requests that need them."""
     opened = np.flatnonzero(np.diff(file, prepend=-1)) if opening is None else opening
     if len(opened) != num_opens:
-        opened = np.arange(num_opens) * number // max(num_opens, 1)
+        opened = evenly(num_opens, number)
     before = np.bincount(opened, minlength=number)[:number]
     at = np.arange(number) + np.cumsum(before)
     is_open = np.ones(num_opens + number, np.bool_)

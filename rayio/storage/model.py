@@ -1,10 +1,11 @@
 """Modelled storage without bytes: a device computes when requests are served, and roles sleep until then.
 
 First come, first served. Alone on its connection, a batch's requests take the sum of their first-byte latencies, of
-their opens if these take time, and of their bytes at the connection's rate. All connections share the bandwidth and the
-cap (requests or opens per second), a queue without gaps: a batch's share begins at its arrival or when the queue is
-free, whichever is later. The batch is served when both are done. So one reader gets its connection's rate, and many
-readers share exactly the aggregate.
+their opens if these take time, and of their bytes at the connection's rate. With several in flight a reader has so many
+connections, and the first that is free takes the next request. All connections share the bandwidth and the cap
+(requests or opens per second), a queue without gaps: a batch's share begins at its arrival or when the queue is free,
+whichever is later. The batch is served when both are done. So one reader gets its connection's rate, and many readers
+share exactly the aggregate.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from rayio import seeds
 from rayio.seeds import Draws
 from rayio.storage.base import READ, WRITE, Ahead, Clock, Issued, Opener, Places, Requests, RequestTable, Served
-from rayio.storage.itemise import itemise, synced
+from rayio.storage.itemise import evenly, in_flight, itemise, synced
 from rayio.storage.uploads import upload_of
 
 T = TypeVar("T")
@@ -142,16 +143,20 @@ class Latencies:
     """First-byte and open latencies, drawn for many steps of a rank at once and shared by the readers of a process.
 
     ``together`` is the largest number of steps drawn at once: one if steps differ in their number of requests.
+    ``depth`` is the number of requests in flight.
     """
 
     #: Limits of one draw: steps, and about so many requests.
     STEPS = 32
     REQUESTS = 4096
 
-    def __init__(self, draw: FirstByte, seed: int, num_ranks: int = 1, *, together: int = STEPS) -> None:
+    def __init__(
+        self, draw: FirstByte, seed: int, num_ranks: int = 1, *, together: int = STEPS, depth: int = 1
+    ) -> None:
         self.draw = draw
         self.seed = seed
         self.together = together
+        self.depth = depth
         self._most = 3 * num_ranks
         self._drawn: dict[tuple[int, int, int], _Drawn] = {}
 
@@ -217,7 +222,7 @@ class Latencies:
         if latency is not None:
             index = steps + np.arange(num_opens, dtype=np.int64)
             opens = latency.draw(seeds.key(self.seed, "open", rank, epoch), index)
-            latencies = each_before_a_request(opens, latencies)
+            latencies = each_before_a_request(opens, latencies, self.depth)
         drawn = _Drawn(number, num_opens, latencies, latencies.sum(axis=1).tolist())
         while len(self._drawn) >= self._most:
             del self._drawn[next(iter(self._drawn))]
@@ -264,6 +269,8 @@ class ModelStorage:
         self.latencies = latencies
         self.clock = clock
         self.io_depth = io_depth
+        #: The last requests in flight together, and their seconds.
+        self._each, self._seconds = np.zeros(0), 0.0
         #: True if results list every request, not only their number.
         self.is_itemised = is_itemised
 
@@ -278,7 +285,8 @@ class ModelStorage:
             latency = self.latencies.sum_of_reads(address, number, spec.open, num_opens)
             alone = latency + nbytes / spec.connection_bandwidth
         else:
-            alone = self._alone(self.latencies.of_reads(address, number, spec.open, num_opens), sizes)
+            latencies = self.latencies.of_reads(address, number, spec.open, num_opens)
+            alone = self._together(latencies + sizes / spec.connection_bandwidth)
         arrival = self.clock.now()
         served = self.arbiter.reserve(arrival, spec.calls(num_opens, number), nbytes, round(alone * 1e9))
         await self.clock.sleep_until(served if isinstance(served, int) else await served)
@@ -299,10 +307,10 @@ class ModelStorage:
             alone = [round((latency + nbytes / bandwidth) * 1e9) for latency, nbytes in each]
             return Ahead(alone, calls, [None] * len(calls))
         rank, epoch, first = address
-        alone = []
+        alone, moving = [], nbytes / spec.connection_bandwidth
         for row, (begin, end) in enumerate(pairwise(edges)):
             latencies = self.latencies.of_reads((rank, epoch, first + row), numbers[row], spec.open, num_opens[row])
-            alone.append(round(self._alone(latencies, nbytes[begin:end]) * 1e9))
+            alone.append(round(self._together(latencies + moving[begin:end]) * 1e9))
         return Ahead(alone, calls, [None] * len(calls))
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
@@ -351,19 +359,28 @@ class ModelStorage:
         seconds = latencies + sizes / self.spec.connection_bandwidth
         return itemise(kind, arrival, self.clock.now(), seconds, sizes, opens, depth=depth, places=places)
 
-    def _alone(self, latencies: NDArray[np.float64], sizes: NDArray[np.int64]) -> float:
-        return seconds_alone(latencies, sizes, self.spec.connection_bandwidth, self.io_depth)
+    def _together(self, each: NDArray[np.float64]) -> float:
+        """Return the seconds of requests in flight together; those of equal batches are computed once."""
+        known = self._each
+        if len(each) != len(known) or (len(each) and (each[0] != known[0] or not (each == known).all())):
+            self._each, self._seconds = each, in_flight(each, self.io_depth)
+        return self._seconds
 
 
-def each_before_a_request(opens: NDArray[np.float64], latencies: NDArray[np.float64]) -> NDArray[np.float64]:
+def each_before_a_request(
+    opens: NDArray[np.float64], latencies: NDArray[np.float64], depth: int = 1
+) -> NDArray[np.float64]:
     """Add the times of opens to those of requests in turn, from the first request again if there are more opens.
 
-    Both may have rows, one a step.
+    With ``depth`` requests in flight their order counts: opens are spread evenly. Both may have rows, one a step.
     """
     number = latencies.shape[-1]
     if not number:
         return latencies
     added = latencies.copy()
+    if depth > 1 and opens.shape[-1] <= number:
+        added[..., evenly(opens.shape[-1], number)] += opens
+        return added
     for first in range(0, opens.shape[-1], number):
         turn = opens[..., first : first + number]
         added[..., : turn.shape[-1]] += turn
@@ -374,8 +391,6 @@ def seconds_alone(
     latencies: NDArray[np.float64], sizes: NDArray[np.int64], connection_bandwidth: float, depth: int
 ) -> float:
     """Return the seconds of requests on an idle system, with at most ``depth`` of them in flight."""
-    depth = min(depth, len(sizes))
-    if depth <= 1:
+    if min(depth, len(sizes)) <= 1:
         return float(latencies.sum()) + int(sizes.sum()) / connection_bandwidth
-    each = latencies + sizes / connection_bandwidth
-    return max(float(each.sum()) / depth, float(each.max()))
+    return in_flight(latencies + sizes / connection_bandwidth, depth)

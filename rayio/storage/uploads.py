@@ -7,16 +7,13 @@ do the same.
 
 from __future__ import annotations
 
-from heapq import heapify, heapreplace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.storage.itemise import in_flight
 from rayio.storage.stores.opening import PART_BYTES
-
-#: Of more parts, the time is the sum of theirs over those in flight.
-MOST_PARTS = 4096
 
 
 class Upload(NamedTuple):
@@ -50,19 +47,6 @@ def upload_of(num_bytes: int, request_bytes: int, parts: int) -> Upload:
         return Upload(sizes_of_writes(num_bytes, request_bytes), 1)
     sizes = sizes_of_writes(num_bytes, PART_BYTES)
     return Upload(sizes, 1) if len(sizes) == 1 else Upload(np.concatenate([[0], sizes, [0]]), parts)
-
-
-def in_flight(each: NDArray[np.float64], depth: int) -> float:
-    """Return the seconds of requests in order, at most ``depth`` at a time: the next begins when one ends."""
-    if depth <= 1 or len(each) <= depth:
-        return float(each.sum()) if depth <= 1 else float(each.max(initial=0.0))
-    if len(each) > MOST_PARTS:
-        return max(float(each.sum()) / depth, float(each.max()))
-    ends: list[float] = each[:depth].tolist()
-    heapify(ends)
-    for seconds in each[depth:].tolist():
-        heapreplace(ends, ends[0] + seconds)
-    return max(ends)
 
 
 def sizes_of_writes(num_bytes: int, request_bytes: int) -> NDArray[np.int64]:

@@ -20,6 +20,7 @@ from rayio.errors import StorageError
 from rayio.kinds import LOADERS
 from rayio.schema.fields import Section
 from rayio.storage.base import Delay, Opener, Requests, Served, Storage
+from rayio.storage.itemise import in_flight
 from rayio.storage.layers.fault_keys import Failure, FaultKeys, FaultOptions
 from rayio.storage.layers.layer import Kernel, Layer, Mount
 from rayio.storage.stores.retrying import Budget, given_up, in_tries
@@ -303,7 +304,7 @@ class FaultyStorage:
 
     def _together(self, seconds: Sequence[float]) -> float:
         """Return the time of several samples' faults, ``io_depth`` of them at a time."""
-        return max([sum(seconds) / self.io_depth, *seconds], default=0.0)
+        return sum(seconds) if self.io_depth == 1 else in_flight(np.array(seconds, np.float64), self.io_depth)
 
     async def _in_run(self) -> int:
         if self._since is None:

@@ -36,6 +36,7 @@ from rayio.storage.base import (
     differs_from_last,
     from_front,
 )
+from rayio.storage.itemise import in_flight
 from rayio.storage.layers.layer import Kernel, Layer, Mount
 from rayio.storage.model import REQUESTS_PER_STEP_BITS, Arbiter
 from rayio.storage.uploads import upload_of
@@ -275,7 +276,7 @@ class StripedStorage:
         drawn = self.stripes.servers.random.draw(key, np.concatenate(index))
         edges = accumulate(map(len, waiting), initial=0)
         each = [drawn[begin:end] for begin, end in pairwise(edges)]
-        return [max(float(mine.sum()) / depth, float(mine.max())) if len(mine) else 0.0 for mine in each]
+        return [in_flight(mine, depth) for mine in each]
 
     def _loads(
         self, placed: Placed, nbytes: NDArray[np.int64], edges: Sequence[int], readers: Sequence[str]

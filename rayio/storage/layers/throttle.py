@@ -230,7 +230,7 @@ class ThrottledStorage:
         if not len(sizes):  # opens alone are not refused
             return await self.model.read(requests, load)
         first_byte, opens = self.latencies.apart(address, len(sizes), self.spec.open, num_opens)
-        latency = first_byte if self.spec.open is None else each_before_a_request(opens, first_byte)
+        latency = first_byte if self.spec.open is None else each_before_a_request(opens, first_byte, self.io_depth)
         call = _Call(READ, sum(address), first_byte, latency, sizes, _naming(places), "reading")
         made = await self._make(call, self.io_depth, (slice(None),))
         issued = self._issued(READ, made, sizes, opens, places)
