@@ -152,7 +152,8 @@ def test_capacity_names_the_limit_where_it_is_not_the_storage(tmp_path: Path) ->
     assert headline(found).endswith("; the limit is waiting for slower ranks, not the storage")
     # Of sums of two steps the longer one is 2.75 means, Erlang's of two.
     (best,) = found.changes
-    assert (best.change, best.au) == ("train.accumulate=2", pytest.approx(2 / 2.75, abs=0.02))
+    assert best.change == "train.accumulate=2"
+    assert best.au == pytest.approx(2 / 2.75, abs=0.02)
 
 
 def test_capacity_of_a_slow_store_blames_the_storage(tmp_path: Path) -> None:
