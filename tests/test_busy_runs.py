@@ -157,7 +157,9 @@ def test_capacity_calibrates_with_a_busy_run(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.ray
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.filterwarnings("default")
-def test_a_run_on_ray_is_calibrated_with_a_busy_run(home: Path) -> None:
+def test_a_run_on_ray_is_calibrated_with_a_busy_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(busy_runs, "WORKERS_PER_CORE", 1)  # fewer actors; their number is tested above
+    monkeypatch.setattr(busy_runs, "SECONDS", 1.5)
     alone_on_its_node = {"cluster__ranks_per_node": 1, "train__sync": "none", "train__epochs": 1}
     made = session.run(scenario(**REAL | alone_on_its_node), root=home)
     alone, sure = calibrated(made.path, busy=False), calibrated(made.path)

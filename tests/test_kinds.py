@@ -80,8 +80,9 @@ def test_another_packages_kinds_are_chosen_in_a_scenario_and_used_in_a_run(toy: 
 @pytest.mark.filterwarnings("default")  # Ray's own
 def test_actors_use_another_packages_kinds_with_the_options_that_the_scenario_gives(toy: Path) -> None:
     shelf = toy / "of the workers"
-    small = ["cluster.ranks_per_node=1", "loader.num_workers=1", "loader.decode.times=2", f"storage.shelf={shelf}"]
-    run = rayio.run("toys.yaml", small, engine="ray", out="run")
+    small = ["cluster.ranks_per_node=1", "loader.num_workers=1", "loader.queue=in_rank"]
+    options = ["loader.decode.times=2", f"storage.shelf={shelf}"]
+    run = rayio.run("toys.yaml", [*small, *options], engine="ray", out="run")
     assert run.result.ledger is not None
     assert run.result.ledger.even, "a reader with another shuffle would have found other ids at a step"
     assert run.result.steps == 2 * 12

@@ -22,7 +22,8 @@ def test_unequal_nodes_epochs_and_checkpoints_on_ray(tmp_path: Path, monkeypatch
         "incremental": {"fraction": 0.1, "full_every": 2},
     }  # fmt: skip
     wanted = scenario(
-        cluster={"nodes": 2, "ranks_per_node": [2, 1]}, dataset__path="data", loader__in_order=False,
+        cluster={"nodes": 2, "ranks_per_node": [2, 1], "roles_per_actor": 4}, dataset__path="data",
+        loader__in_order=False, loader__queue="in_rank",
         train={"epochs": 2, "steps": [4, 6], "compute": "2 ms"}, checkpoint=saving,
         failures={"events": [{"kind": "node", "number": 1, "at_step": 9}]},
     )  # fmt: skip

@@ -83,7 +83,8 @@ def test_a_process_that_is_killed_on_ray_repeats_its_files_and_the_books_are_tru
     """It is killed after its first of two files: both are there at the end, and counted once."""
     stage = {"name": "a", "count": 1, "compute": "2 s", "writes": {"files": 2, "size": "3 KB"}}
     keys = {"dataset__path": "data", "dataset__num_files": 4, "dataset__sample_bytes": "1 KB", "train__warmup_steps": 0}
-    wanted = shared([stage], **keys, cluster__ranks_per_node=1, storage__model="memory")
+    alone = {"cluster__ranks_per_node": 1, "loader__num_workers": 0, "train__sync": "none"}
+    wanted = shared([stage], **keys | alone, storage__model="memory")
     written = tmp_path / "stages" / wanted.name / "a"
     killed: list[int] = []
 

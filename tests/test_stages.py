@@ -427,7 +427,8 @@ def test_processes_on_ray_are_actors_that_come_and_go(tmp_path: Path, local_ray:
         {"name": "a", "count": 2, "arrivals": "10 ms", "writes": {"files": 2, "size": "3 KB", "request_bytes": "1 KB"}},
         {"name": "b", "count": 1, "follows": "a", "reads": {"of": "a"}, "compute": "10 ms"},
     ]
-    wanted = workflow(stages, dataset__path="data", cluster__ranks_per_node=1, loader__num_workers=0)
+    alone = {"cluster__ranks_per_node": 1, "loader__num_workers": 0, "train__sync": "none"}
+    wanted = workflow(stages, dataset__path="data", **alone)
     run = rayio.run(wanted, root=tmp_path)
     _, _, modelled = virtual(wanted)
     assert run.result.workflow is not None
@@ -463,7 +464,7 @@ def test_on_ray_a_failure_ends_all_processes_and_each_file_counts_once(
     ]
     wanted = workflow(
         stages, failures={"events": [{"kind": "rank", "number": 0, "at": "300 ms"}]}, dataset__path="data",
-        cluster__ranks_per_node=1, loader__num_workers=0, train__compute="20 ms",
+        cluster__ranks_per_node=1, loader__num_workers=0, train__compute="20 ms", train__sync="none",
     )  # fmt: skip
     run = rayio.run(wanted, root=tmp_path)
     assert run.result.failures is not None

@@ -124,7 +124,7 @@ def mixing(**overrides: Any) -> Scenario:
 @pytest.mark.filterwarnings("default")  # Ray's own
 def test_actors_own_files_and_stream_them_as_the_model_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    wanted = mixing(cluster__ranks_per_node=1, loader__queue="in_rank")
+    wanted = mixing(cluster__ranks_per_node=1, loader__queue="in_rank", train__sync="none")
     rows: Any = rayio.run(wanted, engine="ray", out="run").spans().to_dict("records")
     assert requests(rows) == requests(simulated(wanted).all_rows)
 

@@ -621,7 +621,7 @@ def test_the_cpu_time_of_its_workers_is_counted_once(tmp_path: Path, num_workers
 def test_a_calibrated_run_on_ray_predicts_with_an_interval(home: Path) -> None:
     wanted = with_torch(
         loader__multiprocessing_context="forkserver", loader__persistent_workers=True, cluster__ranks_per_node=1,
-        loader__decode={"kind": "checksum"}, train__compute="20 ms",
+        loader__decode={"kind": "checksum"}, train__compute="20 ms", train__sync="none",
     )  # fmt: skip
     done = rayio.run(wanted, root=home)
     found = calibrate(done.path).scenario

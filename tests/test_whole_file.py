@@ -130,13 +130,3 @@ def test_batches_from_memory_take_no_time_and_are_not_missed(tmp_path: Path) -> 
     )  # fmt: skip
     explained = explain(rayio.simulate(wanted, root=tmp_path).path)
     assert not any("no spans of workers" in str(note) for note in explained.notes)
-
-
-@pytest.mark.ray
-@pytest.mark.usefixtures("local_ray")
-@pytest.mark.filterwarnings("default")  # Ray's own
-def test_actors_keep_a_dataset_as_the_model_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    wanted = walking("in_memory", cluster__ranks_per_node=1, loader__queue="in_rank")
-    rows: Any = rayio.run(wanted, engine="ray", out="run").spans().to_dict("records")
-    assert requests(rows) == requests(simulated(wanted).all_rows)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,12 @@ import pytest
 
 import rayio
 from rayio.kinds import LAYERS
-from rayio.model.planning import storage_of
 from rayio.predict.changes import OFFERS
 from rayio.scenario.change import Change
 from rayio.scenario.load import load
-from rayio.scenario.model import Costs, Scenario, StorageParameters
+from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
+from rayio.study.sizing.knee import Planned
 from scenarios import scenario
 
 SAVED = {"path": "c", "model": {"bytes": 4_000_000}, "every": {"steps": 4}}
@@ -62,32 +61,16 @@ WANTED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Planned):
     """A run with every reason for a change."""
 
-    scenario: Scenario
-    has_cores: bool = True
-    is_throttled: bool = False
+    has_cores = True
 
-    @property
-    def was_memory_bound(self) -> bool:
-        return self.scenario.loader.max_bytes_in_flight == "auto"
 
-    @property
-    def modelled(self) -> StorageParameters:
-        return storage_of(self.scenario)
-
-    @property
-    def costs(self) -> Costs:
-        return self.scenario.charges
-
-    @property
-    def workers(self) -> int:
-        return self.scenario.loader.max_workers
-
-    def changes(self) -> list[Change]:
-        return [change for offer in OFFERS for change in offer(self) if change.is_of_use(self.scenario)]
+def changes_of(scenario: Scenario) -> list[Change]:
+    """Give the changes that are of use for a scenario, whose workers waited for a bound that is not lifted."""
+    run = Run(scenario, was_memory_bound=scenario.loader.max_bytes_in_flight == "auto")
+    return [change for offer in OFFERS for change in offer(run) if change.is_of_use(scenario)]
 
 
 def wanted(name: str) -> Scenario:
@@ -102,10 +85,10 @@ def test_a_change_is_what_its_key_makes_and_is_offered_once(name: str, tmp_path:
     file, usual = tmp_path / "law.yaml", set[str]()
     file.write_text(to_yaml(wanted(name)))
     before = load(file)
-    changes = Run(before).changes()
+    changes = changes_of(before)
     assert len({change.name for change in changes}) == len(changes)
     if name != "plain":
-        usual = {change.name for change in Run(wanted("plain")).changes()} - {"prefetch × 2"}
+        usual = {change.name for change in changes_of(wanted("plain"))} - {"prefetch × 2"}
     for change in changes:
         if change.name in usual and "at most" not in name:
             continue
@@ -119,7 +102,7 @@ def test_a_change_is_what_its_key_makes_and_is_offered_once(name: str, tmp_path:
         if change.kind == "machine":
             (tmp_path / "after.yaml").write_text(to_yaml(after))
             assert load(tmp_path / "after.yaml") == after, f"{change.name} is lost in a file"
-        again = [each.name for each in Run(after).changes() if each.key and each.to(after) == after]
+        again = [each.name for each in changes_of(after) if each.key and each.to(after) == after]
         assert not again, f"after {change.name}, {again} change nothing"
 
 
@@ -133,7 +116,7 @@ def test_every_change_of_a_section_layer_or_format_is_offered_here(monkeypatch: 
 
     monkeypatch.setattr(Change, "__init__", recorded)
     for name in WANTED:
-        Run(wanted(name)).changes()
+        changes_of(wanted(name))
     written = {
         (file, node.lineno)
         for room in ("data", "scenario", "storage")
