@@ -187,8 +187,11 @@ def test_who_ends_when_is_said() -> None:
     uneven = owning(dataset=DATASET | {"format": "tfrecord", "num_files": 7}, loader__num_workers=2)
     assert derive.dropped_samples(uneven) == 4
     assert any(
-        "4 samples of an epoch are left out, because ranks have 3 or 4 files" in note for note in checks.idle(uneven)
+        "4 samples of an epoch are left out, because ranks have 3 or 4 files, their workers 1 or 2, and" in note
+        for note in checks.idle(uneven)
     )
+    even = owning(dataset=DATASET | {"format": "tfrecord", "num_files": 12, "samples_per_file": 7})
+    assert any("because ranks have 6 files, their workers 3, and" in note for note in checks.idle(even))
     empty = owning(dataset=DATASET | {"format": "tfrecord", "num_files": 4}, loader__num_workers=3)
     assert any(
         "1 of the 3 workers of a rank have no file, for it has 2; use more files, or loader.num_workers=2" in note

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -287,7 +288,9 @@ def test_undecided_numbers_are_a_range(tmp_path: Path) -> None:
     assert "; 3 and 4 and 7: undecided" in fed(replace(found, points=(holds, *unsure, between)))
 
 
-def test_a_target_within_the_noise_is_repeated_with_other_seeds_and_called_undecided(tmp_path: Path) -> None:
+def test_a_target_within_the_noise_is_repeated_with_other_seeds_and_called_undecided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The target is the AU itself, so that no number of runs can tell the two apart."""
     overrides = planted(1.5 * DEMAND, **{"train.compute": {"kind": "exponential", "mean": 0.05}})
     question = Question.of("unet3d-small", overrides, "cluster.ranks_per_node", "virtual")
@@ -299,6 +302,13 @@ def test_a_target_within_the_noise_is_repeated_with_other_seeds_and_called_undec
     assert point.au == pytest.approx(np.mean(each))
     assert "2: undecided" in text(found, 200)
     assert any(note.startswith("undecided: cluster.ranks_per_node=2: after 4 runs") for note in found.notes)
+
+    def overtaking(calls: Sequence[Any], seconds: float) -> Iterator[tuple[int, Any]]:
+        yield from [(number, call()) for number, call in enumerate(calls)][::-1]
+
+    monkeypatch.setattr("rayio.machine.calls.answers", overtaking)
+    together = found_in(tmp_path / "together", overrides, target_au=float(np.mean(each)), most=2)
+    assert together.points == found.points, "whichever repeat ends first"
 
 
 def test_an_undecided_first_number_is_not_called_too_much(tmp_path: Path) -> None:

@@ -189,17 +189,23 @@ def test_what_hides_behind_another_cause_is_named_by_the_time_that_it_costs(tmp_
     assert saved == pytest.approx(5 / 80, abs=0.005)
 
 
-@pytest.mark.parametrize(("slow", "factor", "ranks"), [([3], 1.08, 4), ([1, 2, 3], 1.3, 4)], ids=["by 8 %", "3 of 4"])
-def test_ranks_that_are_always_last_are_named(slow: list[int], factor: float, ranks: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("slow", "factor", "nodes"),
+    [([3], 1.08, 1), ([1, 2, 3], 1.3, 1), ([2, 3], 1.3, 2), ([0, 2], 1.3, 2)],
+    ids=["by 8 %", "3 of 4", "a node", "one of each node"],
+)
+def test_ranks_that_are_always_last_are_named(slow: list[int], factor: float, nodes: int, tmp_path: Path) -> None:
     wanted = planted(
-        {"read": 0, "decode": 0}, 2, 50, cluster__ranks_per_node=ranks, dataset__num_files=160,
+        {"read": 0, "decode": 0}, 2, 50, dataset__num_files=160,
+        cluster={"nodes": nodes, "ranks_per_node": 4 // nodes},
         train__stragglers={"ranks": slow, "factor": factor},
     )  # fmt: skip
     found = explained(wanted, tmp_path)
     assert {row.rank for row in found.ranks if row.is_slow} == {*slow}
     if found.verdict.bound == "straggler":
         assert "a different rank each time" not in found.sentence
-        assert all(f"rank {rank} ({factor:.2f} ×" in found.sentence for rank in slow)
+        named = ["node 1"] if nodes == 2 and slow == [2, 3] else [f"rank {rank}" for rank in slow]
+        assert all(f"{name} ({factor:.2f} ×" in found.sentence for name in named)
     assert change(found, "no slow ranks").time_saved == pytest.approx(1 - 1 / factor, abs=0.005)
 
 

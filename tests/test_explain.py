@@ -263,6 +263,25 @@ def test_a_deeper_window_is_simulated(tmp_path: Path) -> None:
     assert changed(found, "prefetch × 2")["au"] == pytest.approx(explained(deeper, tmp_path)["verdict"]["au"], abs=1e-6)
 
 
+def test_advice_that_leaves_samples_out_says_so(tmp_path: Path) -> None:
+    """A rank's 80 files of a sample are 26 whole batches of one worker, and 16 of 16 workers (5 files, one batch)."""
+    owned = {"format": "tfrecord", "path": "model://owned", "num_files": 160, "sample_bytes": 1000}
+    loader = {"batch_size": 3, "num_workers": 1, "prefetch_factor": 1, "file_access": "streamed", "shuffle": "file"}
+
+    def found_with(decode: str) -> Explained:
+        by_file = {**loader, "assignment": "by_file", "decode": decode}
+        return explain(simulate(planted(dataset=owned, train__epochs=2, loader=by_file), root=tmp_path / decode).path)
+
+    found = found_with("100 ms")
+    assert found.prediction is not None
+    assert found.prediction.workers == 16
+    assert found.prediction.left_out == pytest.approx(1 - 2 * 16 * 3 / 160)
+    assert found.sentence.endswith("It leaves 40 % of samples out of each epoch, unless loader.drop_last=false.")
+    # All steps are simulated: with a change they are fewer because samples are left out.
+    (doubt,) = found_with("30 ms").doubts
+    assert doubt.sentence.startswith("Run too short to predict 8 workers per rank")
+
+
 def test_waits_at_the_beginnings_of_epochs_are_told_from_those_of_too_few_workers(tmp_path: Path) -> None:
     # 20 epochs of 6 steps of 10 ms: the first batch of each takes 20 ms, and the other steps wait for none.
     found = explained(
@@ -425,6 +444,35 @@ def test_a_simulation_of_the_first_steps_saves_what_the_whole_run_would(
         assert changed(whole_run, change)["time_saved"] == pytest.approx(1 - lasted(wanted) / usual, abs=0.001)
 
 
+def test_the_need_of_ranks_is_that_of_the_steps_in_which_they_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers are fast enough for the 120 steps of 40 ms, and too slow for the 360 of 10 ms: 160 batches/s of 200."""
+    monkeypatch.setattr("rayio.predict.replay.MOST_RANK_STEPS", 300)
+    monkeypatch.setattr("rayio.predict.counterfactual.MOST_WHOLE", 1000)
+    warming = {"steps": 120, "factor": 4}
+    run = simulate(planted(loader__decode="12.5 ms", dataset__num_files=1920, train__warmup=warming), root=tmp_path)
+    found = explain(run.path)
+    assert found.capacity.demand == pytest.approx(2 / 0.010, rel=0.1)
+    assert found.capacity.mean_demand == pytest.approx(2 / 0.0175, rel=0.02)
+    assert "4 workers are too slow: 1" in found.sentence
+    assert f"the ranks need {found.capacity.demand:.0f} while they wait, 11" in found.sentence
+    # The first 150 steps do not give the run, so all are replayed.
+    assert found.simulated is not None
+    assert found.simulated.is_whole_run
+    assert found.prediction is not None
+    assert not found.doubts
+    assert changed(found.as_json(), "workers × 2")["au"] == pytest.approx(1, abs=0.01)
+    # If that takes too long, the first steps predict nothing, and the remedy is --whole.
+    monkeypatch.setattr("rayio.predict.counterfactual.MOST_WHOLE", 900)
+    cut = explain(run.path)
+    assert (cut.prediction, cut.withheld) == (None, ("first_steps",))
+    assert cut.sentence.endswith("No prediction: only first steps are simulated.")
+    (doubt,) = cut.doubts
+    assert doubt.sentence.startswith("Only the first 150 of 480 steps of each rank are simulated.")
+    assert "use rayio explain --whole" in doubt.sentence
+
+
 def test_of_a_run_that_its_own_times_do_not_give_nothing_is_predicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -490,7 +538,7 @@ def test_advice_is_what_a_key_can_change_unless_that_gains_little(
     tried = tuple(
         SimpleNamespace(
             change=changes[name.removesuffix(" (worse)")],
-            row=SimpleNamespace(time_saved=gain, au=0.5, then=""),
+            row=SimpleNamespace(time_saved=gain, au=0.5, then="", left_out=None),
             saved=gain or 0.0,
             doubt=None,
             is_worse="worse" in name,

@@ -171,8 +171,12 @@ def test_policies_that_end_the_run_say_so_in_a_line() -> None:
     death = {"events": [{"kind": "rank", "number": 1, "at": "10.5 s"}]}
     with pytest.raises(RunError, match=r"^rank 1 died after 10\.5 s, and failures\.policy=fail ends the run then$"):
         in_memory(failing(failures={**death, "policy": "fail"}))
-    with pytest.raises(RunError, match=r"restarted 2 times before, and failures\.max_restarts=2; raise it"):
+    with pytest.raises(
+        RunError, match=r"restarted 2 times before, and failures\.max_restarts=2; raise it, or save che"
+    ):
         in_memory(failing(failures={"mtbf": "1 s", "max_restarts": 2}))
+    with pytest.raises(RunError, match=r"restarted 0 times before, and failures\.max_restarts=0; raise it$"):
+        in_memory(failing(failures={**death, "max_restarts": 0}))
 
 
 def test_an_event_without_effect_gets_a_note() -> None:
@@ -180,7 +184,7 @@ def test_an_event_without_effect_gets_a_note() -> None:
     notes = in_memory(failing(failures={"events": events})).notes
     assert [note for note in notes if note.startswith("failures")] == [
         "failures: node 0 at 8 s had no effect, because the run was being restarted",
-        "failures: rank 0 did not die, because the run ended before",
+        "failures: rank 0 at 2 h did not die, because the run ended",
     ]
     free = in_memory(failing(failures={"mtbf": "1000 h", "rejoin": "1 min"}, checkpoint=None))
     assert any(note.startswith("failures.rejoin: applies to Ray only") for note in free.notes)

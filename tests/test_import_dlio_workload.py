@@ -222,7 +222,7 @@ def test_what_a_scenario_cannot_be_names_the_keys_of_the_file(tmp_path: Path) ->
     with pytest.raises(ScenarioError) as told:
         load(written(tmp_path, VOLUMES), ["++workload.reader.batch_size=49"])
     (line,) = told.value.problems
-    assert "loader.batch_size=49: 1 ranks need 49 samples" in line
+    assert "loader.batch_size=49: 1 rank needs 49 samples" in line
     assert line.endswith("(in that file: dataset.num_files_train, dataset.num_samples_per_file, reader.batch_size)")
 
 

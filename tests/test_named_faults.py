@@ -27,6 +27,12 @@ REDUCED = {"kind": "allreduce", "bytes": 0, "bandwidth": "1 GB/s"}
         ({"train__stragglers": {"factor": 2, "every": "1 h", "lasts": "1 ms"}}, "no step of the run is in a slow"),
         ({"train__warmup": {"steps": 24, "factor": 2}}, "train.warmup.steps=24: the run has 24 steps, so all of them"),
         ({"train__accumulate": 13}, "train.accumulate=13: an epoch has 12 steps, and ranks meet only at its end"),
+        ({"train__sync": {"kind": "barrier", "every": 13}}, "train.sync.every=13: an epoch has 12 steps, and ranks"),
+        ({"train__sync": REDUCED | {"every": 13}}, "train.sync.every=13: an epoch has 12 steps, and ranks meet only"),
+        (
+            {"train__accumulate": 5, "train__sync__every": 3, "train__sync__kind": "barrier"},
+            "train.accumulate=5 × train.sync.every=3: an epoch has 12 steps, and ranks meet only at its end",
+        ),
         ({"dataset__compressibility": 4}, "dataset.compressibility=4: files of model://"),
         ({"dataset__files_per_folder": 3}, "dataset.files_per_folder=3: files of model://"),
         ({"dataset__eval__path": "held-out"}, "dataset.eval.path: there are no such files; give dataset.eval"),
@@ -43,6 +49,7 @@ def test_a_key_that_never_acts_has_a_note(keys: dict[str, Any], said: str) -> No
     [
         {"train__warmup": {"steps": 23, "factor": 2}},
         {"train__accumulate": 12},
+        {"train__accumulate": 4, "train__sync": {"kind": "barrier", "every": 3}},
         {"train__sync": REDUCED | {"bytes": "1 MB"}},
         {"train__sync": REDUCED | {"latency": "1 ms"}},
     ],

@@ -131,7 +131,9 @@ def test_a_window_that_is_none_is_refused(text: str, tmp_path: Path, capsys: pyt
 def test_a_window_after_the_end_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = simulated(tmp_path)
     assert command("report", run.path, "--window", "5 min..6 min") == 2
-    assert "--window begins at 300 s; the run lasts 0." in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert "--window begins at 300 s; the run lasts 0." in printed.err
+    assert not printed.out, "the error is all that is printed"
     assert not (run.path / "report.html").exists()
 
 

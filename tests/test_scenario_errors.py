@@ -269,7 +269,15 @@ def test_what_is_not_built_is_refused_with_what_is() -> None:
         ("name: x\n---\nname: y", "x.yaml:2: more than one document"),
         ("a: &a {b: *a}", "x.yaml:1: an alias that contains itself"),
         ('"a\\nb": 2', "x.yaml:1: 'a\\nb'=2: no such key"),
-        ("1: 2", "x.yaml:1: key 1 must be text; quote it"),
+        ("1: 2", "x.yaml:1: 1=2: no such key"),
+        (
+            "extends: unet3d-small\ntrain: {speeds: {rank: {0: 0.5}}}",
+            "x.yaml:2: train.speeds.rank={0: 0.5}: no such key; did you mean ranks?",
+        ),
+        (
+            "extends: unet3d-small\ntrain:\n  speeds: {ranks: {-1: 0.5}}",
+            "x.yaml:3: train.speeds.ranks.-1=0.5: must be a whole number from 0 on, followed by a speed: {3: 0.5}",
+        ),
         ("on: 3", "x.yaml:1: key on must be text; quote it"),
         ("[a]: 3", "x.yaml:1: key a list or mapping must be text"),
         ("x: 2020-13-45", "x.yaml: not YAML: a number or date that cannot be"),

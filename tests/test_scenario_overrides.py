@@ -26,7 +26,7 @@ HOSTILE = {
     f"more than {MAX_VALUES} values": BOMB,
     "nested too deeply": "[" * 600 + "]" * 600,  # PyYAML takes the square of it
     "is given twice": "{a: 1, a: 2}",
-    "must be text; quote it": "{1: 2}",
+    "must be text; quote it": "{on: 2}",
 }
 
 

@@ -171,13 +171,17 @@ def busy_machine(share: float | None) -> Doubt | None:
 def first_steps(first: int, steps: int, short: int, changes: int, simulated: float, measured: float) -> Doubt | None:
     """Return the doubt about replays of the ``first`` steps of a run that are too few: for AU, or for some changes.
 
-    ``short`` of the ``changes`` are those that the initial prefetch decides; ``simulated`` and ``measured`` are AU.
+    ``short`` of the ``changes`` are those that the initial prefetch decides; ``simulated`` and ``measured`` are AU. If
+    they are as far apart as those of a model that is wrong, the first steps predict nothing.
     """
     if first >= steps or not (short or abs(simulated - measured) >= LEAST_AU):
         return None
     numbers: dict[str, float] = {"first": first, "steps": steps, "short": short, "changes": changes}
     numbers |= {"simulated": simulated, "measured": measured, "error": abs(simulated - measured)}
-    return Doubt(code=FIRST_STEPS, numbers=numbers, names={}, invalidates=(SMALL,))
+    is_alike = not_reproduced(simulated, measured) is None
+    return Doubt(
+        code=FIRST_STEPS, numbers=numbers, names={}, invalidates=(SMALL,) if is_alike else (PREDICTION, CHANGES)
+    )
 
 
 def not_reproduced(simulated: float | None, measured: float | None) -> Doubt | None:

@@ -14,11 +14,11 @@ from rayio.analyze.intervals import Occupied
 from rayio.analyze.part import COLUMNS, KINDS, Part, groups, pinned
 from rayio.analyze.rounds import PREPARING
 from rayio.analyze.shape import RunShape
-from rayio.analyze.timeline import Lives, StepsInSlices, integers, is_text, texts
+from rayio.analyze.timeline import Ints, Lives, StepsInSlices, integers, is_text, texts
 from rayio.analyze.window import Noted, Window, find_window
 from rayio.records.explained import Capacity, Stage, StorageLimit
 from rayio.trace.arrow import plain, taken
-from rayio.trace.order import groups_by
+from rayio.trace.order import groups_by, sums_by
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,13 +68,17 @@ class Capacities:
     def result(self) -> Capacity:
         """Return the capacities over all slices."""
         steps, window = self.steps, self.window
-        computed = number = arrived = 0
+        arrived, stretches = 0, max(1, min(MOST_STRETCHES, steps.number // LEAST_STEPS))
+        computed, number, waited = np.zeros((3, stretches), np.int64)
         for some in steps.by_slice():
             whole = window.whole(some)
-            computed += sum(int(some.parts[name][whole].sum()) for name in ("compute", *PREPARING))
-            number += int(np.count_nonzero(whole))
+            stretch = (some.start[whole] - window.begin) * stretches // (window.end - window.begin)
+            for name in ("compute", *PREPARING):
+                computed += sums_by(stretch, some.parts[name][whole], stretches)
+            waited += sums_by(stretch, some.parts["data_wait"][whole], stretches)
+            number += np.bincount(stretch, minlength=stretches)
             arrived += int(window.holds(some.arrived).sum())
-        demand = len(self.lives.rank) / (computed / number / 1e9) if computed else None
+        demand, mean = _demand(len(self.lives.rank), computed, number, waited)
         delaying = [cause for cause in self._service if cause not in _ROWS]
         rows = [
             _stage(stage, self._service[stage] / self._number, self._busy[stage], self.workers, window)
@@ -83,7 +87,28 @@ class Capacities:
         ]  # fmt: skip
         rows += [row for row in (self._pins.row(window), self._writers.row(window)) if row is not None]
         delivered = arrived / window.seconds
-        return Capacity(demand=demand, delivered=delivered, has_readers=self.readers > 0, stages=(*rows,))
+        return Capacity(
+            demand=demand, delivered=delivered, has_readers=self.readers > 0, stages=(*rows,), mean_demand=mean
+        )
+
+
+#: The most stretches of time whose demands are compared, and the fewest steps of each on average.
+MOST_STRETCHES, LEAST_STEPS = 20, 100
+#: Share by which demand differs between stretches by chance.
+UNEVEN = 0.1
+
+
+def _demand(ranks: int, computed: Ints, number: Ints, waited: Ints) -> tuple[float | None, float | None]:
+    """Return the demand of ranks where they waited, and that of all steps if it is clearly lower; in batches/s.
+
+    ``computed`` (ns), ``number`` of steps and ``waited`` (ns) are those of each stretch of the run. The compute of a
+    stretch weighs as much as the waits in it.
+    """
+    if not computed.any():
+        return None, None
+    mean, took = ranks * number.sum() / (computed.sum() / 1e9), computed / np.maximum(number, 1) / 1e9
+    where_waited = ranks * waited.sum() / max((took * waited).sum(), 1e-9)
+    return (float(where_waited), float(mean)) if where_waited > (1 + UNEVEN) * mean else (float(mean), None)
 
 
 #: Stages with a row each, and all of them one after the other.

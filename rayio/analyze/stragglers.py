@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -80,6 +84,14 @@ def worst_ranks(lives: Lives, steps: StepsInSlices) -> list[WaitedFor]:
         )
         for life in order
     ]
+
+
+def on_slow_nodes(ranks: Sequence[WaitedFor], node_of: Callable[[int], int]) -> tuple[WaitedFor, ...]:
+    """Return all ranks of a run, slow ones with the slow node that they are on (``WaitedFor.slow_node``)."""
+    slow = Counter(node_of(row.rank) for row in ranks if row.is_slow)
+    number = Counter(node_of(row.rank) for row in ranks)
+    is_node_slow = slow.total() < len(ranks) and all(1 < number[node] == slow[node] for node in slow)
+    return tuple(replace(row, slow_node=node_of(row.rank)) if is_node_slow and row.is_slow else row for row in ranks)
 
 
 def typical_of(mean: NDArray[np.float64], slow: NDArray[np.bool_]) -> float:

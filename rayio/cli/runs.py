@@ -298,15 +298,20 @@ def report(
     if out is not None:
         check_replaced(out, MARK, "report", force=force)
     done = Run.open(path)
+
+    def written() -> str | None:
+        with only_json(as_json):
+            return build.attempt(path, Terminal(), out, window=chosen, simulate=simulate, is_asked=True)
+
+    is_first = chosen is not None or out is not None  # a refused option is the only line
+    page = written() if is_first else None
     if not as_json and done.directory.result is not None:
         print(fit(done.summary(), columns()))
         if (why := done.result.error) is not None:
             print(f"\n  the run ended with exit code {done.exit_code}: {why}")
         sys.stdout.flush()
-    with only_json(as_json):
-        page = None
-        if html:
-            page = build.attempt(path, Terminal(), out, window=chosen, simulate=simulate, is_asked=True)
+    if html and not is_first:
+        page = written()
     _ = done.result  # raises for a run without one
     if mlperf is not None:
         from rayio.session.mlperf_summary import write_mlperf

@@ -72,6 +72,17 @@ def in_order(
     return [known[number] for number in range(len(calls))]
 
 
+def in_turn(calls: Sequence[Callable[[], T]], seconds: float) -> Iterator[T | RayioError]:
+    """Iterate over the answers of :func:`answers` in the order of their calls; the rest may never be needed."""
+    known = dict[int, T | RayioError]()
+    done = 0
+    for number, answer in answers(calls, seconds):
+        known[number] = answer
+        while done in known:
+            yield known.pop(done)
+            done += 1
+
+
 def serve(questions: IO[bytes], replies: IO[bytes]) -> None:
     """Make calls until the end of ``questions``; both streams are sequences of pickles."""
     while True:

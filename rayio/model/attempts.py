@@ -181,10 +181,7 @@ class Attempts:
                 deaths.append(Death(event.kind, event.number, at, place))
             else:
                 del self._events[place]
-                self._missed.append(
-                    f"failures: {event.name} at {format_seconds(event.at)} had no effect, because the run was being "
-                    "restarted"
-                )
+                self._missed.append(f"failures: {event.planned} had no effect, because the run was being restarted")
         if section.mtbf is not None:
             nodes, index = self.plan.cluster.nodes, np.arange(2, dtype=np.int64)
             time, which = seeds.uniform(seeds.key(self.plan.seed, "failures", self.plan.start.attempt), index)
@@ -216,9 +213,10 @@ class Attempts:
             raise RunError(f"{death.name} died after {when}, and failures.policy=fail ends the run then")
         if len(self.restarts) >= section.max_restarts:
             before = "once" if len(self.restarts) == 1 else f"{len(self.restarts)} times"
+            shorter = "" if section.mtbf is None else ", or save checkpoints more often"
             raise RunError(
                 f"{death.name} died after {when}: the run was restarted {before} before, and "
-                f"failures.max_restarts={section.max_restarts}; raise it, or save checkpoints more often"
+                f"failures.max_restarts={section.max_restarts}; raise it{shorter}"
             )
 
     def loses_tier(self, death: Death) -> bool:
@@ -282,7 +280,7 @@ class Attempts:
 
     def notes(self) -> list[str]:
         """Return a note for each event without effect, once the run is over."""
-        late = [f"failures: {event.name} did not die, because the run ended before" for event in self._events.values()]
+        late = (f"failures: {event.planned} did not die, because the run ended" for event in self._events.values())
         return [*self._missed, *late]
 
     def _planned(self, mark: Mark | None, attempt: int) -> Plan:

@@ -10,7 +10,7 @@ from rayio.analyze.verdict import BINDS, OF_DATA
 from rayio.analyze.worth import LEAST_TIME, is_worth_proposing
 from rayio.errors import StorageError
 from rayio.predict.changes import applied
-from rayio.predict.counterfactual import ALIKE, WORTH, Counterfactuals, Tried
+from rayio.predict.counterfactual import ALIKE, WORTH, Counterfactuals, Tried, left_out
 from rayio.records.doubts import Doubt
 from rayio.records.explained import Change, Prediction, Verdict
 from rayio.scenario.section_changes import most_workers, with_workers
@@ -140,7 +140,9 @@ def _what_it_acts_on(trial: Tried) -> str:
 def _with(trial: Tried, why: str = "") -> Foreseen:
     advice, row = trial.change.advice if trial.change.key else shown(trial.change.advice), trial.row
     return Foreseen(
-        Prediction(change=f"With {advice}{why}", au=row.au, time_saved=row.time_saved, then=row.then),
+        Prediction(
+            change=f"With {advice}{why}", au=row.au, time_saved=row.time_saved, then=row.then, left_out=row.left_out
+        ),
         trial.doubt,
         is_free=trial.change.effort < 0,
     )
@@ -170,6 +172,7 @@ def _enough_workers(replays: Counterfactuals) -> Foreseen | None:
                 au=outcome.au,
                 time_saved=outcome.saves(replays.baseline),
                 then=outcome.next,
+                left_out=left_out(changed.scenario, replays.replayed.scenario),
             ),
             outcome.doubt,
         )

@@ -111,7 +111,8 @@ class Base:
             doubt = of_filling(RunArrays.of_spans(spans), window, shape, fewest, judged.verdict.au, change)
         lasted = float(steps.end.max() - steps.start.min()) / 1e9 if steps.number else 0.0
         left = derive.total_steps(self.scenario) - derive.total_steps(replay.scenario)
-        if left and doubt is not None:
+        train, whole = replay.scenario.train, self.scenario.train
+        if doubt is not None and (train.epochs, train.steps) != (whole.epochs, whole.steps):
             doubt = replace(doubt, numbers={**doubt.numbers, "left": left})
         if left and judged.verdict.steps:  # the rate of later steps is the lower one of ranks and workers
             given = supplied(RunArrays.of_spans(spans), shape)

@@ -22,7 +22,7 @@ from rayio.predict.base import Base, Outcome
 from rayio.predict.changes import applied, offered
 from rayio.predict.on_cores import on_cores
 from rayio.predict.processors import Worked
-from rayio.predict.replay import Measured, Replay
+from rayio.predict.replay import MOST_RANK_STEPS, Measured, Replay
 from rayio.records.doubts import Doubt, Remark, remark
 from rayio.records.explained import Change as ChangeRow
 from rayio.records.explained import Simulated, Verdict
@@ -35,6 +35,8 @@ from rayio.trace.slices import Slices
 
 #: Part of the time that a change must save to be worth naming.
 WORTH = 0.01
+#: Most rank-steps of a run that is replayed whole where its first steps do not reproduce it.
+MOST_WHOLE = 5 * MOST_RANK_STEPS
 #: Causes whose removal saves this part of what the best one does, or more, count as alike.
 ALIKE = 0.9
 
@@ -83,8 +85,13 @@ class Counterfactuals:
         )
 
 
-def counterfactuals(base: Base, reporter: Reporter = SILENT, *, whole: bool = False) -> Counterfactuals:
+def counterfactuals(
+    base: Base, reporter: Reporter = SILENT, *, whole: bool = False, measured: float | None = None
+) -> Counterfactuals:
     """Return the run replayed unchanged, and with each change that is offered; of long runs the begin, or ``whole``.
+
+    If the begin does not reproduce the ``measured`` AU, a run of at most :data:`MOST_WHOLE` rank-steps is replayed
+    whole. No change is simulated where no replay reproduces it.
 
     ``causal_share`` is the part of the simulated loss (1 − AU) that the change removes. The shares need not sum to 1:
     two causes may hide each other.
@@ -92,12 +99,13 @@ def counterfactuals(base: Base, reporter: Reporter = SILENT, *, whole: bool = Fa
     Raises:
         StorageError: storage refuses the unchanged replay more often than it may retry.
     """
-    most = sys.maxsize if whole else None
-    replayed = base.measured.replayed(base.scenario, modelled=base.modelled, most=most)
     reporter.live("what would help: the run is replayed unchanged")
-    began = perf_counter()
-    baseline = base.simulate(replayed)
-    seconds = perf_counter() - began
+    replayed, baseline, seconds = _unchanged(base, whole=whole)
+    is_cut = derive.total_steps(replayed.scenario) < derive.total_steps(base.scenario)
+    if gate.not_reproduced(baseline.au, measured) is not None:
+        if is_cut and derive.total_rank_steps(base.scenario) <= MOST_WHOLE:
+            return counterfactuals(base, reporter, whole=True, measured=measured)
+        return Counterfactuals(base, replayed, baseline, (), ())
     tried: list[Tried] = []
     broken: list[Remark] = []
 
@@ -125,6 +133,14 @@ def counterfactuals(base: Base, reporter: Reporter = SILENT, *, whole: bool = Fa
     return Counterfactuals(base, replayed, baseline, (*tried,), (*broken,))
 
 
+def _unchanged(base: Base, *, whole: bool) -> tuple[Replay, Outcome, float]:
+    """Return a replay without changes, its outcome, and how long the simulation took (s)."""
+    replayed = base.measured.replayed(base.scenario, modelled=base.modelled, most=sys.maxsize if whole else None)
+    began = perf_counter()
+    outcome = base.simulate(replayed)
+    return replayed, outcome, perf_counter() - began
+
+
 def _tried(change: Change, changed: Replay, after: Outcome, replayed: Replay, before: Outcome) -> Tried:
     drops_barrier = replayed.scenario.train.sync.meets and not changed.scenario.train.sync.meets
     rate = after.judged.samples_per_second
@@ -141,10 +157,17 @@ def _tried(change: Change, changed: Replay, after: Outcome, replayed: Replay, be
         samples_per_second=_once(rate, changed.scenario),
         time_saved=after.saves(before),
         then=after.next,
+        left_out=left_out(changed.scenario, replayed.scenario),
         is_short=True if after.doubt is not None else None,
     )
     is_worse = (gain or 0.0) <= -LEAST_AU and (rate or 0.0) < (before.judged.samples_per_second or 0.0)
     return Tried(change, row, drops_barrier, after.doubt, is_worse)
+
+
+def left_out(changed: Scenario, before: Scenario) -> float | None:
+    """Return the share of samples that a change leaves out of an epoch; None if it is hardly more than before."""
+    share, known = (derive.dropped_samples(each) / derive.samples_per_epoch(each) for each in (changed, before))
+    return share if share - known >= WORTH else None
 
 
 def _once(rate: float | None, scenario: Scenario) -> float | None:

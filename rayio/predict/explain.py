@@ -15,7 +15,7 @@ from rayio.analyze.service import Capacities, without_queueing
 from rayio.analyze.shape import RunShape
 from rayio.analyze.sharing import Beside
 from rayio.analyze.stalls import Losses
-from rayio.analyze.stragglers import worst_ranks
+from rayio.analyze.stragglers import on_slow_nodes, worst_ranks
 from rayio.analyze.verdict import BINDS, OF_STORAGE, Judged, begins_slowly, judge, waits_for_storage
 from rayio.analyze.window import find_window
 from rayio.errors import RayioError
@@ -121,7 +121,8 @@ def explained(
     remarks = _remarks(run, judged, capacity, simulate=simulate)
     replays, broken = None, None
     if simulate and judged.verdict.au is not None:
-        replays, broken = _simulated(run, whole=whole, is_refused=is_refused, reporter=reporter)
+        measured = judged.verdict.au
+        replays, broken = _simulated(run, measured, whole=whole, is_refused=is_refused, reporter=reporter)
     advised = _advised(judged, replays, gate.of_result(run.directory.result))
     verdict = advised.verdict
     if replays is not None:
@@ -140,7 +141,7 @@ def explained(
         engine=run.directory.info.get("engine"),
         verdict=verdict,
         capacity=capacity,
-        ranks=(*worst_ranks(seen.timed.lives, seen.timed),),
+        ranks=on_slow_nodes(worst_ranks(seen.timed.lives, seen.timed), scenario.cluster.node_of),
         simulated=simulated,
         prediction=advised.prediction,
         access=seen.accesses.result(),
@@ -199,7 +200,8 @@ def _advised(judged: Judged, replays: Counterfactuals | None, doubts: tuple[Doub
     )  # fmt: skip
     doubts = doubts if few is None else (few, *doubts)
     if (unlike := gate.not_reproduced(replays.baseline.au, judged.verdict.au)) is not None:
-        return Advice(judged.verdict, None, (*doubts, unlike), (unlike.code,))
+        doubts = doubts if few is not None else (*doubts, unlike)
+        return Advice(judged.verdict, None, doubts, ((few or unlike).code,))
     verdict = concluded(judged, replays)
     doubts = (*doubts, *contradictions(verdict, replays.tried))
     if (foreseen := sooner(replays) if begins_slowly(verdict) else prediction(verdict, replays)) is None:
@@ -240,9 +242,13 @@ def _capacity(run: Subject, verdict: Verdict) -> Capacity:
     batch_bytes = seen.trained.mean_bytes
     capacity = replace(seen.capacities.result(), batch_bytes=batch_bytes)
     together = sum(row.seconds for row in verdict.table if row.cause == "allreduce")
-    if together and capacity.demand is not None:  # ranks need no batch while they reduce gradients
+    if together:  # ranks need no batch while they reduce gradients
         ranks = len(seen.timed.lives.rank)
-        capacity = replace(capacity, demand=ranks / (ranks / capacity.demand + together / verdict.steps))
+        demand, mean = (
+            rate and ranks / (ranks / rate + together / verdict.steps)
+            for rate in (capacity.demand, capacity.mean_demand)
+        )
+        capacity = replace(capacity, demand=demand, mean_demand=mean)
     if not seen.timed.number:  # without steps there is no time to be busy in
         return replace(capacity, stages=())
     if (model := modelled(scenario, run.directory.info)) is not None:
@@ -258,7 +264,7 @@ def _capacity(run: Subject, verdict: Verdict) -> Capacity:
 
 
 def _simulated(
-    run: Subject, *, whole: bool, is_refused: bool, reporter: Reporter
+    run: Subject, measured: float, *, whole: bool, is_refused: bool, reporter: Reporter
 ) -> tuple[Counterfactuals | None, RayioError | None]:
     """Return the run replayed, unchanged and with changes; else the error, or neither where no reads are recorded."""
     seen, scenario = run.seen, run.scenario
@@ -271,7 +277,7 @@ def _simulated(
     if base is None:
         return None, None
     try:
-        return counterfactuals(base, reporter, whole=whole), None
+        return counterfactuals(base, reporter, whole=whole, measured=measured), None
     except RayioError as error:  # measured results stay valid without a simulation
         return None, error
 

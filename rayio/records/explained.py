@@ -123,7 +123,11 @@ class StorageLimit(Record):
 class Capacity(Record):
     """The capacity of the stages and the demand of the ranks."""
 
-    demand: Number = value("rate of ranks that never wait for batches or for slower ranks", "batches/s")
+    demand: Number = value(
+        "rate of ranks that never wait for batches or for slower ranks; if it changes during the run, that while they "
+        "wait",
+        "batches/s",
+    )
     delivered: float = value("rate delivered", "batches/s")
     has_readers: bool = value("true if workers are separate processes, false if ranks read")
     stages: tuple[Stage, ...] = value("stages")
@@ -131,6 +135,7 @@ class Capacity(Record):
     storage: StorageLimit | None = value(
         "limit of modelled storage; null for real storage, whose limits are unknown", default=None
     )
+    mean_demand: Number = value("demand over all steps; null if it does not change", "batches/s", default=None)
 
 
 @record
@@ -143,6 +148,10 @@ class WaitedFor(Record):
     sync_seconds: float = value("time that it waits for others", "s")
     last_share: Number = value("share of steps in which it computes longest", "fraction", default=None)
     is_slow: bool = value("true if it is last in most steps, and not by chance", default=False)
+    slow_node: int | None = value("its node, if all ranks of that node are slow, and others are not", default=None)
+
+
+LEFT_OUT = "samples of an epoch that loader.drop_last leaves out; absent if they are hardly more than in the run"
 
 
 @record
@@ -156,6 +165,7 @@ class Change(Record):
     samples_per_second: Number = value("throughput of the changed replay", "samples/s", default=None)
     time_saved: Number = value("time saved, of the unchanged replay's time", "fraction", default=None)
     then: str = value("the largest remaining cause of loss, or compute")
+    left_out: Number = value(LEFT_OUT, "fraction", can_be_absent=True)
     is_short: bool | None = value(
         "true if simulated steps are too few for this change: its AU and throughput are those of the initial prefetch",
         can_be_absent=True,
@@ -185,6 +195,7 @@ class Prediction(Record):
     au: Number = value("AU with the change", "fraction")
     time_saved: Number = value("time saved, of the unchanged replay's time", "fraction", default=None)
     then: str = value("the largest remaining cause of loss, or compute")
+    left_out: Number = value(LEFT_OUT, "fraction", can_be_absent=True)
 
 
 @record

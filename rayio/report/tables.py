@@ -18,7 +18,7 @@ from rayio.report.markup import code, escape
 from rayio.report.text import failures as failures_text
 from rayio.report.text import workflow as workflow_text
 from rayio.report.text.summary import is_shown, meaning_of, measured_times
-from rayio.report.text.terms import WORK_OF_STAGES, can_do, rate, seconds
+from rayio.report.text.terms import WORK_OF_STAGES, can_do, rate, seconds, while_waiting
 from rayio.units import format_bytes, format_seconds, format_share
 
 _TAG = re.compile(r"<[^>]*>")
@@ -173,7 +173,9 @@ def capacities(capacity: Capacity) -> str:
          format_share(row.utilisation), WORK_OF_STAGES.get(row.stage, "")]
         for row in capacity.stages
     ]  # fmt: skip
-    demand = "" if needed is None else f"Ranks need {rate(needed)} batches/s and got {rate(capacity.delivered)}."
+    demand, got = "", rate(capacity.delivered)
+    if needed is not None:
+        demand = f"Ranks need {rate(needed)} batches/s{while_waiting(capacity, ',')} and got {got}."
     return f"<p>{demand}</p>" + table(["stage", "time of one", "at a time", "can do", "busy", ""], rows, "worded")
 
 

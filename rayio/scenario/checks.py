@@ -14,7 +14,7 @@ from rayio.scenario.compute import ByBatchSize
 from rayio.scenario.decode import Work
 from rayio.scenario.kind import Kind
 from rayio.scenario.layers import layers_of
-from rayio.scenario.meetings import allreduce_seconds
+from rayio.scenario.meetings import allreduce_seconds, meeting_period
 from rayio.scenario.model import Scenario
 from rayio.scenario.saved_bytes import increment_bytes
 from rayio.scenario.storage import UNKNOWN
@@ -152,8 +152,9 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     elif share < 1 and not shards.are_whole(scenario):
         yield f"{who}: {ranks} ranks for the {samples} samples of {files}; use at most {samples} ranks"
     elif loader.drop_last and loader.batch_size > share:
+        many = f"{ranks} ranks need" if ranks > 1 else "1 rank needs"
         yield (
-            f"loader.batch_size={loader.batch_size}: {ranks} ranks need {loader.batch_size * ranks} samples for a"
+            f"loader.batch_size={loader.batch_size}: {many} {loader.batch_size * ranks} samples for a"
             f" step, {files} has {samples}{' for each of them' * derive.is_replicated(scenario)}; use at most {share}"
             ", or loader.drop_last=false"
         )
@@ -320,8 +321,10 @@ def idle(scenario: Scenario) -> list[str]:
         notes.append(f"train.parallelism.microbatches={train.parallelism.microbatches}: there is no pipeline")
     if train.accumulate > 1 and not train.sync.meets:
         notes.append(f"train.accumulate={train.accumulate}: ranks never wait for each other with train.sync=none")
-    elif train.accumulate > (most := derive.steps_per_epoch(scenario)):
-        notes.append(f"train.accumulate={train.accumulate}: an epoch has {most} steps, and ranks meet only at its end")
+    elif meeting_period(scenario) > (most := derive.steps_per_epoch(scenario)):
+        keys = {"train.accumulate": train.accumulate, "train.sync.every": getattr(train.sync, "every", 1)}
+        period = " × ".join(f"{key}={steps}" for key, steps in keys.items() if steps > 1)
+        notes.append(f"{period}: an epoch has {most} steps, and ranks meet only at its end")
     notes += of_kinds(scenario, lambda kind: kind.idle(scenario))
     works = scenario.charges.cpu.is_work or isinstance(loader.decode, Work) or scenario.train.compute_cores
     works = works or loader.pin_memory

@@ -67,6 +67,12 @@ class FailureEvent(Section):
         """Its name, such as ``rank 3``."""
         return named(self.kind, self.number)
 
+    @property
+    def planned(self) -> str:
+        """Its name and time, such as ``rank 3 at 20 s`` or ``rank 3 at step 40``."""
+        when = format_seconds(self.at) if self.at is not None else f"step {self.at_step}"
+        return f"{self.name} at {when}"
+
     def refusal(self) -> str:
         """Return the reason why this event is impossible in any scenario; empty if it is possible."""
         if (self.at is None) == (self.at_step is None):

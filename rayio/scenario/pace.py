@@ -60,7 +60,7 @@ def _speeds(value: Any) -> tuple[tuple[int, float], ...]:
     for key, speed in value.items():
         number = int(key) if isinstance(key, str) and key.isdecimal() and len(key) <= 9 else key
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            raise RefusedError("must be a mapping of numbers to speeds, such as {3: 0.5}")
+            raise RefusedError("must be a whole number from 0 on, followed by a speed: {3: 0.5}", str(key), speed)
         try:
             speeds[number] = _factor(speed)
         except RefusedError as error:

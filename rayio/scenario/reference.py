@@ -17,7 +17,7 @@ the JSON Schema behind it. [Writing a scenario](scenarios.md) shows how to combi
 numbers that follow from them.
 
 A *quantity* is a number with a unit: `4 MiB` or `4 MB` (bytes), `323 ms` or `2 min` (time), `3 GB/s` (bytes per
-second). A bare number is bytes, seconds or bytes per second. Sizes end at 4 EiB and times at 10⁹ s (32 years); rates
+second). A bare number is bytes, seconds or bytes per second. Sizes end at 4096 PiB and times at 10⁹ s (32 years); rates
 are from 1 B/s to 10¹⁸ B/s. Whole numbers without an end in these tables end at 2⁶³ - 1. All of a run may take 146 years
 and have 2²⁰ roles (ranks, workers, queues, writers).
 """

@@ -60,8 +60,9 @@ def refusals(scenario: Scenario, num_files: int, world_size: int) -> Iterator[st
         )
     elif is_by_file(scenario) and not turns.steps:
         whole = scenario.dataset.samples_per_file
+        files = f"{fewest} files of {whole} sample{'s' * (whole > 1)}"
         yield (
-            f"loader.assignment={BY_FILE}: a rank has {fewest} files of {whole} samples for {turns.workers} workers, "
+            f"loader.assignment={BY_FILE}: a rank has {files} for {turns.workers} workers, "
             f"and none has a whole batch of {loader.batch_size}; use more files, fewer workers or ranks, or "
             "loader.assignment=static"
         )
@@ -77,9 +78,12 @@ def notes(scenario: Scenario, num_files: int, world_size: int, dropped: int) -> 
             f"more files, or loader.num_workers={fewest}"
         )
     if dropped:
-        each = f"{fewest} or {most} files" if most > fewest else f"{fewest} files"
+        each = f"{_from(fewest, most)} files, their workers {_from(turns.files, -(-most // turns.workers))}"
         yield (
-            f"{setting}: {dropped} samples of an epoch are left out, because ranks have {each}, their workers "
-            f"{turns.files} or {turns.files + 1}, and a worker's last samples fill no batch, or other ranks have no "
-            "more"
+            f"{setting}: {dropped} samples of an epoch are left out, because ranks have {each}, and a worker's last "
+            "samples fill no batch, or other ranks have no more"
         )
+
+
+def _from(fewest: int, most: int) -> str:
+    return f"{fewest} or {most}" if most > fewest else f"{fewest}"

@@ -79,8 +79,8 @@ MAX_BYTES = 256 << 10
 #: The most values of a file, with the values of each alias: a few lines of aliases can expand to billions.
 MAX_VALUES = 10_000
 MAX_DEPTH = 40
-#: Ends of the paths of mappings by number: of batch sizes, nodes and ranks.
-NUMBERED = (("by_batch_size",), ("nodes",), ("ranks",))
+#: Tags of numbers: as keys they are text, such as those of ``train.speeds.ranks``.
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 #: Further errors of PyYAML for invalid values: ``0x``, ``!!bool maybe``, ``!!timestamp soon``.
@@ -164,7 +164,7 @@ def _lines_of_keys(node: yaml.MappingNode, path: KeyPath, inside: set[int], line
         if key.tag == "tag:yaml.org,2002:merge":
             _lines(value, path, inside, lines, kept=False)
             continue
-        if path[-1:] in NUMBERED and key.tag == "tag:yaml.org,2002:int" and key.value.isdecimal():
+        if key.tag in _NUMBERS:
             key.tag = "tag:yaml.org,2002:str"
         if key.tag != "tag:yaml.org,2002:str":
             shown = show(key.value) if isinstance(key, yaml.ScalarNode) else "a list or mapping"

@@ -231,12 +231,15 @@ def _other(verdict: Verdict) -> str:
 
 
 def _slowest(ranks: Sequence[WaitedFor]) -> str:
-    """Name the ranks that are last in most steps; where there are none, any rank is now and then."""
-    slow = [row for row in ranks if row.is_slow]
+    """Name the ranks that are last in most steps, or their nodes; where there are none, any rank is now and then."""
+    slow: dict[str, WaitedFor] = {}
+    for row in ranks:
+        if row.is_slow:
+            slow.setdefault(f"rank {row.rank}" if row.slow_node is None else f"node {row.slow_node}", row)
     named = ", ".join(
-        f"rank {row.rank} ({row.of_typical or 0.0:.2f} × the compute of the others, last in "
+        f"{name} ({row.of_typical or 0.0:.2f} × the compute of the others, last in "
         f"{100 * (row.last_share or 0.0):.0f} % of steps)"
-        for row in slow[:NAMED]
+        for name, row in [*slow.items()][:NAMED]
     )
     more = f" and {len(slow) - NAMED} more" if len(slow) > NAMED else ""
     return f": {named}{more}" if slow else ", a different rank each time"
@@ -294,4 +297,7 @@ def _predicted(verdict: Verdict, prediction: Prediction) -> str:
     saved = "" if prediction.time_saved is None else f"run {percent(prediction.time_saved)} shorter"
     is_same = abs((prediction.au or 0.0) - (verdict.au or 0.0)) < LEAST_AU
     what = ", ".join(filter(None, ["" if saved and is_same else au, saved]))
-    return f"{prediction.change}: predicted {what}; the next bottleneck is {after}."
+    lost = ""
+    if prediction.left_out is not None:
+        lost = f" It leaves {percent(prediction.left_out)} of samples out of each epoch, unless loader.drop_last=false."
+    return f"{prediction.change}: predicted {what}; the next bottleneck is {after}.{lost}"

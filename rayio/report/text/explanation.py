@@ -11,7 +11,7 @@ from rayio.records.origin import head
 from rayio.report.text.doubts import warnings
 from rayio.report.text.failures import table
 from rayio.report.text.summary import fetched_line, own_split
-from rayio.report.text.terms import WORK_OF_STAGES, can_do, in_words, rate
+from rayio.report.text.terms import WORK_OF_STAGES, can_do, in_words, rate, while_waiting
 from rayio.units import format_bytes, format_seconds, format_share
 
 #: Rows of a table that are shown; the JSON has all.
@@ -83,7 +83,7 @@ def _capacities(capacity: Capacity) -> list[str]:
     if not capacity.stages:
         return []
     demand = capacity.demand
-    needed = "" if demand is None else f"ranks need {rate(demand)} batches/s and "
+    needed = "" if demand is None else f"ranks need {rate(demand)} batches/s{while_waiting(capacity, ',')} and "
     lines = [
         f"  what each stage can do ({needed}got {rate(capacity.delivered)})",
         f"  {'':<14}{'service':>12}{'at a time':>12}{'can do':>14}{'busy':>9}",

@@ -6,7 +6,7 @@ from rayio.analyze.part import KINDS
 from rayio.analyze.verdict import OF_STORAGE
 from rayio.analyze.window import MOST
 from rayio.records.explained import Capacity, Stage, StorageLimit, Verdict
-from rayio.report.text.terms import PLENTY, SEEN, WORK_OF_STAGES, counted, percent, rate
+from rayio.report.text.terms import PLENTY, SEEN, WORK_OF_STAGES, counted, percent, rate, while_waiting
 from rayio.units import format_bytes, format_rate, format_seconds
 
 #: Share of their time that workers are busy, from which on they are what ranks wait for.
@@ -119,9 +119,8 @@ def supply(verdict: Verdict, capacity: Capacity, *, is_refused: bool) -> str:
         if capacity.storage is None and verdict.cause in OF_STORAGE:
             # Where storage refuses, it is known that it would refuse more readers more.
             return "" if is_refused else _as_served(capacity, can, need, who.replace("The", "the"))
-        return _held_up(capacity, worker) or (
-            f"{who} {are} too slow: {rate(can)} batches/s at most; the ranks need {rate(need)}."
-        )
+        needs = f"the ranks need {rate(need)}{while_waiting(capacity)}"
+        return _held_up(capacity, worker) or f"{who} {are} too slow: {rate(can)} batches/s at most; {needs}."
     if verdict.bound == "loader":
         return ""
     numbers = f"{rate(can)} batches/s; the ranks need {rate(need)}"

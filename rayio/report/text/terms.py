@@ -9,6 +9,7 @@ from rayio.units import format_seconds
 
 if TYPE_CHECKING:
     from rayio.analyze.retries import Retried
+    from rayio.records.explained import Capacity
 
 #: A capacity above so many times the need is not shown as a number.
 PLENTY = 100
@@ -45,6 +46,12 @@ def seconds(value: float | None) -> str:
 def rate(number: float) -> str:
     """Return a number per second with three significant digits."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def while_waiting(capacity: Capacity, end: str = "") -> str:
+    """Return when ranks need as much as they do, with an ``end``; empty if their need does not change."""
+    mean = capacity.mean_demand
+    return "" if mean is None else f" while they wait, {rate(mean)} on average{end}"
 
 
 def counted(number: int, name: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
@@ -45,7 +46,7 @@ from rayio.session.conclude import in_memory
 from rayio.session.execute import simulate
 from rayio.study.sizing.questions import Question
 from rayio.study.sizing.search import largest
-from rayio.study.sizing.trials import MOST_RUNS, ROUNDING, Trial, au_of, judge
+from rayio.study.sizing.trials import MOST_RUNS, ROUNDING, Trial, au_of, judge, simulations
 from rayio.study.sweeps.sweep_rows import Row
 
 Like = Callable[[Scenario], Scenario]
@@ -322,11 +323,14 @@ def written(question: Question, fails: int) -> list[str]:
 def is_held(scenario: Scenario, formula: str, target: float) -> bool:
     """Return True if simulations reach a target, as the points of a search are judged: by their interval."""
     trial = Trial(0, scenario)
-    while trial.status == UNDECIDED and len(trial.rows) < MOST_RUNS[True]:
-        repeat = len(trial.rows)
-        result = in_memory(scenario.model_copy(update={"seed": scenario.seed + repeat}))
-        trial.rows.append(Row((0,), repeat, DONE, result=result))
-        trial.status = judge(trial, target, formula)
+    with closing(simulations(scenario, formula, range(MOST_RUNS[True]))) as runs:
+        for repeat, answer in enumerate(runs):
+            if isinstance(answer, RayioError):
+                raise answer
+            trial.rows.append(Row((0,), repeat, DONE, result=answer[0]))
+            trial.status = judge(trial, target, formula)
+            if trial.status != UNDECIDED:
+                break
     return trial.status == HOLDS
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import fmean
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +19,7 @@ from rayio.analyze.shape import RunShape
 from rayio.analyze.window import Interval
 from rayio.errors import RayioError
 from rayio.imports.dlio_formulas import dlio
+from rayio.machine.calls import answered, in_turn
 from rayio.machine.cpu_time import Busy
 from rayio.model.engine import engine_named
 from rayio.model.ledger import Tally
@@ -179,14 +183,14 @@ class Trials:
         """
         trial = self.tried.setdefault(value, Trial(value, scenario))
         most, point = MOST_RUNS[self.is_virtual], (value,) if values is None else values
-        for repeat in range(len(trial.rows), most):
+        while trial.status == UNDECIDED and (repeat := len(trial.rows)) < most:
             row = self.before.get(Row(point, repeat, DONE).identity)
-            if row is None or row.status == FAILED:
-                self._run(trial, point, repeat, lambda share: watch(share / most))
-            else:
+            if row is not None and row.status != FAILED:
                 self._add(trial, row)
-            if trial.status != UNDECIDED:
-                break
+            elif self.is_virtual:
+                self._simulate(trial, point, range(repeat, most), lambda share: watch(share / most))
+            else:
+                self._run(trial, point, repeat, lambda share: watch(share / most))
         return trial
 
     def _add(self, trial: Trial, row: Row) -> None:
@@ -200,18 +204,29 @@ class Trials:
             self.made += 1
             self._add(trial, row)
 
+    def _simulate(
+        self, trial: Trial, point: tuple[Any, ...], repeats: Sequence[int], watch: Callable[[float], None]
+    ) -> None:
+        """Simulate a point until it is decided, and record each run."""
+        with closing(simulations(trial.scenario, self.formula, repeats, watch)) as runs:
+            for repeat, answer in zip(repeats, runs, strict=False):
+                if isinstance(answer, RayioError):
+                    self._keep(trial, Row(point, repeat, FAILED, str(answer)))
+                else:
+                    result, epochs = answer
+                    self._keep(trial, replace(row_of(point, repeat, trial.scenario, result), epochs=epochs))
+                if trial.status != UNDECIDED:
+                    return
+
     def _run(self, trial: Trial, point: tuple[Any, ...], repeat: int, watch: Callable[[float], None]) -> None:
         scenario = trial.scenario
         try:
-            if self.is_virtual:
-                seeded = scenario.model_copy(update={"seed": scenario.seed + repeat})
-                result, spans = with_spans(seeded, watching(seeded, watch))
-                self._keep(trial, self._row(point, repeat, seeded, result, spans, None))
-                return
             path, busy = self.directory.free(f"runs/{trial.value:05d}-{repeat}", scenario.stores), Busy()
 
             def ended(run: Run) -> None:
-                self._keep(trial, self._row(point, repeat, scenario, run.result, run.directory.spans(), busy.share))
+                epochs = by_epoch(run.directory.spans(), scenario, self.formula)
+                row = row_of(point, repeat, scenario, run.result)
+                self._keep(trial, replace(row, epochs=epochs, busy_share=busy.share))
 
             run_one(
                 scenario, engine=self.engine, address=self.address, out=path, root=self.root,
@@ -219,19 +234,6 @@ class Trials:
             )  # fmt: skip
         except RayioError as error:
             self._keep(trial, Row(point, repeat, FAILED, str(error)))
-
-    def _row(
-        self,
-        point: tuple[Any, ...],
-        repeat: int,
-        scenario: Scenario,
-        result: RunResult,
-        spans: pa.Table,
-        busy: float | None,
-    ) -> Row:
-        run, shape = RunArrays.of_spans(spans), RunShape.of(scenario)
-        epochs = () if self.formula == AU else by_epoch(run, shape)
-        return replace(row_of(point, repeat, scenario, result), epochs=epochs, busy_share=busy)
 
     def run_of(self, value: int, repeat: str | int = "") -> str | None:
         """Return the address of a point's last run directory, or that of a ``repeat``; None for simulations or none."""
@@ -246,8 +248,35 @@ class Trials:
         return self.run_of(value, worst) or self.run_of(value)
 
 
-def by_epoch(run: RunArrays, shape: RunShape) -> tuple[float, ...]:
-    """Return the AU of each epoch by DLIO's formula, as fractions."""
+def simulations(
+    scenario: Scenario, formula: str, repeats: Sequence[int], watch: Callable[[float], None] | None = None
+) -> Generator[tuple[RunResult, tuple[float, ...]] | RayioError]:
+    """Iterate over the results of a scenario with the seeds of ``repeats``, and over their epochs' AU (`by_epoch`).
+
+    The first is simulated alone, the others at the same time if they are long. ``watch`` is called with the share of
+    the first one that is done, 0 to 1.
+    """
+    began = perf_counter()
+    first, *others = (scenario.model_copy(update={"seed": scenario.seed + repeat}) for repeat in repeats)
+    answer = answered(lambda: simulated(first, formula, watch))
+    seconds = perf_counter() - began
+    yield answer
+    yield from in_turn([partial(simulated, other, formula) for other in others], seconds)
+
+
+def simulated(
+    scenario: Scenario, formula: str, watch: Callable[[float], None] | None = None
+) -> tuple[RunResult, tuple[float, ...]]:
+    """Return the result of a simulation, and the AU of its epochs (`by_epoch`)."""
+    result, spans = with_spans(scenario, None if watch is None else watching(scenario, watch))
+    return result, by_epoch(spans, scenario, formula)
+
+
+def by_epoch(spans: pa.Table, scenario: Scenario, formula: str) -> tuple[float, ...]:
+    """Return the AU of each epoch by DLIO's formula, as fractions; none for another formula."""
+    if formula == AU:
+        return ()
+    run, shape = RunArrays.of_spans(spans), RunShape.of(scenario)
     of_ranks = shape.steps(np.arange(shape.world_size))
     if not run.steps.number:
         return ()

@@ -221,7 +221,7 @@ class Survival:
 
     def notes(self) -> list[str]:
         """Return a note for each event without effect, once the run is over."""
-        late = [f"failures: {event.name} was not killed, because the run ended before" for event in self._kills]
+        late = [f"failures: {event.planned} was not killed, because the run ended" for event in self._kills]
         return [*self.attempts.notes(), *late]
 
     def _leave(self, ranks: list[ActorSpec]) -> list[Tally]:
