@@ -73,6 +73,7 @@ class Capacities:
         for some in steps.by_slice():
             whole = window.whole(some)
             stretch = (some.start[whole] - window.begin) * stretches // (window.end - window.begin)
+            stretch = np.minimum(stretch, stretches - 1)  # a step of no time may begin where the window ends
             for name in ("compute", *PREPARING):
                 computed += sums_by(stretch, some.parts[name][whole], stretches)
             waited += sums_by(stretch, some.parts["data_wait"][whole], stretches)
