@@ -100,6 +100,7 @@ ANSWERS: dict[str, Callable[..., None]] = {
     "lower case": said("206 Partial Content", "content-length:1000"),
     "other range": said("206 Partial Content", "Content-Range: bytes 6-1005/10240"),
     "short range": said("206 Partial Content", "Content-Range: bytes 5-503/10240", body=CONTENT[5:504]),
+    "longer than its range": said("206 Partial Content", body=CONTENT[5:1006]),
     "no range": said("206 Partial Content", "Content-Range:"),
     "range without end": said("206 Partial Content", "Content-Range: bytes 5-1004/*"),
     "a whole object": said("200 OK", "Content-Range:", body=CONTENT),

@@ -197,8 +197,9 @@ class Direct:
             self.is_usable = self.is_usable and not 300 <= status < 400
             raise _OtherError
         first, end, size = int(span[1]), int(span[2]) + 1, int(span[3])
-        is_wanted = first == position and end == min(position + nbytes, size) and int(length[1]) == end - first
-        if not is_wanted or received - begin > end - first:
+        if first != position or end != min(position + nbytes, size) or int(length[1]) != end - first:
+            raise WireError("UnexpectedRange")
+        if received - begin > end - first:
             raise _OtherError
         return size, end - first, begin, received
 

@@ -9,7 +9,7 @@ import obstore
 
 from rayio.storage.base import WHOLE_BYTES
 from rayio.storage.stores.s3 import answers
-from rayio.storage.stores.s3.direct import Direct
+from rayio.storage.stores.s3.direct import Direct, WireError
 
 #: Bytes of an answer that are passed on at a time, at least.
 POURED_BYTES = 256 << 10
@@ -37,6 +37,8 @@ def got_in_pieces(
     end = position
     for piece in [answer.bytes()] if nbytes <= WHOLE_BYTES else answer.stream(min_chunk_size=POURED_BYTES):
         content = memoryview(piece)
+        if end + len(content) > position + nbytes:
+            raise WireError("UnexpectedRange")
         take(end, content)
         end += len(content)
     return int(answer.meta["size"]), end - position
