@@ -131,6 +131,7 @@ class Case:
     def _rate(self, read: Callable[[int], None]) -> float:
         """Read in a thread, as readers do: the main thread is kept for signals. Connections are new, and used once."""
         self.store._clients.clear()
+        self.store.direct._idle.clear()
         self.client = client_of(os.environ["AWS_ENDPOINT_URL"])
         self.alone.submit(read, 0).result()
         cpu = time.process_time_ns()

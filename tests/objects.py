@@ -59,7 +59,7 @@ class Objects:
     """The server: its address, what it was asked, and how it misbehaves."""
 
     url: str = ""
-    #: Method, path with query, range.
+    #: Method, path with query but without a signature, range.
     asked: list[tuple[str, str, str]] = field(default_factory=list)
     #: Those that were answered by the server itself.
     served: list[tuple[str, str, str]] = field(default_factory=list)
@@ -161,7 +161,7 @@ def serving() -> Iterator[Objects]:
 
     def application(environ: Environ, start: Any) -> Iterable[bytes]:
         query = environ.get("QUERY_STRING")
-        path = environ["PATH_INFO"] + (f"?{query}" if query else "")
+        path = environ["PATH_INFO"] + (f"?{query}" if query and "X-Amz-Signature" not in query else "")
         said = environ["REQUEST_METHOD"], path, environ.get("HTTP_RANGE", "")
         objects.asked.append(said)
         for fault in list(objects.faults):

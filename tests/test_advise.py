@@ -195,6 +195,23 @@ def test_advice_leaves_failures_out(tmp_path: Path) -> None:
         advised(tmp_path / "no", "failures.mtbf=1..3", failing)
 
 
+def test_advice_that_leaves_samples_out_says_so(tmp_path: Path) -> None:
+    """One worker owns 8 files of 5 samples, 10 batches of 4; three own 15, 15 and 10 samples: 3, 3 and 2 batches."""
+    owning = {
+        "dataset.format": "tfrecord", "dataset.num_files": 8, "dataset.samples_per_file": 5,
+        "loader.assignment": "by_file", "loader.file_access": "streamed", "loader.shuffle": "file",
+        "train.steps": None,
+    }  # fmt: skip
+    found = advised(tmp_path, "loader.num_workers=1..3", owning)
+    assert found.advice is not None
+    assert found.advice.values == (3,)
+    assert found.advice.left_out == pytest.approx(0.2)
+    assert "The advised setting leaves 20 % of samples out of each epoch, unless loader.drop_last=false." in advice(
+        found, 300
+    )
+    assert [setting.left_out for setting in found.tried if setting.values == (1,)] in ([], [None])
+
+
 def test_values_are_read_as_a_scenario_has_them() -> None:
     one, other = varied("dataset.format=npz,tfrecord,loader.decode={kind: exponential, mean: 5 ms}|1 ms")
     assert (one.key, one.values, one.is_ordered) == ("dataset.format", ("npz", "tfrecord"), False)

@@ -85,12 +85,13 @@ def test_without_failures_rarer_checkpoints_are_simulated(tmp_path: Path) -> Non
 
 
 def test_the_advice_is_the_change_of_a_key_that_saves_most(tmp_path: Path) -> None:
-    # Checkpoints behind training take the bandwidth of reads: without them most is saved, but a deeper window is free.
+    # Checkpoints behind training, a request for each file, hold up reads: without them most is saved, but a deeper
+    # window is free.
     wanted = megabytes(
         cluster={"nodes": 2, "ranks_per_node": 4}, dataset__num_files=3200, train__compute="30 ms",
         checkpoint={
             "every": {"steps": 20}, "path": "ck", "model": {"bytes": "2 GB"}, "writers": "sharded",
-            "asynchronous": True,
+            "asynchronous": True, "request_bytes": "1 GB",
         },
     )  # fmt: skip
     found = explained(wanted, tmp_path)

@@ -29,6 +29,7 @@ from rayio.report.capacity_page import page
 from rayio.report.text.sizing import command, fed, remedy, text, with_interval
 from rayio.report.text.sizing_notes import worded
 from rayio.reporter import Reporter
+from rayio.scenario import derive
 from rayio.scenario.derive import num_checkpoints, total_steps
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
@@ -105,6 +106,25 @@ def test_every_point_gives_an_accelerator_the_same_work(tmp_path: Path) -> None:
     assert nodes.accelerators(3) == 6
     capped = Question.of("unet3d-small", planted(DEMAND, **{"train.steps": 7}), "cluster.nodes", "virtual")
     assert capped.steps == 7
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("per_file", [1, 3, 100])
+def test_files_that_workers_own_grow_with_their_number_too(workers: int, per_file: int) -> None:
+    """Samples that fill no batch of a worker are left out, so a rank needs more files than its batches have samples."""
+    owned = {
+        "loader.assignment": "by_file", "loader.num_workers": workers, "loader.batch_size": 7, "loader.shuffle": "file",
+        "dataset.samples_per_file": per_file, "dataset.num_files": 100,
+    }  # fmt: skip
+    question = Question.of("unet3d-small", planted(DEMAND, **owned), "cluster.ranks_per_node", "virtual")
+    assert question.steps is not None
+    for value in (1, 3, 50, 1000):
+        assert question.refusal(value) is None
+        grown = question.scenario(value)
+        assert derive.steps_per_epoch(grown) == question.steps
+        one_less = grown.dataset.num_files - derive.world_size(grown)
+        fewer = grown.dataset.model_copy(update={"num_files": one_less})
+        assert derive.steps_per_epoch(grown.model_copy(update={"dataset": fewer})) < question.steps
 
 
 def test_a_small_dataset_of_a_model_grows_for_any_number_of_accelerators(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from rayio.reporter import Reporter
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
 from rayio.session.execute import run
-from rayio.session.folders import Checkpoints, refuse_overlaps
+from rayio.session.folders import Checkpoints, refuse_folders
 
 
 def wanted(data: str = "data", **checkpoint: Any) -> Scenario:
@@ -164,7 +164,7 @@ def test_folders_of_a_run_lie_apart(keys: dict[str, str], out: str, said: str, t
 
     def begin() -> None:
         scenario = wanted(keys.get("data", "data"), path=keys.get("checkpoint", "kept"))
-        refuse_overlaps(scenario, str(tmp_path), out)
+        refuse_folders(scenario, str(tmp_path), out)
 
     with pytest.raises(ScenarioError) as told:
         begin()
@@ -173,8 +173,8 @@ def test_folders_of_a_run_lie_apart(keys: dict[str, str], out: str, said: str, t
 
 
 def test_folders_with_names_that_begin_alike_lie_apart(tmp_path: Path) -> None:
-    refuse_overlaps(wanted(path="data-kept"), str(tmp_path), "dat")
-    refuse_overlaps(wanted(path="s3://b/data2"), str(tmp_path), "s3://b/data")
+    refuse_folders(wanted(path="data-kept"), str(tmp_path), "dat")
+    refuse_folders(wanted(path="s3://b/data2"), str(tmp_path), "s3://b/data")
 
 
 @pytest.mark.parametrize("path", ["/proc/x", "/sys/x"])

@@ -146,3 +146,26 @@ def test_a_writer_that_came_for_a_killed_one_learns_again_which_files_are_durabl
     saved = {"every": {"steps": 4}, "path": "ck", "model": {"bytes": "1 kB"}, "writers": "sharded"}
     run = simulated(scenario(checkpoint=saved | {"asynchronous": behind}))
     assert {(row["epoch"], row["step"]) for row in run.rows("manifest")} == {(e, s) for e in (0, 1) for s in (3, 7, 11)}
+
+
+@pytest.mark.parametrize("parts", [1, 4], ids=["file", "upload"])
+def test_reading_goes_on_between_the_requests_of_files_that_are_written_behind(parts: int) -> None:
+    # Two files of 512 MB take the whole bandwidth for a second, and training takes as long. By hand: a batch comes
+    # within 20 ms, for it waits for two pieces of 4 MB, or of an upload 8 MiB; a wait for a file takes half a second.
+    device = DEVICE | {"connection_bandwidth": f"{1 / parts} GB/s", "bandwidth": "1 GB/s", "upload_parts": parts}
+    saved = {"every": {"steps": 10}, "path": "ck", "model": {"bytes": "512 MB"}, "writers": "all_ranks"}
+    run = simulated(
+        scenario(
+            checkpoint=saved | {"asynchronous": True, "snapshot_bandwidth": "1000 GB/s", "request_bytes": "1 MB"},
+            storage__model=device,
+            dataset__num_files=30,
+            dataset__sample_bytes="16 B",
+            loader__batch_size=1,
+            train={"epochs": 1, "steps": 15, "compute": "20 ms"},
+            trace={"level": "batch"},
+        )
+    )
+    assert len(run.rows("write")) == 2
+    assert max(row["duration_ns"] for row in run.rows("write")) > 900 * MS
+    assert max(row["duration_ns"] for row in run.rows("read")) < 20 * MS
+    assert sum(row["duration_ns"] for row in run.rows("data_wait")) < 2 * MS

@@ -104,6 +104,47 @@ def test_a_folder_that_is_a_file_is_not_valid(command: Rayio, key: str, path: st
     assert err == f"rayio: {key}={path} is a file; choose a folder\n"
 
 
+@pytest.mark.parametrize(
+    ("key", "path", "reason"),
+    [
+        ("dataset.path", "/dev/null/x", "a part of this path is a file, not a folder"),
+        ("dataset.path", "file", "is a file; choose a folder"),
+        ("dataset.eval.path", "file/x/y", "a part of this path is a file, not a folder"),
+        ("checkpoint.path", "nowhere", "this symbolic link leads nowhere"),
+        ("dataset.path", "nowhere/x", "this symbolic link leads nowhere"),
+        ("dataset.path", "closed/x/y", "no permission to write in"),
+        ("checkpoint.path", "closed", "no permission to write in"),
+    ],
+)
+def test_a_run_and_validate_refuse_the_same_paths(
+    command: Rayio, monkeypatch: pytest.MonkeyPatch, key: str, path: str, reason: str
+) -> None:
+    Path("file").touch()
+    Path("nowhere").symlink_to("gone")
+    Path("closed").mkdir()
+    may = os.access  # root may write anywhere
+    monkeypatch.setattr(
+        os, "access", lambda p, mode: may(p, mode) and not (mode & os.W_OK and Path(p).name == "closed")
+    )
+    evaluated = ["dataset.eval.num_files=14", "train.evaluate={every: {epochs: 1}, compute: 1 ms}"]
+    given = [f"{key}={path}", *(evaluated if "eval" in key else ())]
+    code, out, err = command("validate", "unet3d-small", *given)
+    assert (code, out, reason in err, err.count("\n")) == (2, "", True, 1), err
+    assert command("run", "unet3d-small", "--engine", "local", *given) == (2, "", err)
+    assert not Path("data").exists()
+
+
+@pytest.mark.parametrize("path", ["closed", "new/below", "linked"])
+def test_a_folder_that_can_be_made_or_read_is_valid(command: Rayio, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    Path("closed").mkdir()
+    Path("linked").symlink_to("closed")
+    may = os.access
+    monkeypatch.setattr(
+        os, "access", lambda p, mode: may(p, mode) and not (mode & os.W_OK and Path(p).name == "closed")
+    )
+    assert command("validate", "unet3d-small", f"dataset.path={path}")[0] == 0
+
+
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rayio:
     """Run a command in an empty folder: exit code, standard output, standard error."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
@@ -24,19 +24,19 @@ from rayio.data.formats import FORMATS, at_once, sample
 from rayio.errors import RayioError, ScenarioError, StorageError
 from rayio.kinds import REGISTRIES
 from rayio.scenario.model import Scenario
-from rayio.storage import in_flight
 from rayio.storage.ahead import Ahead, _File, _Request
 from rayio.storage.base import WHOLE_BYTES, AtOnce, Placed, Requests
 from rayio.storage.crew import Crew
 from rayio.storage.in_flight import InFlight
 from rayio.storage.stores.counted import Traffic
 from rayio.storage.stores.posix import PosixFile, PosixStore
-from rayio.storage.stores.s3 import store as s3_store
+from rayio.storage.stores.s3 import direct, getting
 from scenarios import run_locally, scenario, simulated
 
 #: A reader waits no longer for others to come; it is never waited for by a run that is right.
 PATIENCE = 20.0
 REQUEST = ("io.read", "io.open")
+Taking = Callable[[int, memoryview], None]
 
 
 class Together:
@@ -154,23 +154,27 @@ def test_files_of_one_sample_are_read_whole_by_so_many_threads(tmp_path: Path, m
 
 
 @pytest.mark.parametrize(
-    ("form", "whole", "problem"),
+    ("form", "whole", "is_library", "problem"),
     [
-        (form, whole, problem)
-        for form, whole in [
-            *((form, WHOLE_BYTES) for form in ("npz", "tfrecord", "npy", "jsonl", "parquet", "indexed_binary", "hdf5")),
-            ("npz", 0),
-            ("indexed_binary", 0),
+        (form, whole, is_library, problem)
+        for form, whole, is_library in [
+            *((form, WHOLE_BYTES, False) for form in ("npz", "npy", "jsonl", "parquet", "indexed_binary")),
+            *((form, WHOLE_BYTES, True) for form in ("npz", "tfrecord", "hdf5")),
+            *((form, 0, is_library) for form in ("npz", "indexed_binary") for is_library in (False, True)),
         ]
         for problem in ("", "missing", "damaged")
     ],
 )
 def test_objects_without_a_trace_of_requests_are_counted_and_judged_as_with_one(
-    form: str, whole: int, problem: str, home: Path, objects: Objects, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (in_flight, at_once):
+    form: str, whole: int, is_library: bool, problem: str, home: Path, objects: Objects, place: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    for module in (getting, at_once):
         monkeypatch.setattr(module, "WHOLE_BYTES", whole)
-    monkeypatch.setattr("rayio.storage.stores.s3.getting.POURED_BYTES", 1000)
+    monkeypatch.setattr(getting, "POURED_BYTES", 1000)
+    monkeypatch.setattr(direct, "PIECE_BYTES", 1000)
+    if is_library:
+        monkeypatch.setattr(direct, "_is_plain", lambda place: False)
     keys = {
         "dataset": {"path": f"{place}/data", "format": form, "num_files": 8, "sample_bytes": "9 kB"},
         "loader": {"batch_size": 4, "num_workers": 1, "io_depth": 4},
@@ -191,7 +195,6 @@ def test_objects_without_a_trace_of_requests_are_counted_and_judged_as_with_one(
     counted, said = dict[str, Any](), dict[str, str]()
     for level, chosen in wanted.items():
         if not whole and not problem and level == "batch":
-            monkeypatch.delattr(s3_store, "got_range")
             monkeypatch.setattr(sample, "judge", lambda seed: None)  # samples are judged as they arrive
         objects.forget()
         try:
@@ -295,8 +298,10 @@ def test_an_object_of_another_size_is_left_to_the_reader_of_open_files(has: int,
     class Store:
         address, source = "s3://bucket", "network"
 
-        def get_range(self, name: str, position: int, nbytes: int, traffic: Traffic) -> bytes:
-            return bytes(has)[position : position + nbytes]
+        def pour(self, name: str, position: int, nbytes: int, traffic: Traffic, take: Taking) -> tuple[int, int]:
+            content = memoryview(bytes(has))[position : position + nbytes]
+            take(position, content)
+            return has, len(content)
 
     planned = Requests(
         (0, 0, 0), 1, np.full(1, 10), lambda: Placed(["0"], np.zeros(1, np.int64), np.zeros(1, np.int64))
@@ -316,14 +321,15 @@ def test_a_run_that_ends_does_not_wait_for_other_threads_and_has_no_batch() -> N
     class Store:
         address, source = "s3://bucket", "network"
 
-        def get_range(self, name: str, position: int, nbytes: int, traffic: Traffic) -> bytes:
+        def pour(self, name: str, position: int, nbytes: int, traffic: Traffic, take: Taking) -> tuple[int, int]:
             if threading.current_thread() is threading.main_thread():
                 assert inside.wait(PATIENCE)
                 ending.set()
             else:
                 inside.set()
                 going.wait(PATIENCE)
-            return bytes(nbytes)
+            take(position, memoryview(bytes(nbytes)))
+            return nbytes, nbytes
 
     names, each, traffic = ["0", "1"], np.arange(2), Traffic(ending=ending)
     planned = Requests((0, 0, 0), 2, np.full(2, 10), lambda: Placed(names, each, np.zeros_like(each)))

@@ -177,7 +177,7 @@ def test_an_answer_without_an_end_is_one_line_and_takes_bounded_memory(
     assert not isinstance(error.value, DataError)
 
 
-@pytest.mark.parametrize("use", ["list", "get"])
+@pytest.mark.parametrize("use", ["list", "read"])
 def test_an_answer_without_an_end_is_cut_off_once_a_signal_came(
     use: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

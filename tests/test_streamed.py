@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from datasets import on_disk
+from numpy.typing import NDArray
 from walks import DATASET, bytes_read, opens, requests, walking
 
 import rayio
-from rayio.data.formats import FORMATS, layout_of
+from rayio.data.access.contract import ACCESSES, Files
+from rayio.data.access.parts import part_of
+from rayio.data.formats import FORMATS, layout_of, spans
+from rayio.data.formats.tfrecord import TfRecord
+from rayio.data.layout import Batch, Layout
 from rayio.data.sampler import Sampler
 from rayio.errors import ScenarioError
 from rayio.model.loading import Kept, Load
 from rayio.report.explain import explain
 from rayio.scenario.model import Scenario
+from rayio.schema.choice import options_of
+from rayio.schema.distribution import Uniform
 from scenarios import Outcome, run_locally, scenario, simulated
 
+#: Sizes whose own lengths differ in their encoding.
+VARIED = Uniform(low=100, high=20_000)
 RECORDS = DATASET | {"format": "tfrecord"}
 
 
@@ -51,6 +61,40 @@ def test_one_worker_reads_every_byte_once_and_opens_every_file_once() -> None:
     rows = simulated(wanted).all_rows
     assert bytes_read(rows) == total_bytes(wanted)
     assert opens(rows) == wanted.dataset.num_files
+
+
+def test_a_batch_is_planned_from_the_edges_of_its_files() -> None:
+    """A format gives places of each file's first and last sample, and the size of each file once."""
+    wanted = streaming(loader__batch_size=16, loader__shuffle="none", loader__num_workers=1)
+    layout, asked, form = layout_of(wanted), list[list[int]](), TfRecord()
+
+    class Asked(TfRecord):
+        def spans(self, layout: Layout, batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+            asked.append(batch.index.tolist())
+            return form.spans(layout, batch)
+
+        def file_bytes(self, layout: Layout, files: NDArray[np.int64]) -> NDArray[np.int64]:
+            asked.append(files.tolist())
+            return form.file_bytes(layout, files)
+
+    files = Files(Asked(), layout, wanted.loader.file_access_options)
+    ACCESSES["streamed"].requests(files, Sampler.from_scenario(wanted).batch(0, 0, 0), None)
+    assert asked == [[0, 3] * 4, [0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("sizes", ["per_file", "per_sample"])
+def test_streamed_samples_follow_each_other_without_gaps(name: str, sizes: str) -> None:
+    """So the places of the first and the last sample are the range of all between them, whatever was asked before."""
+    layout = replace(layout_of(streaming()), sizes=sizes, extension=FORMATS[name].extension, num_files=100)
+    layout = replace(layout, options=options_of(FORMATS[name])(), samples_per_file=300, sample_bytes=VARIED)
+    for file in (0, 7, 54, 99):  # the labels of 0 and 54 have several lengths
+        if (edges := spans(FORMATS[name], layout, whole := layout.whole_file(file))) is not None:
+            assert edges[0][1:].tolist() == edges[1][:-1].tolist()
+            assert edges[1][-1] <= FORMATS[name].file_bytes(layout, np.array([file]))[0]
+            ends = spans(FORMATS[name], layout, part_of(whole, np.array([0, 299])))
+            assert ends is not None
+            assert [each.tolist() for each in ends] == [each[[0, -1]].tolist() for each in edges]
 
 
 def test_epochs_and_evaluations_open_files_again(tmp_path: Path) -> None:

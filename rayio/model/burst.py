@@ -27,8 +27,9 @@ from rayio.storage.uploads import sizes_of_writes
 DRAINING = -1
 #: A modelled drain reads a file in so many pieces at most, so that a save waits for one of them, not for all.
 PIECES = 16
-#: It writes a file in so many pieces at most, so that reading goes on in between.
+#: Modelled files are written in the background in so many pieces at most, so that reading goes on in between.
 MOST_PIECES = 128
+IN_PIECES = Behind(MOST_PIECES, None)
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class BurstTier:
     @property
     def behind(self) -> Behind:
         """How modelled files are drained."""
-        return Behind(MOST_PIECES, self.drain_rate)
+        return IN_PIECES._replace(rate=self.drain_rate)
 
     def share(self, num_bytes: int) -> int:
         """Return the bytes of the tier that a rank may use which saves ``num_bytes`` of a checkpoint."""

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from rayio.errors import ScenarioError
 from rayio.kinds import SAVERS
-from rayio.model.burst import BurstTier
+from rayio.model.burst import IN_PIECES, BurstTier
 from rayio.model.checkpoint_ports import Left
 from rayio.model.env import COMPLETER, Shard
 from rayio.model.manifest import Identity, Link, Manifest, Restored
@@ -23,7 +23,7 @@ from rayio.scenario.schedule import Schedule
 from rayio.scenario.state import State
 from rayio.scenario.topology import Topology
 from rayio.scenario.writers import Writers
-from rayio.storage.model import DeviceSpec
+from rayio.storage.model import Behind, DeviceSpec
 from rayio.storage.real import Filled
 from rayio.units import format_bytes, format_excess
 
@@ -69,6 +69,13 @@ class Checkpointing:
     is_replacing: bool = False
     #: What writers write to first; None: to ``path`` alone.
     burst: BurstTier | None = None
+
+    @property
+    def behind(self) -> Behind | None:
+        """How modelled files are written to ``path``: in pieces while ranks train and read; None: each at once."""
+        if self.burst is not None:
+            return self.burst.behind
+        return IN_PIECES if self.snapshot_rate is not None and self.phases is None else None
 
     @property
     def tier_devices(self) -> list[DeviceSpec]:

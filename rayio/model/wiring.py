@@ -38,7 +38,7 @@ from rayio.model.workflow import ROLE, StageTally
 from rayio.place import Taken, Where
 from rayio.storage.base import Storage
 from rayio.storage.layers.layer import Layer, Mount
-from rayio.storage.model import Arbiter, Latencies, ModelStorage
+from rayio.storage.model import Arbiter, Behind, Latencies, ModelStorage
 from rayio.storage.real import Filling, RealStorage, fill_random
 from rayio.storage.stores.opening import Store
 from rayio.trace.recorder import Recorder
@@ -175,8 +175,8 @@ class Wiring:
         self.worked: list[Callable[[], Iterable[ProcessCpu]]] = []
         #: Processes of ranks on modelled cores.
         self._processes: dict[int, Process] = {}
-        #: Modelled systems by device, apart if drained to; with layers, by node, folder and whether it is a dataset.
-        self._modelled: dict[tuple[int, bool], ModelStorage] = {}
+        #: Modelled systems by device and way of writing; with layers, by node, folder and whether it is a dataset.
+        self._modelled: dict[tuple[int, Behind | None], ModelStorage] = {}
         self._layered: dict[tuple[int, str, bool], Storage] = {}
         steps, depth = 1 if plan.is_divided else Latencies.STEPS, plan.loader.io_depth  # divided steps differ in size
         self._latencies = Latencies(plan.first_byte.draw, plan.seed, num_ranks, together=steps, depth=depth)
@@ -373,12 +373,12 @@ class Wiring:
                 fill = Copied(plan.store(self.root, tier.path), tier.drain_rate, self.ending)
             return self._real(plan.store(self.root, path), fill, note, depth)
         saved, device = plan.checkpointing, plan.device_of_node(node)
-        tier = None if is_dataset or saved is None or saved.path != path else saved.burst
-        if (modelled := self._modelled.get((device, tier is None))) is None:
-            modelled = self._modelled[device, tier is None] = ModelStorage(
+        behind = None if is_dataset or saved is None or saved.path != path else saved.behind
+        if (modelled := self._modelled.get((device, behind))) is None:
+            modelled = self._modelled[device, behind] = ModelStorage(
                 self.devices.arbiter(device), plan.device, self._latencies, self.kernel,
                 io_depth=plan.loader.io_depth, is_itemised=trace.is_itemised,
-                behind=None if tier is None else tier.behind,
+                behind=behind,
             )  # fmt: skip
         return modelled
 

@@ -130,6 +130,12 @@ class Setting(Record):
         "setting, or the one with the highest AU",
         default=False,
     )
+    left_out: Number = value(
+        "samples of an epoch of the scenario that loader.drop_last leaves out with this setting; absent if they are "
+        "hardly more than without it",
+        "fraction",
+        can_be_absent=True,
+    )
 
 
 @record

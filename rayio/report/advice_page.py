@@ -15,6 +15,7 @@ from rayio.report.text.advice import (
     goal,
     headline,
     in_words,
+    lost,
     nearest,
     overrides,
     searched,
@@ -54,7 +55,8 @@ DEFINITIONS = {
 def page(advised: Advised) -> str:
     """Return the page of an advice."""
     advice, best = advised.advice, advised.advice or best_of(advised)
-    more = [*([] if best is None else bandwidth(best)), *nearest(advised), checked(advised), searched(advised)]
+    used = [] if best is None else [*lost(advised), *bandwidth(best)]
+    more = [*used, *nearest(advised), checked(advised), searched(advised)]
     return answer_page(
         "advise",
         advised.scenario,

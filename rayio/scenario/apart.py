@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from pathlib import Path
 
 from rayio.errors import ScenarioError
 from rayio.scenario import evaluation, stage_checks
 from rayio.scenario.model import Scenario
-from rayio.storage.address import is_path, path_of
+from rayio.storage.address import is_path, join, path_of
+from rayio.storage.stores.refusals import refusal
 
 #: The parts of an address from the top; those of a folder are a prefix of those of its files.
 Place = tuple[str, ...]
@@ -60,13 +62,44 @@ def _parts(scheme: str, path: str, *, is_below: bool = False) -> Place:
     return (scheme, "." if is_below else "/", *(part for part in path.split("/") if part not in ("", ".")))
 
 
-def refuse_files(scenario: Scenario) -> None:
-    """Refuse folders of a scenario that are something else on this machine, such as ``/dev/null``.
+def refuse_unusable(scenario: Scenario, base: str = "") -> None:
+    """Refuse folders of a scenario that cannot be made or used on this machine, such as ``/dev/null/x``.
+
+    Relative ones are below ``base``, or the working directory. Nothing is made here: a file system may still refuse.
 
     Raises:
-        ScenarioError: a path is a file, a device or a pipe.
+        ScenarioError: a path is a file or below one, or there is no permission.
     """
     for key, folder in folders_of(scenario).items():
-        with suppress(OSError):  # a run says what is wrong with it
-            if is_path(folder) and (path := path_of(folder)).is_absolute() and path.exists() and not path.is_dir():
-                raise ScenarioError(f"{key}={folder} is a file; choose a folder")
+        if not is_path(address := join(base, folder)):
+            continue
+        path = path_of(address).absolute()
+        try:
+            here = _there(path)
+        except OSError as error:
+            raise ScenarioError(f"{key}={refusal(error, path, 'reading')}") from None
+        if not here.is_dir():
+            raise ScenarioError(f"{key}={folder} is a file; choose a folder")
+        if here == path and not os.access(here, os.R_OK | os.X_OK):
+            raise ScenarioError(f"{key}={refusal(PermissionError(errno.EACCES, ''), path, 'reading')}")
+        # Files of another program are never written, and an existing dataset may be complete.
+        is_written = key.startswith("checkpoint.") or (here != path and not scenario.dataset.external)
+        if is_written and not os.access(here, os.W_OK | os.X_OK):
+            raise ScenarioError(f"{key}={folder}: no permission to write in {here}; choose another path")
+
+
+def _there(path: Path) -> Path:
+    """Return the path, or if nothing is there, the nearest folder above it.
+
+    Raises:
+        OSError: a part of the path is a file, a link that leads nowhere, or not permitted.
+    """
+    while True:
+        try:
+            path.stat()
+        except FileNotFoundError:
+            if path.is_symlink():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+            path = path.parent
+        else:
+            return path

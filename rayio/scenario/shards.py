@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,15 @@ def turns_of(scenario: Scenario, num_files: int) -> Turns:
     loader = scenario.loader
     per_file, workers = scenario.dataset.samples_per_file, max(1, loader.max_workers)
     return Turns.of(num_files, workers, per_file, loader.batch_size, drop_last=loader.drop_last)
+
+
+def files_for(scenario: Scenario, steps: int) -> int:
+    """Return the fewest files of a rank with which its workers have so many steps."""
+    turns = turns_of(scenario, 1)
+    batches = -(-steps // turns.workers)
+    of_worker = -(-batches * turns.batch_size // turns.samples_per_file)
+    numbers = range(1, turns.workers * of_worker + 1)
+    return numbers[bisect_left(numbers, steps, key=lambda number: turns_of(scenario, number).steps)]
 
 
 def are_whole(scenario: Scenario) -> bool:

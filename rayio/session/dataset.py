@@ -16,7 +16,7 @@ from rayio.scenario.layers import layers_of
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
 from rayio.session.burst_folder import BurstFolder
-from rayio.session.folders import Checkpoints, refuse_overlaps
+from rayio.session.folders import Checkpoints, refuse_folders
 from rayio.session.stage_files import prepare_stages
 from rayio.storage.address import is_absolute, is_path, join, path_of, scheme_of
 from rayio.storage.stores.opening import gap_at, has_fsync, has_page_cache
@@ -153,7 +153,7 @@ def generate(
     if scenario.dataset.is_modelled:
         raise ScenarioError(f"dataset.path={scenario.dataset.path} is modelled, so there is nothing to generate")
     base = base_folder(scenario, root)
-    refuse_overlaps(scenario, base)
+    refuse_folders(scenario, base)
     place = prepare_dataset(scenario, base, threads, reporter, verify=verify)
     return path_of(place) if is_path(place) else place
 

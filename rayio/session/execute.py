@@ -37,7 +37,7 @@ from rayio.session.between import between
 from rayio.session.conclude import OF_STEPS, conclude, numbers_of
 from rayio.session.dataset import base_folder, idle_on_model, idle_storage, prepare_files, resolve
 from rayio.session.fetched import fetched, loaded, source_notes
-from rayio.session.folders import refuse_inside, refuse_overlaps, remove_unfinished
+from rayio.session.folders import refuse_folders, refuse_inside, remove_unfinished
 from rayio.session.naming import named
 from rayio.session.progress_writer import ProgressWriter
 from rayio.session.result import Run
@@ -142,7 +142,7 @@ def run(
         scenario = placed(scenario, base)
     with named(scenario, base, out) as directory:
         if not (engine_named(engine).is_virtual or scenario.dataset.is_modelled):
-            refuse_overlaps(scenario, base, directory)
+            refuse_folders(scenario, base, directory)
         refuse_inside(directory)
         session = _Session(scenario, engine, address, base, directory, reporter, ended)
     if collector is not None:

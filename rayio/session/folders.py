@@ -38,12 +38,13 @@ HEADER_BYTES, BEGINNING_BYTES = 4096, 64
 Choose = Callable[[Store, str, Checkpointing], tuple[Restored, list[str]]]
 
 
-def refuse_overlaps(scenario: Scenario, base: str, out: str | None = None) -> None:
-    """Refuse folders of a run that are equal or inside each other, after following links.
+def refuse_folders(scenario: Scenario, base: str, out: str | None = None) -> None:
+    """Refuse folders of a run that cannot be used, and those equal or inside each other, after following links.
 
     Raises:
-        ScenarioError: two folders overlap.
+        ScenarioError: a folder cannot be used, or two overlap.
     """
+    apart.refuse_unusable(scenario, base)
     folders = apart.folders_of(scenario) | ({} if out is None else {"--out": out})
     for line in apart.refusals(folders, lambda folder: apart.as_it_is(join(base, folder))):
         raise ScenarioError(line)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from rayio.errors import DataError, StorageError
 from rayio.machine.counters import fetched_by_this_thread
 from rayio.storage.ahead import LOOK_SECONDS, Ahead
-from rayio.storage.base import WHOLE_BYTES, AtOnce, Placed, Requests
+from rayio.storage.base import AtOnce, Placed, Requests
 from rayio.storage.crew import Crew
 from rayio.storage.stores.counted import Traffic
 from rayio.storage.stores.opening import Store
@@ -60,19 +60,18 @@ class InFlight:
         self._planned: dict[str, list[tuple[int, int]]] = {}
         #: Reads a file in one call; None where requests need more care.
         self.fill: AtOnce | None = None
-        filling, self._get = getattr(store, "filling", None), getattr(store, "get_range", None)
-        self._pour = getattr(store, "pour", None)
+        filling, self._pour = getattr(store, "filling", None), getattr(store, "pour", None)
         if traffic.needs_files or self._placed.opening is not None:
             return
         if filling is not None:
             self.fill = filling()
-        elif self._get is not None:
+        elif self._pour is not None:
             self.fill = self._fill
 
     @property
     def pours(self) -> bool:
         """True if large objects arrive in pieces."""
-        return self._pour is not None and self.fill == self._fill
+        return self.fill == self._fill
 
     def filled(self, opens: int, requests: int, nbytes: int) -> None:
         """Count what :attr:`fill` read; objects are counted by their planned requests, at the end."""
@@ -159,20 +158,16 @@ class InFlight:
         """Get the planned requests of an object, and fill buffers from them; see :data:`AtOnce`."""
         if not (planned := self._planned.get(name)):
             return False
-        assert self._get is not None
+        assert self._pour is not None
         offset, buffers, *more = request
         parts, whole, received, copied = _parts((offset, buffers), *more), -1, 0, 0
+        take = _taker(parts, seen)
         try:
             for begin, nbytes in planned:
-                if self._pour is None or nbytes <= WHOLE_BYTES:
-                    is_last = begin + nbytes == size
-                    content = self._get(name, begin, nbytes + is_last, self._traffic)  # a longer object has a byte more
-                    length = len(content)
-                    whole = begin + length if is_last else whole
-                    copied += _copy(parts, begin, content)
-                else:
-                    whole, length = self._pour(name, begin, nbytes, self._traffic, _taker(parts, seen))
-                    copied += sum(max(0, min(stop, begin + length) - max(start, begin)) for start, stop, _ in parts)
+                whole, length = self._pour(name, begin, nbytes, self._traffic, take)
+                for start, stop, _ in parts:
+                    first, last = start if start > begin else begin, stop if stop < begin + length else begin + length
+                    copied += last - first if last > first else 0
                 received += length
         except DataError:  # the reader of open files knows the sample that is missing
             return False

@@ -324,8 +324,8 @@ class ModelStorage:
             latencies = each_before_a_request(opens, latencies)
         alone = round(upload.alone(latencies, self.spec.connection_bandwidth) * 1e9)
         arrival = self.clock.now()
-        if self.behind is not None and upload.depth == 1:
-            await self._write_behind(latencies, sizes, self.behind, arrival)
+        if self.behind is not None:
+            await self._write_behind(latencies, sizes, alone, self.behind, arrival)
         else:
             served = self.arbiter.reserve(arrival, self.spec.calls(1, len(sizes)), num_bytes, alone)
             await self.clock.sleep_until(served if isinstance(served, int) else await served)
@@ -338,15 +338,17 @@ class ModelStorage:
         return Served(None, 1, len(sizes), num_bytes, syncs, synced(Issued(issued.rows, [path]), syncs))
 
     async def _write_behind(
-        self, latencies: NDArray[np.float64], sizes: NDArray[np.int64], behind: Behind, start: int
+        self, latencies: NDArray[np.float64], sizes: NDArray[np.int64], alone: int, behind: Behind, start: int
     ) -> None:
-        """Write requests piece by piece, in turn with others."""
+        """Write requests piece by piece, in turn with others; each piece has its share of the time alone."""
         pieces, written = min(behind.pieces, len(sizes)), 0
+        each = latencies + sizes / self.spec.connection_bandwidth
+        total = float(each.sum())
         for first, last in pairwise(np.linspace(0, len(sizes), pieces + 1).astype(np.int64).tolist()):
             nbytes = int(sizes[first:last].sum())
-            alone = float(latencies[first:last].sum()) + nbytes / self.spec.connection_bandwidth
+            share = float(each[first:last].sum()) / total if total else 0.0
             calls = self.spec.calls(int(first == 0), last - first)
-            served = self.arbiter.reserve(self.clock.now(), calls, nbytes, round(alone * 1e9))
+            served = self.arbiter.reserve(self.clock.now(), calls, nbytes, round(alone * share))
             await self.clock.sleep_until(served if isinstance(served, int) else await served)
             written += nbytes
             if behind.rate is not None:

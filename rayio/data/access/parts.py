@@ -21,14 +21,6 @@ def part_of(batch: Batch, places: slice | NDArray[np.intp]) -> Batch:
     return replace(batch, **{name: getattr(batch, name)[places] for name in ("samples", "files", "index", "nbytes")})
 
 
-def by_turn(batch: Batch) -> Iterator[tuple[int, int, int]]:
-    """Yield each run of samples of one file: the file, the run's first place in the batch and one past its last."""
-    if len(batch.files):
-        edges = [0, *(np.flatnonzero(np.diff(batch.files)) + 1).tolist(), len(batch.files)]
-        for first, last in pairwise(edges):
-            yield int(batch.files[first]), first, last
-
-
 def by_file(batch: Batch, first: int = -1) -> Iterator[tuple[int, slice | NDArray[np.intp]]]:
     """Yield each file and the places of its samples, in order of appearance, with file ``first`` before the others."""
     order = np.argsort(batch.files, kind="stable")
@@ -68,19 +60,23 @@ class Asking:
     def __init__(self, files: Files, batch: Batch) -> None:
         self.layout = files.layout
         self.address = (batch.rank, batch.epoch, batch.step)
-        self.file: list[int] = []
+        #: A file and the number of its requests, for each range.
+        self.file: list[tuple[int, int]] = []
         self.offset: list[int] = []
         self.nbytes: list[int] = []
         #: Numbers of the requests before which a file is opened.
         self.opening: list[int] = []
 
-    def add(self, file: int, requests: list[tuple[int, int]], *, opens: bool) -> None:
-        """Add requests to a file, as offsets and bytes; it is opened before the first one."""
+    def add(self, file: int, start: int, stop: int, most: int | None, *, opens: bool) -> None:
+        """Add requests for a range of a file, as :func:`pieces` has them; it is opened before the first one."""
         if opens:
             self.opening.append(len(self.nbytes))
-        self.file += [file] * len(requests)
-        self.offset += [offset for offset, _ in requests]
-        self.nbytes += [nbytes for _, nbytes in requests]
+        offsets = range(start, stop, most or max(stop - start, 1))
+        self.file.append((file, len(offsets)))
+        self.offset += offsets
+        if offsets:
+            self.nbytes += [offsets.step] * (len(offsets) - 1)
+            self.nbytes.append(stop - offsets[-1])
 
     @property
     def requests(self) -> Requests:
@@ -90,7 +86,9 @@ class Asking:
         return Requests(self.address, len(self.opening), nbytes, places, sum(self.nbytes))
 
 
-def _placed(path: Callable[[int], str], file: list[int], offset: list[int], opening: list[int]) -> Placed:
-    numbers, of_request = np.unique(np.array(file, np.int64), return_inverse=True)
+def _placed(path: Callable[[int], str], file: list[tuple[int, int]], offset: list[int], opening: list[int]) -> Placed:
+    named = np.array([number for number, requests in file if requests], np.int64)
+    numbers, of_range = np.unique(named, return_inverse=True)
+    of_request = np.repeat(of_range, [requests for _, requests in file if requests])
     paths = [path(number) for number in numbers.tolist()]
     return Placed(paths, of_request, np.array(offset, np.int64), np.array(opening, np.int64))

@@ -8,7 +8,6 @@ never goes back, but opens the file again.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from pydantic import Field
 from rayio.data.access.contract import ACCESSES, Access, Files
 from rayio.data.access.held import WindowFile
 from rayio.data.access.mixed import Mixed, after, due, taken
-from rayio.data.access.parts import Asking, by_turn, part_of, pieces
+from rayio.data.access.parts import Asking, part_of
 from rayio.data.formats import FORMATS, Format, form_of, layout_of, spans
 from rayio.data.layout import Batch, Layout
 from rayio.scenario.change import Change, with_keys
@@ -177,7 +176,7 @@ class Streamed(Access):
                 until = max(until, start)
                 if until < stop:
                     end = min(turn.size, until + -(-(stop - until) // _size(files)) * _size(files))
-                    asking.add(turn.file, pieces(until, end, _size(files)), opens=opens)
+                    asking.add(turn.file, until, end, _size(files), opens=opens)
                     opens, until = False, end
             _keep(streams, Stream(turn.file, until, turn.last), turn, _most(files))
         return asking.requests, tuple(streams) or None
@@ -261,20 +260,34 @@ def _size(files: Files) -> int:
 
 
 def _turns(files: Files, batch: Batch) -> Iterator[_Turn]:
-    """Yield the turns of a batch, cut where the file changes and where its samples go back."""
+    """Yield the turns of a batch, cut where the file changes and where its samples go back.
+
+    Samples that follow each other in a file are one range: a format gives places of the first and the last one alone.
+    """
     if not len(batch.files):
         return
-    edges_of_samples = spans(files.form, files.layout, batch)
+    is_cut = (batch.files[1:] != batch.files[:-1]) | (batch.index[1:] != batch.index[:-1] + 1)
+    is_first, is_last = np.append(True, is_cut), np.append(is_cut, True)
+    rows = np.flatnonzero(is_first | is_last)
+    edges_of_samples = spans(files.form, files.layout, part_of(batch, rows))
     assert edges_of_samples is not None, "a scenario with this format is refused"
     starts, stops = edges_of_samples
-    sizes = files.form.file_bytes(files.layout, batch.files)
-    for file, first, last in by_turn(batch):
-        back = np.flatnonzero(starts[first + 1 : last] < stops[first : last - 1]) + first + 1
-        for begin, end in pairwise([first, *back.tolist(), last]):
-            gaps = np.flatnonzero(starts[begin + 1 : end] != stops[begin : end - 1]) + begin + 1
-            begins, ends = [begin, *gaps.tolist()], [*(gaps - 1).tolist(), end - 1]
-            ranges = list(zip(starts[begins].tolist(), stops[ends].tolist(), strict=True))
-            yield _Turn(file, int(sizes[first]), (begin, end), ranges)
+    begins = np.flatnonzero(is_first)
+    sizes = files.form.file_bytes(files.layout, batch.files[begins])
+    each = zip(
+        batch.files[begins].tolist(), sizes.tolist(), begins.tolist(), (np.flatnonzero(is_last) + 1).tolist(),
+        starts[is_first[rows]].tolist(), stops[is_last[rows]].tolist(), strict=True,
+    )  # fmt: skip
+    turn: _Turn | None = None
+    for file, size, begin, end, start, stop in each:
+        if turn is not None and file == turn.file and start >= turn.last:
+            turn = turn._replace(places=(turn.places[0], end), ranges=[*turn.ranges, (start, stop)])
+            continue
+        if turn is not None:
+            yield turn
+        turn = _Turn(file, size, (begin, end), [(start, stop)])
+    assert turn is not None
+    yield turn
 
 
 def _take(streams: list[Stream], turn: _Turn) -> Stream | None:

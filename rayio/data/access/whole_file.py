@@ -106,7 +106,7 @@ def ask_whole(asking: Asking, files: Files, numbers: NDArray[np.int64]) -> None:
     """Add the requests that read these files."""
     sizes = files.form.file_bytes(files.layout, numbers)
     for file, size in zip(numbers.tolist(), sizes.tolist(), strict=True):
-        asking.add(file, pieces(0, size, request_bytes(files)), opens=True)
+        asking.add(file, 0, size, request_bytes(files), opens=True)
 
 
 def load(files: Files, opener: Opener, file: int) -> Content:

@@ -72,8 +72,8 @@ def request_table(
 def spans(form: Format, layout: Layout, batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
     """Return the first byte of each sample in its file and one past its last, for streams; None without that order.
 
-    Formats whose samples follow each other, and that need nothing else of a file to read one, have a method ``spans``
-    with the same arguments.
+    Formats whose samples follow each other without gaps, and that need nothing else of a file to read one, have a
+    method ``spans`` with the same arguments.
     """
     of_batch = getattr(form, "spans", None)
     edges: tuple[NDArray[np.int64], NDArray[np.int64]] | None = of_batch and of_batch(layout, batch)

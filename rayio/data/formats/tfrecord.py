@@ -338,10 +338,14 @@ def _starts(
     if layout.sizes == "per_sample":
         return starts_of(_SIZED, layout, files, index)
     first = files * layout.samples_per_file
+    past = first + index
+    if nbytes.size and (nbytes == nbytes.flat[0]).all():
+        nbytes = nbytes.flat[:1]  # equal records have one size
     starts, record_bytes = np.zeros_like(index), _record_bytes(nbytes)
-    for label_bytes in range(1, len(varint(layout.num_samples - 1)) + 1):
+    lowest, highest = (int(first.min()), int(past.max())) if index.size else (0, 0)
+    for label_bytes in range(_label_bytes(lowest), _label_bytes(max(highest - 1, 0)) + 1):
         low, high = (0 if label_bytes == 1 else 1 << 7 * (label_bytes - 1)), 1 << min(7 * label_bytes, 62)
-        before = np.minimum(first + index, high) - np.maximum(first, low)
+        before = np.minimum(past, high) - np.maximum(first, low)
         starts += np.maximum(before, 0) * record_bytes(label_bytes)
     return starts
 

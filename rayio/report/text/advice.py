@@ -9,7 +9,7 @@ from rayio.records.sizing import HOLDS, UNDECIDED, Advised, Setting
 from rayio.report.text.doubts import reasons
 from rayio.report.text.sizing import note_lines, warning_lines, with_interval
 from rayio.report.text.sizing_notes import LONGER
-from rayio.report.text.terms import counted, kept
+from rayio.report.text.terms import counted, kept, left_out
 from rayio.schema.fields import show
 from rayio.units import format_bytes, format_rate, format_share
 
@@ -70,6 +70,14 @@ def nearest(advised: Advised) -> list[str]:
     if advised.bottleneck is None or best is None:
         return []
     return [f"Bottleneck of {in_words(advised, best)}: {advised.bottleneck.sentence}"]
+
+
+def lost(advised: Advised) -> list[str]:
+    """Return how many samples the advised or nearest setting leaves out; empty if hardly more than now."""
+    if advised.advice is not None:
+        return left_out(advised.advice.left_out, "The advised setting")
+    best = best_of(advised)
+    return [] if best is None else left_out(best.left_out, "The nearest setting")
 
 
 def bandwidth(setting: Setting) -> list[str]:
@@ -143,7 +151,7 @@ def text(advised: Advised, width: int = 100) -> str:
         *("  " + "  ".join(f"{c:>{n}}" for c, n in zip(row, wide, strict=True)).rstrip() for row in [head, *rows]),
     ]
     best = advised.advice or best_of(advised)
-    used = [] if best is None else bandwidth(best)
+    used = [] if best is None else [*lost(advised), *bandwidth(best)]
     sentences = [searched(advised), *used, *nearest(advised), checked(advised)]
     lines += ["", *(line for sentence in sentences for line in wrap(sentence, width, break_long_words=False))]
     lines += warning_lines(doubts(advised), width)

@@ -26,7 +26,7 @@ from rayio.records.origin import CHARGED
 from rayio.report.text.delivered import format_done
 from rayio.report.text.doubts import all_skipped, withheld
 from rayio.report.text.supplying import limit_in_words, short_storage, supply
-from rayio.report.text.terms import SEEN, counted, in_words, percent
+from rayio.report.text.terms import SEEN, counted, in_words, left_out, percent
 from rayio.units import format_seconds
 
 #: Slow ranks that cost less than this part of what all ranks lose to each other are not the whole of it.
@@ -232,14 +232,14 @@ def _other(verdict: Verdict) -> str:
 
 def _slowest(ranks: Sequence[WaitedFor]) -> str:
     """Name the ranks that are last in most steps, or their nodes; where there are none, any rank is now and then."""
-    slow: dict[str, WaitedFor] = {}
+    slow: dict[str, list[WaitedFor]] = {}
     for row in ranks:
         if row.is_slow:
-            slow.setdefault(f"rank {row.rank}" if row.slow_node is None else f"node {row.slow_node}", row)
+            slow.setdefault(f"rank {row.rank}" if row.slow_node is None else f"node {row.slow_node}", []).append(row)
     named = ", ".join(
-        f"{name} ({row.of_typical or 0.0:.2f} × the compute of the others, last in "
-        f"{100 * (row.last_share or 0.0):.0f} % of steps)"
-        for name, row in [*slow.items()][:NAMED]
+        f"{name} ({rows[0].of_typical or 0.0:.2f} × the compute of the others, last in "
+        f"{100 * min(1.0, sum(row.last_share or 0.0 for row in rows)):.0f} % of steps)"
+        for name, rows in [*slow.items()][:NAMED]
     )
     more = f" and {len(slow) - NAMED} more" if len(slow) > NAMED else ""
     return f": {named}{more}" if slow else ", a different rank each time"
@@ -297,7 +297,5 @@ def _predicted(verdict: Verdict, prediction: Prediction) -> str:
     saved = "" if prediction.time_saved is None else f"run {percent(prediction.time_saved)} shorter"
     is_same = abs((prediction.au or 0.0) - (verdict.au or 0.0)) < LEAST_AU
     what = ", ".join(filter(None, ["" if saved and is_same else au, saved]))
-    lost = ""
-    if prediction.left_out is not None:
-        lost = f" It leaves {percent(prediction.left_out)} of samples out of each epoch, unless loader.drop_last=false."
-    return f"{prediction.change}: predicted {what}; the next bottleneck is {after}.{lost}"
+    sentence = f"{prediction.change}: predicted {what}; the next bottleneck is {after}."
+    return " ".join([sentence, *left_out(prediction.left_out)])

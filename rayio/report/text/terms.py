@@ -54,6 +54,13 @@ def while_waiting(capacity: Capacity, end: str = "") -> str:
     return "" if mean is None else f" while they wait, {rate(mean)} on average{end}"
 
 
+def left_out(share: float | None, what: str = "It") -> list[str]:
+    """Return how many samples a change leaves out of each epoch, in a sentence; empty if they are hardly more."""
+    if share is None:
+        return []
+    return [f"{what} leaves {percent(share)} of samples out of each epoch, unless loader.drop_last=false."]
+
+
 def counted(number: int, name: str) -> str:
     """Return a number with what it counts.
 

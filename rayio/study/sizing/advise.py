@@ -11,6 +11,7 @@ from typing import Any
 from rayio.analyze.filled import enough
 from rayio.analyze.gate import of_result
 from rayio.errors import RayioError, ScenarioError
+from rayio.predict.counterfactual import left_out
 from rayio.records.doubts import SETTING, blocking
 from rayio.records.sizing import HOLDS, UNDECIDED, Advised, AsWritten, Bottleneck, Checked, Setting
 from rayio.records.sizing_notes import (
@@ -329,6 +330,7 @@ class _Advising:
             bytes_per_second=sample * fmean(rates) if rates else None,
             needed_bytes_per_second=demand if demand < UNBOUNDED else None,
             is_on_front=is_on_front,
+            left_out=left_out(self._plain(choice.values), self.base),
         )
 
     def _as_written(self, best: Choice) -> AsWritten | None:

@@ -13,7 +13,7 @@ from rayio.imports.mlperf_rules import MLPERF
 from rayio.model.engine import engine_named
 from rayio.records.sizing_notes import FailuresLeftOut, SizingNote
 from rayio.report.text.terms import counted
-from rayio.scenario import checks, derive
+from rayio.scenario import checks, derive, shards
 from rayio.scenario.load import loading
 from rayio.scenario.model import Scenario
 from rayio.schema.fields import show
@@ -159,7 +159,11 @@ class Question:
         """
         overrides = {**self.fixed, self.over: value}
         if self.steps is not None:
-            files = -(-value * derive.samples_per_step(self.base) // self.base.dataset.samples_per_file)
+            per_file = self.base.dataset.samples_per_file
+            files = -(-value * derive.samples_per_step(self.base) // per_file)
+            if shards.is_by_file(self.base):  # each worker of each rank has a whole batch
+                owners = derive.world_size(self.base) * max(1, self.base.loader.max_workers)
+                files = value * owners * -(-self.base.loader.batch_size // per_file)
             overrides["dataset.num_files"] = max(files, self.base.dataset.num_files)
         return self._load(overrides)
 
@@ -207,6 +211,8 @@ def files_for(scenario: Scenario, steps: int) -> int:
     """Return the files of a dataset that give every rank ``steps`` steps per epoch."""
     has_own = derive.is_replicated(scenario) or scenario.loader.scaling == "weak"
     shares = 1 if has_own else derive.num_shares(scenario)
+    if shards.is_by_file(scenario):
+        return shards.files_for(scenario, steps) * shares
     return -(-steps * scenario.loader.batch_size * shares // scenario.dataset.samples_per_file)
 
 

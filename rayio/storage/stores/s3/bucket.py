@@ -119,6 +119,10 @@ class Place:
             return f"{parts.scheme}://{self.bucket}.{parts.netloc}{parts.path}/{quote(key)}"
         return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/{self.bucket}/{quote(key)}"
 
+    def longest(self, nbytes: int) -> float:
+        """Return the seconds that a request for ``nbytes`` may take in all."""
+        return 2 * self.timeout + SLOWEST_SECONDS + nbytes / SLOWEST
+
     @property
     def port(self) -> int:
         """The port of the service."""
@@ -147,7 +151,7 @@ class Place:
             "connect_timeout": f"{CONNECT_SECONDS}s",
             "read_timeout": f"{round(self.timeout * 1000)}ms",
             # for a whole answer; read_timeout limits the time between bytes
-            "timeout": f"{round(1000 * (2 * self.timeout + SLOWEST_SECONDS + nbytes / SLOWEST))}ms",
+            "timeout": f"{round(1000 * self.longest(nbytes))}ms",
         }
         never = {"max_retries": 0}
         try:

@@ -12,7 +12,9 @@ from itertools import count
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from time import perf_counter_ns
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, Literal, TypeVar, cast
+
+import numpy as np
 
 from rayio.errors import RayioError, StorageError
 from rayio.machine.mounts import Source
@@ -23,7 +25,8 @@ from rayio.storage.stores.retrying import Budget, in_tries
 from rayio.storage.stores.s3 import answers
 from rayio.storage.stores.s3.bounds import WATCH
 from rayio.storage.stores.s3.bucket import Options, Place
-from rayio.storage.stores.s3.getting import got_in_pieces, got_range, got_whole
+from rayio.storage.stores.s3.direct import Direct
+from rayio.storage.stores.s3.getting import got, got_in_pieces
 from rayio.storage.stores.s3.putting import Appended, put_new, put_redirected
 
 T = TypeVar("T")
@@ -36,8 +39,8 @@ SMALL_BYTES = 4 << 20
 WHOLE_BYTES = 256 << 20
 #: Limits of a listing (about a million entries).
 LISTING_BYTES, LISTING_SECONDS = 256 << 20, 600.0
-#: Validity of a presigned address.
-SIGNED = timedelta(hours=1)
+#: Validity of a presigned address: as far as S3 lets clocks differ.
+SIGNED = timedelta(minutes=15)
 
 
 class S3File(CountedFile):
@@ -69,14 +72,12 @@ class S3File(CountedFile):
 
     def bytes_at(self, position: int, nbytes: int) -> Any:
         """Return bytes from ``position`` on, read in one request that is not counted; fewer at the object's end."""
-        self._size, content = self._store.get(self.name, position, nbytes, self.traffic)
-        return content
+        buffer = np.empty(nbytes, np.uint8).data
+        return buffer[: self._fetch(position, buffer)]
 
     def _fetch(self, position: int, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")
-        content = self.bytes_at(position, len(view))
-        view[: len(content)] = content
-        return len(content)
+        self._size, nbytes = self._store.get(self.name, position, memoryview(buffer).cast("B"), self.traffic)
+        return nbytes
 
 
 class S3Store:
@@ -96,6 +97,8 @@ class S3Store:
         #: Clients by the size of their largest requests, as a power of 4 MiB.
         self._clients: dict[int, Any] = {}
         self._lock = threading.Lock()
+        #: Gets that need no client.
+        self.direct = Direct(self.place, partial(self._signed, "GET"))
         #: False until the first answer: a refused connection is then a wrong address, not an outage.
         self._has_answered = False
         #: True once a put was redirected.
@@ -166,27 +169,22 @@ class S3Store:
                 return answer
         raise AssertionError
 
-    def get(self, name: str, position: int, nbytes: int, traffic: Traffic) -> tuple[int, Any]:
-        """Return an object's size, and ``nbytes`` from ``position`` on, fewer at its end."""
-        request = partial(got_whole, self.client(nbytes), self.place.key(name), position, nbytes)
-        return self.call(request, name, "reading", traffic, nbytes)
-
-    def get_range(self, name: str, position: int, nbytes: int, traffic: Traffic) -> Any:
-        """Return ``nbytes`` from ``position`` on, fewer at the object's end."""
-        request = partial(got_range, self.client(nbytes), self.place.key(name), position, nbytes)
-        return self.call(request, name, "reading", traffic, nbytes)
+    def get(self, name: str, position: int, buffer: memoryview, traffic: Traffic) -> tuple[int, int]:
+        """Fill ``buffer`` from ``position`` on; return the object's size, and the bytes, fewer at its end."""
+        request = partial(got, self.direct, self.client(len(buffer)), self.place.key(name), position, buffer)
+        return self.call(request, name, "reading", traffic, len(buffer))
 
     def pour(
         self, name: str, position: int, nbytes: int, traffic: Traffic, take: Callable[[int, Any], None]
     ) -> tuple[int, int]:
         """Pass ``nbytes`` from ``position`` on to ``take``, in pieces with their offsets, as they arrive.
 
-        An attempt that is repeated passes them again.
+        A piece is valid until ``take`` returns. An attempt that is repeated passes them again.
 
         Returns:
             The object's size, and the bytes passed: fewer at its end.
         """
-        request = partial(got_in_pieces, self.client(nbytes), self.place.key(name), position, nbytes, take)
+        request = partial(got_in_pieces, self.direct, self.client(nbytes), self.place.key(name), position, nbytes, take)
         return self.call(request, name, "reading", traffic, nbytes)
 
     def open(self, name: str, traffic: Traffic) -> BinaryIO:
@@ -251,7 +249,7 @@ class S3Store:
         def request() -> None:
             content.seek(0)
             if self._is_redirected:
-                put_redirected(self._signed(key), content, nbytes, self.place.timeout)
+                put_redirected(self._signed("PUT", key), content, nbytes, self.place.timeout)
             elif nbytes <= PART_BYTES:
                 obstore.put(client, key, content.read(), use_multipart=False)
             else:
@@ -304,11 +302,11 @@ class S3Store:
             raise done
         return done
 
-    def _signed(self, key: str) -> str:
-        """Return a presigned address for a put of this object; it is as good as a credential, and never shown."""
+    def _signed(self, method: Literal["GET", "PUT"], key: str) -> str:
+        """Return a presigned address for a request; it is as good as a credential, and never shown."""
         import obstore
 
-        return self.place.url(key) if self.place.is_anonymous else str(obstore.sign(self.client(), "PUT", key, SIGNED))
+        return self.place.url(key) if self.place.is_anonymous else str(obstore.sign(self.client(), method, key, SIGNED))
 
     def _listed(self, folder: str) -> Any:
         import obstore
