@@ -217,6 +217,26 @@ def test_recording_and_storing_spans_loads_no_pandas(tmp_path: Path) -> None:
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
 
 
+#: A program that records spans and sends them, and prints how many threads that started.
+SENDS = """
+import os
+from rayio.trace.arrow import from_ipc, to_ipc
+from rayio.trace.recorder import Recorder
+recorder = Recorder()
+recorder.add(recorder.register("rank", "0", 0), "compute", 1, 2)
+table = recorder.drain()
+before = len(os.listdir("/proc/self/task"))
+from_ipc(to_ipc(table))
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's list of threads")
+def test_a_message_of_spans_takes_no_threads() -> None:
+    """For a few spans they take most of the processor time of a message, in every actor and in the collector."""
+    assert subprocess.run([sys.executable, "-c", SENDS], capture_output=True, text=True, check=True).stdout == "0\n"
+
+
 #: A program that collects spans, and says which modules that loaded.
 COLLECTS = """
 import sys

@@ -209,6 +209,24 @@ def test_ranks_that_are_always_last_are_named(slow: list[int], factor: float, no
     assert change(found, "no slow ranks").time_saved == pytest.approx(1 - 1 / factor, abs=0.005)
 
 
+@pytest.mark.parametrize("slow", [None, {"nodes": [1], "factor": 1.5}], ids=["none", "a node"])
+def test_a_slow_node_is_named_though_its_ranks_are_last_in_turn(slow: dict[str, Any] | None, tmp_path: Path) -> None:
+    # Compute varies: each of the four ranks of node 1 is last in about a quarter of the steps.
+    wanted = planted(
+        {"read": 0, "decode": 0}, 2, 50, dataset__num_files=400, cluster={"nodes": 2, "ranks_per_node": 4},
+        train__compute={"kind": "normal", "mean": "50 ms", "stdev": "2.5 ms"}, train__stragglers=slow,
+    )  # fmt: skip
+    found = explained(wanted, tmp_path)
+    assert found.verdict.bound == "straggler"
+    assert {row.rank for row in found.ranks if row.is_slow} == ({4, 5, 6, 7} if slow else set())
+    if slow:
+        assert "others: node 1 (1.5" in found.sentence
+        assert "last in 100 % of steps" in found.sentence
+        assert change(found, "no slow ranks").time_saved == pytest.approx(1 / 3, abs=0.02)
+    else:
+        assert ", a different rank each time" in found.sentence
+
+
 def test_fewer_workers_are_tried_and_advised_where_they_help(tmp_path: Path) -> None:
     # Storage that 2 ranks saturate, short epochs: the more readers, the later the first batch of each.
     shared = {**QUICK, "bandwidth": "100 MB/s"}

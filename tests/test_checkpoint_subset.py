@@ -157,6 +157,12 @@ def test_what_cannot_be_a_subset_is_refused_in_a_line(keys: dict[str, Any], said
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("per_node", [2, [2, 2, 2]])
+def test_a_subset_of_fewer_ranks_than_those_of_the_run_is_refused_in_a_line(per_node: Any) -> None:
+    with pytest.raises(RayioError, match=r"checkpoint\.subset_of=2: must be .*at least the 6 ranks of the run"):
+        subset(2, 3, per_node, checkpoint={"writers": "sharded"}, parallelism={})
+
+
 def test_a_subset_s_checkpoint_is_no_checkpoint_of_all_ranks(tmp_path: Path) -> None:
     run(subset(8, path="data"), engine="local", root=tmp_path, out="run")
     whole = build(

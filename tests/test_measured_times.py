@@ -46,6 +46,9 @@ def compute_of(path: Path) -> Empirical:
         ("{kind: empirical, file: t.csv, column: s}", {"t__csv": "rank,s\n0,0.01\n1,20 ms\n0,30 ms\n"}),
         ("{kind: empirical, file: t.csv}", {"t__csv": "seconds\n0.01\n0.02\n0.03\n"}),
         ("{kind: empirical, file: t.csv}", {"t__csv": "0.01\n0.02\n0.03\n"}),
+        ("{kind: empirical, file: t.csv}", {"t__csv": ".01\n.02\n.03\n"}),
+        ("{kind: empirical, file: t.txt}", {"t__txt": "\ufeff0.01\r\n0.02\r\n0.03\r\n"}),
+        ("{kind: empirical, file: t.csv, column: s}", {"t__csv": "\ufeffs,rank\n0.01,0\n0.02,0\n0.03,0\n"}),
         ("{kind: empirical, file: t.json}", {"t__json": '[0.01, "20 ms", 0.03]'}),
         ("{kind: empirical, file: t.json, column: s}", {"t__json": '[{"s": 0.01}, {"s": 0.02}, {"s": 0.03}]'}),
         ("{kind: empirical, values: [30 ms, 10 ms, 0.02]}", {}),
@@ -121,6 +124,9 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "has several columns; give column: one of [a, b]": ("{kind: empirical, file: t.csv}", {"t__csv": "a,b\n1,2\n"}),
     "train.compute.column=c: no such column; the file has [a, b]": (
         "{kind: empirical, file: t.csv, column: c}", {"t__csv": "a,b\n1,2\n"}
+    ),
+    "train.compute.column=a: 2 columns have this name": (
+        "{kind: empirical, file: t.csv, column: a}", {"t__csv": "a,a\n1,2\n"}
     ),
     "line 3: '': not a number with a unit": ("{kind: empirical, file: t.csv, column: b}", {"t__csv": "a,b\n1,2\n1\n"}),
     "is not JSON": ("{kind: empirical, file: t.json}", {"t__json": "[1,"}),

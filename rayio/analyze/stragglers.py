@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +22,27 @@ TOGETHER = 0.01
 NO_CHANCE = 3.0
 
 
-def last_of_steps(steps: StepsInSlices, ranks: int) -> tuple[Ints, Ints]:
-    """Return for each rank the steps that it shared with others, and those in which it computed longest."""
-    shared, number = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
+class Pace(NamedTuple):
+    """How long ranks compute: the steps of each, those in which it computed longest, and the sum of its compute."""
+
+    shared: Ints
+    last: Ints
+    computed: Ints
+    #: Ranks that are last in most steps, and more often than by chance: each alone, or several in turn.
+    slow: NDArray[np.bool_]
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """Mean compute of each rank."""
+        mean: NDArray[np.float64] = self.computed / np.maximum(self.shared, 1)
+        return mean
+
+
+def pace_of(steps: StepsInSlices, ranks: int) -> Pace:
+    """Return how long each of so many ranks computes."""
+    shared, number, computed = (np.zeros(ranks, np.int64) for _ in range(3))
     if not steps.number:
-        return shared, number
+        return Pace(shared, number, computed, np.zeros(ranks, np.bool_))
     rounds = Rounds(steps)
     longest, shortest = np.zeros(rounds.number, np.int64), np.full(rounds.number, np.iinfo(np.int64).max)
     for some in steps.by_slice():
@@ -36,22 +53,47 @@ def last_of_steps(steps: StepsInSlices, ranks: int) -> tuple[Ints, Ints]:
     limit[shortest >= limit] = np.inf  # where all compute as long, nobody is last
     for some in steps.by_slice():
         shared += np.bincount(some.life, minlength=ranks)
+        computed += sums_by(some.life, some.parts["compute"], ranks)
         last = some.life[some.parts["compute"] >= limit[rounds.of(some)]]
         number += np.bincount(last, minlength=ranks)
-    return shared, number
+    pace = Pace(shared, number, computed, _mostly(number, shared, 1 / max(ranks, 1)))
+    group = np.zeros(0, np.bool_) if pace.slow.any() else _apart(pace.mean)
+    if not group.any():
+        return pace
+    is_last = np.zeros(rounds.number, np.bool_)
+    for some in steps.by_slice():
+        place = rounds.of(some)
+        is_last[place[group[some.life] & (some.parts["compute"] >= limit[place])]] = True
+    are_slow = _mostly(np.array([is_last.sum()]), shared.max(keepdims=True), group.mean())
+    return pace._replace(slow=group & are_slow)
 
 
 def slow_ranks(steps: StepsInSlices, ranks: int) -> NDArray[np.bool_]:
-    """Return which ranks are last in most steps, and more often than by chance."""
-    return _slow(*last_of_steps(steps, ranks))
+    """Return which ranks are last in most steps, and more often than by chance: each alone, or several in turn."""
+    return pace_of(steps, ranks).slow
 
 
-def _slow(shared: Ints, number: Ints) -> NDArray[np.bool_]:
-    ranks = len(shared)
-    by_chance = shared / max(ranks, 1)
-    deviation = np.sqrt(by_chance * (1 - 1 / max(ranks, 1)))
-    slow: NDArray[np.bool_] = (2 * number > shared) & (number > by_chance + NO_CHANCE * deviation)
-    return slow
+def _mostly(number: Ints, shared: Ints, chance: float) -> NDArray[np.bool_]:
+    """Return which numbers of steps are most of all, and more than by chance."""
+    by_chance = shared * chance
+    deviation = np.sqrt(by_chance * (1 - chance))
+    most: NDArray[np.bool_] = (2 * number > shared) & (number > by_chance + NO_CHANCE * deviation)
+    return most
+
+
+def _apart(mean: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return the slower ranks where there are two sorts, which differ by more than the ranks of one sort do.
+
+    >>> _apart(np.array([1.0, 1.5, 1.01, 1.48])).tolist(), _apart(np.array([1.0, 1.1, 1.2])).tolist()
+    ([False, True, False, True], [False, False, False])
+    """
+    order = np.sort(mean)
+    split = int(np.argmax(np.diff(order))) if len(order) > 1 else 0
+    below, above = order[: split + 1], order[split + 1 :]
+    if not len(above) or above[0] - below[-1] <= max(np.ptp(below), np.ptp(above)):
+        return np.zeros(len(mean), np.bool_)
+    slower: NDArray[np.bool_] = mean >= above[0]
+    return slower
 
 
 def worst_ranks(lives: Lives, steps: StepsInSlices) -> list[WaitedFor]:
@@ -63,13 +105,10 @@ def worst_ranks(lives: Lives, steps: StepsInSlices) -> list[WaitedFor]:
     if len(lives.rank) < 2 or not steps.number:
         return []
     ranks = len(lives.rank)
-    shared, number = last_of_steps(steps, ranks)
-    computed, synced = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
+    pace, synced = pace_of(steps, ranks), np.zeros(ranks, np.int64)
     for some in steps.by_slice():
-        computed += sums_by(some.life, some.parts["compute"], ranks)
         synced += sums_by(some.life, some.parts["sync"], ranks)
-    mean = computed / np.maximum(shared, 1)
-    slow = _slow(shared, number)
+    shared, number, mean, slow = pace.shared, pace.last, pace.mean, pace.slow
     typical = typical_of(mean, slow)
     waited = synced.astype(np.float64)
     order = np.lexsort((-mean, waited, ~slow))

@@ -112,7 +112,7 @@ class CheckpointEnv:
             self._record_failed(error, at)
             raise
         self.doing = before
-        end = self.kernel.now()
+        start, end = self._at_work(start, served)
         written = max(start, end - served.sync_ns)
         begun = min(start + served.made_ns, written)
         if begun > start:  # the content is made while it is written
@@ -147,7 +147,7 @@ class CheckpointEnv:
             self._record_failed(error, at)
             raise
         self.doing = before
-        end = self.kernel.now()
+        start, end = self._at_work(start, served)
         compared, deserialised = served.value or (0, 0)
         made = max(start, end - compared)
         loaded = max(start, made - deserialised)
@@ -158,6 +158,11 @@ class CheckpointEnv:
             self.span("verify", made, end, at, nbytes=shard.num_bytes)
         self.record_requests(served, at)
         return Served(None, served.opens, served.requests, served.nbytes, moved=served.moved)
+
+    def _at_work(self, start: int, served: Served[Any]) -> tuple[int, int]:
+        """Return the begin and the end of a call that was made at ``start`` and ends now, without waits for threads."""
+        before, after = served.waits_ns
+        return start + before, self.kernel.now() - after
 
     def moved(self) -> None:
         """Note a request to a file of a checkpoint, for stall reports."""

@@ -151,7 +151,9 @@ class WaitedFor(Record):
     of_typical: Number = value("mean compute, relative to the median of ranks that are not slow", "ratio")
     sync_seconds: float = value("time that it waits for others", "s")
     last_share: Number = value("share of steps in which it computes longest", "fraction", default=None)
-    is_slow: bool = value("true if it is last in most steps, and not by chance", default=False)
+    is_slow: bool = value(
+        "true if it is last in most steps, alone or in turn with others that are as slow", default=False
+    )
     slow_node: int | None = value("its node, if all ranks of that node are slow, and others are not", default=None)
 
 

@@ -99,7 +99,7 @@ class Scenario(Section):
         if of is None:
             return self._divided(nodes, each, divided)
         if isinstance(each, int):
-            return self._divided(max(1, of // most), most, divided)
+            return self._divided(max(nodes, of // most), most, divided)
         full, rest = divmod(max(0, of - sum(each)), most)  # nodes that the run does not have are as its largest
         each = (*each, *(most,) * full, *(rest,) * bool(rest))
         return self._divided(len(each), each, divided)

@@ -52,7 +52,7 @@ def _read(file: str, known: tuple[int, int], column: str, dimension_name: str) -
         raise RefusedError(f"is larger than {MOST_BYTES >> 20} MiB; give a sample of its values", "file", file)
     suffix = Path(file).suffix.lower()
     try:
-        values = [*_FORMS.get(suffix, _of_column if column else _of_lines)(content.decode(), column)]
+        values = [*_FORMS.get(suffix, _of_column if column else _of_lines)(content.decode("utf-8-sig"), column)]
     except RefusedError as error:
         raise RefusedError(str(error), error.key or "file", error.value or file) from None
     except (UnicodeDecodeError, csv.Error) as error:
@@ -103,7 +103,9 @@ def _of_column(content: str, column: str) -> Iterator[Value]:
     if column and column not in names:
         raise RefusedError(f"no such column; the file has {show(names)}", "column", column)
     place = names.index(column) if column else 0
-    if not column and names and any(letter.isdigit() for letter in names[0][:1]):
+    if names.count(column) > 1:
+        raise RefusedError(f"{names.count(column)} columns have this name", "column", column)
+    if not column and names and (_is_bare(names[0]) or names[0][:1].isdigit()):
         yield Value("line 1", names[0])
     for row in rows:
         if row:

@@ -305,6 +305,8 @@ class Served(NamedTuple, Generic[T]):
     cpu_seconds: float = 0.0
     #: Time of a write besides requests: making the file's content from the state (ns).
     made_ns: int = 0
+    #: Times (ns) in which the call waited for its thread before its work, and for its caller's loop after it.
+    waits_ns: tuple[int, int] = (0, 0)
 
 
 class Clock(Protocol):

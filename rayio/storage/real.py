@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import lru_cache
 from threading import Event
+from time import perf_counter_ns
 from typing import Any, BinaryIO, NamedTuple, Protocol, Self, TypeVar, cast
 
 import numpy as np
@@ -148,6 +149,26 @@ class Noted:
         return length
 
 
+class Awaited:
+    """A call that notes when it waits for a thread, and then for the loop that awaits it."""
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._function = function
+        self._called = self._began = self._ended = perf_counter_ns()
+
+    def __call__(self) -> Any:
+        """Make the call."""
+        self._began = perf_counter_ns()
+        try:
+            return self._function()
+        finally:
+            self._ended = perf_counter_ns()
+
+    def waits(self) -> tuple[int, int]:
+        """Return both waits (ns), in the loop, as soon as it goes on."""
+        return self._began - self._called, perf_counter_ns() - self._ended
+
+
 class RealStorage:
     """Storage with bytes (``rayio.storage.base.Storage``). ``run`` makes blocking calls for the engine.
 
@@ -186,8 +207,10 @@ class RealStorage:
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
         """Call ``load`` and count its requests; ``requests`` may have a plan of them."""
         traffic = Traffic(self.anchor, is_itemised=self.is_itemised, ending=self.ending)
+        timed = Awaited(lambda: self._load(requests, load, traffic))
         try:
-            value, fetched, helped_ns = await self.run(lambda: self._load(requests, load, traffic))
+            value, fetched, helped_ns = await self.run(timed)
+            waits = timed.waits()
         except DataError as error:
             is_full = str(error).startswith(self.store.address)
             worded = error if is_full else DataError(self.store.full(str(error)))  # formats use relative names
@@ -199,7 +222,7 @@ class RealStorage:
         moved = Moved(traffic.nbytes, fetched, traffic.unevicted)
         return Served(
             value, traffic.opens, traffic.requests, traffic.nbytes, 0, traffic.issued, 0, traffic.retried, moved,
-            cpu_seconds=helped_ns / 1e9,
+            cpu_seconds=helped_ns / 1e9, waits_ns=waits,
         )  # fmt: skip
 
     def _load(self, requests: Requests, load: Callable[[Opener], T], traffic: Traffic) -> tuple[T, int | None, int]:
@@ -274,8 +297,10 @@ class RealStorage:
                 self._is_prepared = True
             self.store.write(path, fill, traffic=traffic, fsync=fsync, doing=doing)
 
+        timed = Awaited(write)
         try:
-            await self.run(write)
+            await self.run(timed)
+            waits = timed.waits()
         except RayioError as error:
             error.retried = traffic.retried
             raise
@@ -289,4 +314,5 @@ class RealStorage:
             traffic.sync_ns,
             traffic.retried,
             made_ns=filled.made_ns,
+            waits_ns=waits,
         )

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 #: The columns that name a step, and the attempt in which it was done.
 PLACE = ("rank", "epoch", "step", "attempt")
+#: The columns of ranks' spans that are summed.
+_SUMMED = ("name", "duration_ns", "bytes", *PLACE)
 
 
 class Progress:
@@ -32,7 +34,10 @@ class Progress:
     def add(self, table: pa.Table) -> None:
         """Add a table of spans to the sums."""
         self.num_spans += len(table)
-        ranks = rows(table, (plain(table["lane"]) == 0) & is_text(table["role"], "rank"))
+        are_summed = (plain(table["lane"]) == 0) & is_text(table["role"], "rank")
+        if not are_summed.any():
+            return
+        ranks = rows(table.select(_SUMMED), are_summed)
         duration, nbytes = plain(ranks["duration_ns"]), plain(ranks["bytes"])
         first = 0
         for chunk in ranks["name"].chunks:

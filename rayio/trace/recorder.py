@@ -57,9 +57,19 @@ class Add(Protocol):
 
 
 class _Codes(dict[str, int]):
+    _texts: pa.Array | None = None
+
     def __missing__(self, text: str) -> int:
         self[text] = code = len(self)
         return code
+
+    @property
+    def texts(self) -> pa.Array:
+        """Return the texts as a column, made again only after a new one; another thread may add one meanwhile."""
+        known = self._texts
+        if known is None or len(known) != len(self):
+            known = self._texts = texts(self)
+        return known
 
 
 class _Writers:
@@ -262,8 +272,8 @@ class Recorder:
     def _columns(self, rows: NDArray[np.void]) -> dict[str, Any]:
         column = {name: np.ascontiguousarray(rows[name]) for name in _ROW.names or ()}
         return column | {
-            "name": coded(column["name"], self._names),
-            "status": coded(column["status"], self._statuses),
+            "name": coded(column["name"], self._names.texts),
+            "status": coded(column["status"], self._statuses.texts),
         }
 
     def _table(self, number: int, columns: dict[str, Any]) -> pa.Table:

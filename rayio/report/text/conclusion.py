@@ -232,14 +232,14 @@ def _other(verdict: Verdict) -> str:
 
 def _slowest(ranks: Sequence[WaitedFor]) -> str:
     """Name the ranks that are last in most steps, or their nodes; where there are none, any rank is now and then."""
-    slow: dict[str, WaitedFor] = {}
+    slow: dict[str, list[WaitedFor]] = {}
     for row in ranks:
         if row.is_slow:
-            slow.setdefault(f"rank {row.rank}" if row.slow_node is None else f"node {row.slow_node}", row)
+            slow.setdefault(f"rank {row.rank}" if row.slow_node is None else f"node {row.slow_node}", []).append(row)
     named = ", ".join(
-        f"{name} ({row.of_typical or 0.0:.2f} × the compute of the others, last in "
-        f"{100 * (row.last_share or 0.0):.0f} % of steps)"
-        for name, row in [*slow.items()][:NAMED]
+        f"{name} ({rows[0].of_typical or 0.0:.2f} × the compute of the others, last in "
+        f"{100 * min(1.0, sum(row.last_share or 0.0 for row in rows)):.0f} % of steps)"
+        for name, rows in [*slow.items()][:NAMED]
     )
     more = f" and {len(slow) - NAMED} more" if len(slow) > NAMED else ""
     return f": {named}{more}" if slow else ", a different rank each time"
