@@ -98,3 +98,35 @@ def test_a_slow_rank_is_charged_only_with_what_it_costs(tmp_path: Path) -> None:
     assert " Without it the run is " in by_chance
     assert "; equal compute of all ranks makes it " in by_chance
     assert "Without it" not in explained(jittery("1 ms") | {"train__stragglers": slow}, tmp_path).sentence
+
+
+def test_storage_that_is_slow_for_a_part_of_the_run_is_no_matter_of_single_batches(tmp_path: Path) -> None:
+    """The first of four epochs reads 10 batches/s, later ones come from a cache; a rank needs 20.
+
+    Where single batches are slow at any time, the rate while the rank waits is that of the whole run.
+    """
+    planted = {
+        "cluster": {"nodes": 1, "ranks_per_node": 1}, "checkpoint": None,
+        "dataset": {"path": "model://p", "num_files": 600, "sample_bytes": "1 MB"},
+        "loader": {"batch_size": 4, "num_workers": 4}, "train": {"epochs": 4, "compute": "50 ms"},
+    }  # fmt: skip
+    slow = {"first_byte": "0 ms", "connection_bandwidth": "20 MB/s", "bandwidth": "40 MB/s"}
+    cached = {"model": slow, "cache": [{"tier": "ram", "bytes": "10 GB"}]}
+    found = rayio.explain(rayio.simulate(scenario(**planted | {"storage": cached}), root=tmp_path))
+    assert found.capacity.delivered_late == pytest.approx(10, rel=0.15)
+    assert "fast enough on average" in found.sentence
+    assert (
+        f"not all the time: while the ranks wait, about {found.capacity.delivered_late:.3g} batches/s come"
+        in found.sentence
+    )
+    times = {"kind": "exponential", "mean": "60 ms"}
+    jitter = {"model": slow | {"first_byte": times, "connection_bandwidth": "1 GB/s", "bandwidth": "10 GB/s"}}
+    one = {"epochs": 1, "compute": "50 ms"}
+    fewer = planted | {
+        "storage": jitter,
+        "loader": {"batch_size": 1, "num_workers": 4, "prefetch_factor": 1},
+        "train": one,
+    }
+    found = rayio.explain(rayio.simulate(scenario(**fewer), root=tmp_path))
+    assert found.capacity.delivered_late is None
+    assert "single batches come late" in found.sentence

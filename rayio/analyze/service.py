@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rayio.analyze.delays import columns_of, delays
 from rayio.analyze.intervals import Occupied
@@ -88,9 +89,11 @@ class Capacities:
         ]  # fmt: skip
         rows += [row for row in (self._pins.row(window), self._writers.row(window)) if row is not None]
         delivered = arrived / window.seconds
+        late = None if mean is not None else _late(number * stretches / window.seconds, waited)
         return Capacity(
-            demand=demand, delivered=delivered, has_readers=self.readers > 0, stages=(*rows,), mean_demand=mean
-        )
+            demand=demand, delivered=delivered, has_readers=self.readers > 0, stages=(*rows,), mean_demand=mean,
+            delivered_late=late,
+        )  # fmt: skip
 
 
 #: The most stretches of time whose demands are compared, and the fewest steps of each on average.
@@ -110,6 +113,14 @@ def _demand(ranks: int, computed: Ints, number: Ints, waited: Ints) -> tuple[flo
     mean, took = ranks * number.sum() / (computed.sum() / 1e9), computed / np.maximum(number, 1) / 1e9
     where_waited = ranks * waited.sum() / max((took * waited).sum(), 1e-9)
     return (float(where_waited), float(mean)) if where_waited > (1 + UNEVEN) * mean else (float(mean), None)
+
+
+def _late(rates: NDArray[np.float64], waited: Ints) -> float | None:
+    """Return the rate of steps while ranks wait, if it is clearly lower than the mean of all stretches; else None."""
+    if not waited.any():
+        return None
+    where_waited = float((rates * waited).sum() / waited.sum())
+    return where_waited if where_waited < (1 - UNEVEN) * rates.mean() else None
 
 
 #: Stages with a row each, and all of them one after the other.

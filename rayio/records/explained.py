@@ -136,6 +136,10 @@ class Capacity(Record):
         "limit of modelled storage; null for real storage, whose limits are unknown", default=None
     )
     mean_demand: Number = value("demand over all steps; null if it does not change", "batches/s", default=None)
+    delivered_late: Number = value(
+        "rate delivered while ranks wait, where that is clearly lower than over the run; else null", "batches/s",
+        default=None,
+    )  # fmt: skip
 
 
 @record

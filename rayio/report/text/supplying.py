@@ -133,6 +133,9 @@ def supply(verdict: Verdict, capacity: Capacity, *, is_refused: bool) -> str:
     if worker.utilisation >= BUSY and capacity.delivered < need:
         got = f"deliver{'s' * (number == 1)} {rate(capacity.delivered)} batches/s; the ranks need {rate(need)}"
         return f"{who} {are} busy {percent(worker.utilisation)} of the time and {got}: {_queued(capacity)}."
+    if capacity.delivered_late is not None:
+        late = rate(capacity.delivered_late)
+        return f"{enough}, but not all the time: while the ranks wait, about {late} batches/s come."
     return f"{enough}, but single batches come late."
 
 
