@@ -303,15 +303,17 @@ BEHIND: dict[str, Any] = {"path": "c", "every": {"steps": 10}, "model": {"bytes"
 
 
 def test_checkpoints_behind_training_leave_it_what_they_do_not_take(tmp_path: Path) -> None:
-    saved = BEHIND | {"asynchronous": True}
-    found = explained(planted({"bandwidth": "160 MB/s"}, checkpoint=saved), tmp_path, simulate=False)
+    saved = BEHIND | {"asynchronous": True, "every": {"steps": 20}}
+    wanted = planted({"bandwidth": "160 MB/s"}, dataset__num_files=960, checkpoint=saved)
+    found = explained(wanted, tmp_path, simulate=False)
     given = storage_of(found)
     assert (given.resource, given.is_short) == ("bandwidth", True)
-    assert given.gives == pytest.approx(40, rel=0.05), "80 MB/s of the 160: half of 80 batches/s"
-    assert found.capacity.delivered == pytest.approx(given.gives, rel=0.05)
-    assert given.others_bandwidth == pytest.approx(80e6, rel=0.05)
-    assert "Storage gives 7" in found.sentence
-    assert "MiB/s (checkpoints, evaluations and stages take 7" in found.sentence
+    assert found.capacity.delivered == pytest.approx(160 / 3, rel=0.01), "20 steps: 80 MB read, 40 MB saved"
+    # The last checkpoint is written after the last step.
+    assert given.gives == pytest.approx(160 / 3, rel=0.05)
+    assert given.others_bandwidth == pytest.approx(160e6 / 3, rel=0.06)
+    assert "Storage gives 10" in found.sentence
+    assert "MiB/s (checkpoints, evaluations and stages take 4" in found.sentence
     assert stage(found, "storage").capacity == pytest.approx(given.gives)
     alone = storage_of(explained(planted({"bandwidth": "160 MB/s"}), tmp_path, simulate=False))
     assert alone.gives == pytest.approx(80, rel=0.001)
