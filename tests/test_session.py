@@ -135,7 +135,7 @@ def test_a_run_directory_is_never_overwritten(small: Path, home: Path, capsys: p
 def test_a_dataset_path_that_is_a_file_is_refused(small: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (home / "data").write_text("precious")
     assert command("run", small, "--engine", "local", "--out", "r") == 2
-    assert str(home / "data") in one_line(capsys)
+    assert "dataset.path=data is a file; choose a folder" in one_line(capsys)
     assert (home / "data").read_text() == "precious"
     assert not (home / "r").exists(), "a run that never began leaves nothing"
 

@@ -82,7 +82,7 @@ def _mostly(number: Ints, shared: Ints, chance: float) -> NDArray[np.bool_]:
 
 
 def _apart(mean: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return the slower ranks where there are two sorts, which differ by more than the ranks of one sort do.
+    """Return the slower ranks where there are two sorts, which differ by far more than the ranks of one sort do.
 
     >>> _apart(np.array([1.0, 1.5, 1.01, 1.48])).tolist(), _apart(np.array([1.0, 1.1, 1.2])).tolist()
     ([False, True, False, True], [False, False, False])
@@ -90,7 +90,7 @@ def _apart(mean: NDArray[np.float64]) -> NDArray[np.bool_]:
     order = np.sort(mean)
     split = int(np.argmax(np.diff(order))) if len(order) > 1 else 0
     below, above = order[: split + 1], order[split + 1 :]
-    if not len(above) or above[0] - below[-1] <= max(np.ptp(below), np.ptp(above)):
+    if not len(above) or above[0] - below[-1] <= 1.5 * max(np.ptp(below), np.ptp(above)):
         return np.zeros(len(mean), np.bool_)
     slower: NDArray[np.bool_] = mean >= above[0]
     return slower

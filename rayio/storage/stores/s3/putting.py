@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import io
+import os
 import queue
 import socket
 import threading
@@ -25,6 +26,43 @@ PIECE_BYTES = 1 << 20
 
 class _AbandonedError(Exception):
     """The writer gave up."""
+
+
+class Again(io.RawIOBase):
+    """A file from its beginning on, for one attempt: one that failed may go on reading while the next one reads."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._position = os.dup(descriptor), 0
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Set the position."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: os.fstat(self._descriptor).st_size}[whence]
+        self._position = base + offset
+        return self._position
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what fits."""
+        nbytes = os.preadv(self._descriptor, [buffer], self._position)
+        self._position += nbytes
+        return nbytes
+
+    def close(self) -> None:
+        """Close it."""
+        if not self.closed:
+            os.close(self._descriptor)
+        super().close()
 
 
 class Appended(io.RawIOBase):

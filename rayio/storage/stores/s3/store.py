@@ -27,7 +27,7 @@ from rayio.storage.stores.s3.bounds import WATCH
 from rayio.storage.stores.s3.bucket import Options, Place
 from rayio.storage.stores.s3.direct import Direct
 from rayio.storage.stores.s3.getting import got, got_in_pieces
-from rayio.storage.stores.s3.putting import Appended, put_new, put_redirected
+from rayio.storage.stores.s3.putting import Again, Appended, put_new, put_redirected
 
 T = TypeVar("T")
 
@@ -253,7 +253,8 @@ class S3Store:
             elif nbytes <= PART_BYTES:
                 obstore.put(client, key, content.read(), use_multipart=False)
             else:
-                obstore.put(client, key, content, use_multipart=True, chunk_size=PART_BYTES, max_concurrency=PARTS)
+                whole: Any = Again(content.fileno())
+                obstore.put(client, key, whole, use_multipart=True, chunk_size=PART_BYTES, max_concurrency=PARTS)
 
         def followed() -> None:
             try:
