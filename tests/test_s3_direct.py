@@ -115,9 +115,6 @@ ANSWERS: dict[str, Callable[..., None]] = {
     "busy": said("503 Slow Down", "Content-Range:", body=b"<Error><Code>SlowDown</Code></Error>"),
     "too many": said("429 Too Many", "Content-Range:", body=b""),
     "failed": said("500 Oops", "Content-Range:", body=b"<html>"),
-    "beyond": said(
-        "416 Out Of Range", "Content-Range: bytes */10240", body=b"<Error><Code>InvalidRange</Code></Error>"
-    ),
     "teapot": said("418 Teapot", "Content-Range:", body=b"short and stout"),
     "moved": said("301 Moved", "Content-Range:", body=b""),
     "moved to nowhere": said("307 Moved", "Content-Range:", "Location: http://127.0.0.1:1/x", body=b""),
@@ -130,11 +127,16 @@ def test_any_answer_gives_what_the_library_gives(answer: str, server: Server, mo
         server.lasting["get"] = ANSWERS[answer]
     mine = got(5, 1000)
     monkeypatch.setattr(direct, "_is_plain", lambda place: False)
-    theirs = got(5, 1000)
-    assert mine[0] == theirs[0]
-    assert mine[1] == theirs[1] or answer == "beyond"  # the head after it may meet a connection that was closed
+    assert mine == got(5, 1000)
     if answer in ("as asked", "slowly", "lower case"):
         assert mine == ((len(CONTENT), CONTENT[5:1005]), 0)
+
+
+def test_a_range_beyond_the_end_gives_the_size(server: Server) -> None:
+    """The library may ask for it over the connection that the server closes, so this is not compared."""
+    refused = b"<Error><Code>InvalidRange</Code></Error>"
+    server.lasting["get"] = said("416 Out Of Range", "Content-Range: bytes */10240", body=refused)
+    assert got(20_000, 1000) == ((len(CONTENT), b""), 0)
 
 
 @pytest.mark.parametrize(("position", "nbytes"), [(0, 10240), (0, 10241), (10239, 1), (10239, 50)])
