@@ -62,30 +62,47 @@ def _parts(scheme: str, path: str, *, is_below: bool = False) -> Place:
     return (scheme, "." if is_below else "/", *(part for part in path.split("/") if part not in ("", ".")))
 
 
-def refuse_unusable(scenario: Scenario, base: str = "") -> None:
-    """Refuse folders of a scenario that cannot be made or used on this machine, such as ``/dev/null/x``.
+def refuse_files(scenario: Scenario, base: str = "") -> dict[str, tuple[Path, Path]]:
+    """Refuse folders of a scenario that are something else on this machine, or below it, such as ``/dev/null/x``.
 
-    Relative ones are below ``base``, or the working directory. Nothing is made here: a file system may still refuse.
+    Relative ones are below ``base``, or the working directory.
+
+    Returns:
+        By key, the path of a folder, and the nearest one above it that is there, or itself.
 
     Raises:
-        ScenarioError: a path is a file or below one, or there is no permission.
+        ScenarioError: a path is a file, a device or a pipe, or below one, or a link that leads nowhere.
     """
+    places: dict[str, tuple[Path, Path]] = {}
     for key, folder in folders_of(scenario).items():
         if not is_path(address := join(base, folder)):
             continue
         path = path_of(address).absolute()
         try:
             here = _there(path)
+        except PermissionError:
+            continue  # a machine of the run may permit it, and a run here is refused by the store
         except OSError as error:
             raise ScenarioError(f"{key}={refusal(error, path, 'reading')}") from None
         if not here.is_dir():
             raise ScenarioError(f"{key}={folder} is a file; choose a folder")
+        places[key] = path, here
+    return places
+
+
+def refuse_unusable(scenario: Scenario, base: str) -> None:
+    """Refuse the same, and folders that this process may not use. Nothing is made: a file system may still refuse.
+
+    Raises:
+        ScenarioError: a path is no folder, or there is no permission.
+    """
+    for key, (path, here) in refuse_files(scenario, base).items():
         if here == path and not os.access(here, os.R_OK | os.X_OK):
             raise ScenarioError(f"{key}={refusal(PermissionError(errno.EACCES, ''), path, 'reading')}")
         # Files of another program are never written, and an existing dataset may be complete.
         is_written = key.startswith("checkpoint.") or (here != path and not scenario.dataset.external)
         if is_written and not os.access(here, os.W_OK | os.X_OK):
-            raise ScenarioError(f"{key}={folder}: no permission to write in {here}; choose another path")
+            raise ScenarioError(f"{key}={path}: no permission to write in {here}; choose another path")
 
 
 def _there(path: Path) -> Path:

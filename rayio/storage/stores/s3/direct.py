@@ -35,6 +35,7 @@ _RANGE = re.compile(rb"\r\ncontent-range:[ \t]*bytes (\d{1,19})-(\d{1,19})/(\d{1
 _STATUS = re.compile(rb"HTTP/1\.([01]) (\d{3})[ \r]")
 #: Headers of answers whose body has another form.
 _OTHER_FORM = re.compile(rb"\r\n(transfer-encoding|content-encoding):", re.IGNORECASE)
+_CODE = re.compile(rb"<Code>\w{1,64}</Code>")
 _CLOSING = re.compile(rb"\r\nconnection:[ \t]*close[ \t]*\r\n", re.IGNORECASE)
 
 
@@ -190,8 +191,8 @@ class Direct:
         begin = len(headers) + 2
         length = None if _OTHER_FORM.search(headers) else _LENGTH.search(headers)
         if status in _REFUSALS or status >= 500:
-            body = _refusal(connection, memory, begin, received, None if length is None else int(length[1]))
-            raise WireError(f"status code: {status} {body}")
+            code = _code(connection, memory, begin, received, None if length is None else int(length[1]))
+            raise WireError(f"status code: {status} {code}")
         span = _RANGE.search(headers)
         if status != 206 or length is None or span is None:
             self.is_usable = self.is_usable and not 300 <= status < 400
@@ -204,8 +205,10 @@ class Direct:
         return size, end - first, begin, received
 
 
-def _refusal(connection: _Connection, memory: memoryview, begin: int, received: int, length: int | None) -> str:
-    """Return the body of a refusal, which ends the connection; it has ``length`` bytes, or an unknown number.
+def _code(connection: _Connection, memory: memoryview, begin: int, received: int, length: int | None) -> str:
+    """Return the error code of a refusal, which ends the connection; it has ``length`` bytes, or an unknown number.
+
+    The rest of its body may repeat the signed address.
 
     Raises:
         EndlessError: it has no end.
@@ -220,7 +223,8 @@ def _refusal(connection: _Connection, memory: memoryview, begin: int, received: 
             raise
     if len(body) >= REFUSAL_BYTES:
         raise EndlessError
-    return body.decode("utf-8", "replace")
+    code = _CODE.search(body)
+    return "" if code is None else code[0].decode()
 
 
 def _is_plain(place: Place) -> bool:

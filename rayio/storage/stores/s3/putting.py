@@ -48,10 +48,6 @@ class Again(io.RawIOBase):
         self._position = base + offset
         return self._position
 
-    def tell(self) -> int:
-        """Return the position."""
-        return self._position
-
     def readinto(self, buffer: Any) -> int:
         """Read what fits."""
         nbytes = os.preadv(self._descriptor, [buffer], self._position)

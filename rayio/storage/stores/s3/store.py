@@ -14,8 +14,6 @@ from tempfile import SpooledTemporaryFile
 from time import perf_counter_ns
 from typing import Any, BinaryIO, Literal, TypeVar, cast
 
-import numpy as np
-
 from rayio.errors import RayioError, StorageError
 from rayio.machine.mounts import Source
 from rayio.storage.base import WRITE
@@ -69,11 +67,6 @@ class S3File(CountedFile):
         if not len(buffer) or 0 <= self._size <= self._position:
             return 0
         return super().readinto(buffer)
-
-    def bytes_at(self, position: int, nbytes: int) -> Any:
-        """Return bytes from ``position`` on, read in one request that is not counted; fewer at the object's end."""
-        buffer = np.empty(nbytes, np.uint8).data
-        return buffer[: self._fetch(position, buffer)]
 
     def _fetch(self, position: int, buffer: Any) -> int:
         self._size, nbytes = self._store.get(self.name, position, memoryview(buffer).cast("B"), self.traffic)
