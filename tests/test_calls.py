@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import operator
 import os
 import signal
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -66,6 +68,14 @@ def test_a_process_that_dies_is_one_line() -> None:
     died = [partial(signal.raise_signal, signal.SIGKILL)] * 2
     with pytest.raises(RunError, match=r"a simulating process died .*give the same command again"):
         [*calls.answers(died, calls.WORTH_SECONDS, processes=2)]
+
+
+def test_processes_find_the_modules_that_a_script_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "found_by_a_script.py").write_text("def one():\n    return 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    one = importlib.import_module("found_by_a_script").one
+    assert dict(calls.answers([one, one], calls.WORTH_SECONDS, processes=2)) == {0: 1, 1: 1}
+    monkeypatch.delitem(sys.modules, "found_by_a_script")
 
 
 def test_what_would_help_is_the_same_from_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,9 +25,11 @@ T = TypeVar("T")
 
 #: Seconds that calls must take in all for other processes to be faster, each of which takes half a second to start.
 WORTH_SECONDS = 3.0
-#: A process's program. It looks for unused cycles as rarely as ``rayio`` does, which matters most while it imports.
+#: A process's program, with the places of modules, which a script may have added to, as arguments. It looks for unused
+#: cycles as rarely as ``rayio`` does, which matters most while it imports.
 _PROGRAM = """
-import gc
+import gc, sys
+sys.path[:] = sys.argv[1:]
 from rayio.__main__ import NEW_OBJECTS
 gc.set_threshold(NEW_OBJECTS, 10, 10)
 from rayio.machine.calls import main
@@ -162,7 +164,8 @@ def _start() -> subprocess.Popen[bytes]:
     # that arrives meanwhile is delivered to the parent when it unblocks.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
-        return subprocess.Popen([sys.executable, "-c", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        command = [sys.executable, "-c", _PROGRAM, *map(str, sys.path)]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
