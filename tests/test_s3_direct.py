@@ -135,12 +135,13 @@ ANSWERS: dict[str, Callable[..., None]] = {
 def test_any_answer_gives_what_the_library_gives(answer: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     if answer in ANSWERS:
         server.lasting["get"] = ANSWERS[answer]
-    mine = got(5, 1000)
-    monkeypatch.setattr(direct, "_is_plain", lambda place: False)
-    theirs = got(5, 1000)
-    if answer == "chunked":  # the library reads it in both, and its words depend on when the connection closes
-        assert mine[1] == theirs[1] == 2
-        return
+    is_plain = direct._is_plain
+    for _ in range(5):  # now and then the library meets a connection that closes, and has other words
+        monkeypatch.setattr(direct, "_is_plain", is_plain)
+        mine = got(5, 1000)
+        monkeypatch.setattr(direct, "_is_plain", lambda place: False)
+        if mine == (theirs := got(5, 1000)):
+            break
     assert mine == theirs
     if answer in ("as asked", "slowly", "lower case", "long headers", "bare lines"):
         assert mine == ((len(CONTENT), CONTENT[5:1005]), 0)
