@@ -402,14 +402,13 @@ def test_what_a_punctual_role_waits_awake_is_no_work_of_its() -> None:
     assert every.seconds - mine.seconds == pytest.approx(punctual.awake_ns / 1e9, abs=0.002)
 
 
-def test_ranks_alone_in_their_process_are_punctual_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_are_punctual_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(timers.Punctual, "sleep_until", lambda self, deadline: asked.append(deadline))
     kernel = WallKernel(anchor=1000, alone=True, punctual=True)
     deadline = kernel.now() + 1_000_000
     asyncio.run(kernel.sleep_until(deadline))
     assert asked == [deadline - 1000], "by the clock that it looks at"
-    assert WallKernel(punctual=True).punctual is None, "roles that share a process do not stop each other"
     assert WallKernel(alone=True).punctual is None
     kinds = [kind for kind in vars(shells).values() if isinstance(kind, type) and issubclass(kind, shells.Host)]
     assert [kind for kind in kinds if kind.keeps_steps] == [shells.TrainerRank]

@@ -83,7 +83,7 @@ def run(
         has_tier = plan.checkpointing is not None and plan.checkpointing.burst is not None
         wanted += plan.num_writers * (1 + has_tier) + plan.workflow.most_at_once
         threads = min(wanted, 4 * (os.cpu_count() or 1) + 32)
-        kernel = WallKernel(threads=threads)
+        kernel = WallKernel(punctual=True, threads=threads)
         lives.start(kernel.now(), earlier)
         while (death := await attempt(kernel)) is not None:
             say(f"{death.name} died: emulated here by the end of all ranks (failures)")
@@ -92,7 +92,7 @@ def run(
             lives.check(death)
             await asyncio.sleep(failures.restart if failures else 0.0)
             lives.restart(death, detected, kernel.now())
-            kernel = WallKernel(kernel.anchor, threads=threads)
+            kernel = WallKernel(kernel.anchor, punctual=True, threads=threads)
 
     async def attempt(kernel: WallKernel) -> Death | None:
         provider = None

@@ -65,11 +65,19 @@ class Punctual:
         timer = deadline - self.early_ns
         if (ahead := timer - time.perf_counter_ns()) > 0:
             sleep(ahead / 1e9)
-            late = time.perf_counter_ns() - timer
-            if self.early_ns < late <= MOST_AWAKE_NS:  # later than that, the thread lacked a processor
-                self.early_ns = min(self.early_ns + LATER_NS, MOST_AWAKE_NS)
-            else:
-                self.early_ns = max(self.early_ns - EARLIER_NS, 0)
+            self.woke(timer)
+        self.spin(deadline)
+
+    def woke(self, timer: int) -> None:
+        """Learn from a wake-up that was due at ``timer``."""
+        late = time.perf_counter_ns() - timer
+        if self.early_ns < late <= MOST_AWAKE_NS:  # later than that, the thread lacked a processor
+            self.early_ns = min(self.early_ns + LATER_NS, MOST_AWAKE_NS)
+        else:
+            self.early_ns = max(self.early_ns - EARLIER_NS, 0)
+
+    def spin(self, deadline: int) -> None:
+        """Stay awake until ``deadline``."""
         if time.perf_counter_ns() < deadline:
             began = time.thread_time_ns()
             while time.perf_counter_ns() < deadline:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 from rayio.machine import timers
+from rayio.machine.alarm import Alarm
 from rayio.model.threads import Threads
 
 T = TypeVar("T")
@@ -72,9 +73,9 @@ class WallKernel:
     """A kernel on asyncio's running loop and the wall clock.
 
     ``anchor`` is added to ``perf_counter_ns``; processes of a host with equal anchors share a clock. A role that is
-    ``alone`` in its process sleeps exactly; roles that share a process must not block each other and wake up to 1 ms
-    late. With ``punctual`` it also spins at the end, about 0.1 ms of CPU per sleep. With no ``threads``, blocking calls
-    stop the loop: for a role without concurrent work.
+    ``alone`` in its process blocks it at the end of a sleep. With ``punctual`` sleeps end on time, for about 0.1 ms of
+    CPU each, and else some 0.1 ms late. With no ``threads``, blocking calls stop the loop: for a role without
+    concurrent work.
     """
 
     def __init__(
@@ -82,8 +83,7 @@ class WallKernel:
     ) -> None:
         self.anchor = time.time_ns() - time.perf_counter_ns() if anchor is None else anchor
         self.alone = alone
-        #: None unless alone and punctual.
-        self.punctual = timers.Punctual() if alone and punctual else None
+        self.punctual = timers.Punctual() if punctual else None
         self.threads = threads
         #: CPU seconds used by :meth:`burn`.
         self.burnt_seconds = 0.0
@@ -91,19 +91,21 @@ class WallKernel:
         #: Set when this kernel's threads are no longer awaited: their waits end.
         self.ending = threading.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._alarm: Alarm | None = None
 
     def now(self) -> int:
         """Return the wall clock in nanoseconds since the Unix epoch; it never steps back."""
         return self.anchor + time.perf_counter_ns()
 
     async def sleep_until(self, deadline: int) -> None:
-        """Sleep by asyncio until 2 ms before the deadline, then exactly (if alone) or by asyncio again."""
-        ahead = deadline - self.now()
+        """Sleep by an alarm of the loop; if alone, by asyncio until 2 ms before the deadline, then exactly."""
         if not self.alone:
-            if ahead > 0:
-                await asyncio.sleep(ahead / 1e9)
+            loop = asyncio.get_running_loop()
+            if self._alarm is None or self._alarm.loop is not loop:
+                self._alarm = Alarm(loop, self.punctual)
+            await self._alarm.sleep_until(deadline - self.anchor)
             return
-        if ahead > EXACT_NS:
+        if (ahead := deadline - self.now()) > EXACT_NS:
             await asyncio.sleep((ahead - EXACT_NS) / 1e9)
         if self.punctual is not None:
             self.punctual.sleep_until(deadline - self.anchor)
@@ -148,6 +150,8 @@ class WallKernel:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._alarm is not None:
+            self._alarm.close()
         self.ending.set()
         self.pool.shutdown(wait=False, cancel_futures=True)
         self.pool.join(LEAVE_SECONDS)
