@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayio.engines.ray.placement import TIER, ActorSpec, Place, actors, grounds, num_processes
+from rayio.engines.ray.placement import TIER, ActorSpec, Kind, Place, actors, grounds, num_processes
 from rayio.errors import ClusterError
 from rayio.model.plan import Plan
 from rayio.model.planning import plan_of
@@ -168,13 +168,28 @@ def layout(modelled: bool, ranks: int, workers: int, **cluster: Any) -> dict[str
 
 
 @pytest.mark.parametrize("modelled", [True, False])
-@pytest.mark.parametrize(("ranks", "workers"), [(1, 1), (4, 4), (1, 16), (16, 1)])
-def test_up_to_sixteen_readers_everybody_has_an_actor(modelled: bool, ranks: int, workers: int) -> None:
-    assert layout(modelled, ranks, workers) == {
-        "reader": [1] * (ranks * workers),
-        "queue": [1] * ranks,
-        "rank": [1] * ranks,
-    }
+@pytest.mark.parametrize(("ranks", "workers", "others"), [(1, 1, [1]), (4, 4, [4]), (1, 16, [1]), (6, 2, [4, 2])])
+def test_up_to_sixteen_readers_each_has_an_actor_and_four_ranks_share_one(
+    modelled: bool, ranks: int, workers: int, others: list[int]
+) -> None:
+    assert layout(modelled, ranks, workers) == {"reader": [1] * (ranks * workers), "queue": others, "rank": others}
+
+
+def test_ranks_that_read_and_roles_that_failures_kill_have_an_actor_each() -> None:
+    assert layout(False, 4, 0)["rank"] == [1] * 4
+    phases = {"path": "ck", "model": {"bytes": 1000}, "writers": "sharded", "phases": {"writes": 1}}
+    lasting = scenario(cluster={"ranks_per_node": 5}, loader={"num_workers": 0, "batch_size": 1}, checkpoint=phases)
+    kinds: tuple[Kind, ...] = ("rank", "checkpoint_writer")
+
+    def sizes(plan: Plan) -> list[list[int]]:
+        return [[len(actor.members) for actor in actors(plan, kind)] for kind in kinds]
+
+    assert sizes(plan_of(lasting, modelled=False)) == [[4, 1], [2, 2, 1]], "without training no rank reads"
+    saved = {"path": "ck", "model": {"bytes": 1000}, "writers": "sharded", "every": {"steps": 1}}
+    killed = scenario(
+        cluster={"ranks_per_node": 3}, checkpoint=saved, failures={"events": [{"kind": "rank", "at": "1 s"}]}
+    )
+    assert sizes(plan_of(killed, modelled=False)) == [[1, 1, 1], [1, 1, 1]]
 
 
 @pytest.mark.parametrize(
@@ -210,7 +225,7 @@ def test_many_ranks_that_read_for_themselves_are_packed_too() -> None:
 def test_actors_are_named_for_their_first_and_last_role() -> None:
     alone = {actor.name for actor in actors(plan_of(scenario(), modelled=True))}
     assert alone == {
-        "storage-0", "reader-0-0", "reader-0-1", "reader-1-0", "reader-1-1", "queue-0", "queue-1", "rank-0", "rank-1",
+        "storage-0", "reader-0-0", "reader-0-1", "reader-1-0", "reader-1-1", "queue-0..1", "rank-0..1",
     }  # fmt: skip
     packed = {actor.name for actor in actors(plan_of(scenario(cluster__roles_per_actor=3), modelled=True))}
     assert packed == {"storage-0", "reader-0-0..1-0", "reader-1-1", "queue-0..1", "rank-0..1"}

@@ -57,7 +57,8 @@ class Cluster(Section):
     )
     roles_per_actor: Annotated[int | Literal["auto"], whole(1, MAX_RANKS, or_word="auto")] = Field(
         "auto",
-        description="Roles of one kind on one node that share an actor; the worker threads of a rank count as one.",
+        description="Roles of one kind on one node that share an actor; the worker threads of a rank count as one. "
+        "With auto four ranks, four queues or two checkpoint writers share one, and of more than 16 workers several.",
     )
     placement: Annotated[
         Literal["colocated", "spread", "dedicated_readers"], choice("colocated", "spread", "dedicated_readers")

@@ -27,6 +27,8 @@ LITTLE = 0.001
 UNPACKED_READERS = 16
 #: Actors per kind and node for modelled roles that are packed.
 PACKED_ACTORS = 2
+#: Ranks or queues that share an actor even if they are few, and writers.
+FEW_RANKS, FEW_WRITERS = 4, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,9 @@ def roles_per_actor(plan: Plan, kind: Kind, number: int) -> int:
     """Return the number of roles of a kind in one actor, of ``number`` on one node.
 
     ``auto`` is one up to 16 readers (and 16 of this kind) on the node with the most. Above that, roles with real I/O
-    share 16 actors, and roles that only sleep or pass messages share two. With ``loader.worker: thread`` the readers of
-    a rank count as one.
+    share 16 actors, and roles that only sleep or pass messages share two. Up to four ranks without I/O share one, four
+    queues, and two writers: each process takes 100 MiB, a time to start, and time from those that work. With
+    ``failures``, which kill processes, they do not. With ``loader.worker: thread`` the readers of a rank count as one.
     """
     chosen = plan.cluster.roles_per_actor
     if kind in SERVERS:
@@ -73,13 +76,15 @@ def roles_per_actor(plan: Plan, kind: Kind, number: int) -> int:
 def _packed_together(plan: Plan, kind: Kind, chosen: int | Literal["auto"], number: int, readers: int) -> int:
     if chosen != "auto":
         return chosen
-    if max(readers, number) <= UNPACKED_READERS:
-        return 1
     loader = plan.loader
     does_io = kind in ("reader", "checkpoint_writer") or (
-        kind == "rank" and (loader.num_workers == 0 or not _has_roles(plan))
+        kind == "rank" and (loader.num_workers == 0 or not _has_roles(plan)) and bool(plan.steps)
     )
-    return -(-number // (UNPACKED_READERS if does_io and not plan.modelled else PACKED_ACTORS))
+    if max(readers, number) > UNPACKED_READERS:
+        return -(-number // (UNPACKED_READERS if does_io and not plan.modelled else PACKED_ACTORS))
+    if plan.failures is not None:
+        return 1
+    return FEW_WRITERS if kind == "checkpoint_writer" else FEW_RANKS if kind in ("rank", "queue") and not does_io else 1
 
 
 def actors(plan: Plan, kind: Kind | None = None) -> list[ActorSpec]:
