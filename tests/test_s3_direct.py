@@ -179,9 +179,10 @@ def test_a_body_that_says_it_is_compressed_is_not_a_sample(server: Server) -> No
     assert done[1] == packed + bytes(1000 - len(packed)), "the library decodes nothing: objects are bytes"
 
 
+@pytest.mark.parametrize("closes_at_request", [False, True])
 @pytest.mark.parametrize(("answers", "idle", "connections"), [(1, 60, 6), (2, 60, 3), (9, 60, 1), (9, 0, 6)])
 def test_a_connection_is_used_until_the_server_closes_it_or_it_is_old(
-    answers: int, idle: float, connections: int, monkeypatch: pytest.MonkeyPatch
+    answers: int, idle: float, connections: int, closes_at_request: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(direct, "IDLE_SECONDS", idle)
     answer = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 10\r\nContent-Range: bytes 0-9/10\r\n\r\n0123456789"
@@ -197,6 +198,8 @@ def test_a_connection_is_used_until_the_server_closes_it_or_it_is_old(
                             break
                         asked.append(number)
                         connection.sendall(answer)
+                    if closes_at_request:  # of which the client could not know when it asked
+                        [*takewhile(bytes.strip, lines)]
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{listening.getsockname()[1]}")
@@ -207,6 +210,62 @@ def test_a_connection_is_used_until_the_server_closes_it_or_it_is_old(
     assert len(asked) == 6
     assert len({*asked}) == connections
     assert traffic.retried is None, "a connection that the server closed between two requests is no failed attempt"
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        b"",
+        b"\r\n",
+        b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+        b"HTTP/1.1 206 Partial Content\r\nContent-Length: 10\r\nContent-Range: bytes 0-9/10\r\n\r\nother text",
+    ],
+    ids=["end", "line", "refusal", "answer"],
+)
+def test_a_connection_with_an_answer_that_nobody_asked_for_is_not_used_again(late: bytes, server: Server) -> None:
+    """Some services announce with a refusal that they close an idle connection."""
+    is_idle, requests = threading.Event(), []
+
+    def answer(server: Server, connection: socket.socket, request: Request) -> None:
+        requests.append(request)
+        status, headers, body = server.answer(request)
+        connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{headers}\r\n".encode() + body)
+        if len(requests) == 1:
+            is_idle.wait()
+            connection.sendall(late)
+            connection.shutdown(socket.SHUT_WR)
+            connection.recv(1)
+
+    server.lasting["get"] = answer
+    store, traffic, content = store_at(), Traffic(0), [b""]
+    store.pour("f", 5, 10, traffic, lambda begin, piece: None)
+    is_idle.set()
+    store.direct._idle[0].socket.recv(1, socket.MSG_PEEK)  # waits for it
+    store.pour("f", 5, 10, traffic, lambda begin, piece: content.append(bytes(piece)))
+    assert b"".join(content) == CONTENT[5:15]
+    assert len(requests) == 2
+    assert traffic.retried is None
+
+
+@pytest.mark.parametrize(
+    ("form", "body"),
+    [
+        ("Transfer-Encoding: chunked", chunked(b"<Error><Code>SlowDown</Code></Error>")),
+        ("Transfer-Encoding: chunked", chunked(b"<html>")),
+        ("Transfer-Encoding: chunked", b"0\r\n\r\n"),
+        ("Content-Length:", b"<Error><Code>SlowDown</Code></Error>"),
+    ],
+)
+def test_a_refusal_without_a_length_is_over_with_its_last_chunk_or_its_code(
+    form: str, body: bytes, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service may leave the connection open: waiting for more would take the whole timeout."""
+    server.lasting["get"] = said("503 Slow Down", "Content-Range:", form, body=body)
+    monkeypatch.setattr(direct._Connection, "receive", lambda *_: pytest.fail("waits for more of a refusal"))
+    done, attempts = got(5, 1000)
+    assert "503" in done
+    assert ("SlowDown" in done) == (b"SlowDown" in body)
+    assert attempts == 2
 
 
 def test_a_store_that_redirects_is_left_to_the_library_from_then_on(server: Server) -> None:

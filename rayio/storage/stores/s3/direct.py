@@ -9,6 +9,7 @@ where the service has ``https://`` or a proxy, redirects, or gives an answer tha
 from __future__ import annotations
 
 import re
+import select
 import socket
 import struct
 from collections.abc import Callable
@@ -36,6 +37,8 @@ _STATUS = re.compile(rb"HTTP/1\.([01]) (\d{3})[ \r]")
 #: Headers of answers whose body has another form.
 _OTHER_FORM = re.compile(rb"\r\n(transfer-encoding|content-encoding):", re.IGNORECASE)
 _CODE = re.compile(rb"<Code>\w{1,64}</Code>")
+#: The end of a body without a length, as far as it matters: its code, or its last chunk.
+_OVER = re.compile(rb"</Code>|(?:\A|\r\n)0+\r\n\r\n\Z")
 _CLOSING = re.compile(rb"\r\nconnection:[ \t]*close[ \t]*\r\n", re.IGNORECASE)
 
 
@@ -69,6 +72,8 @@ class _Connection:
         self.socket.settimeout(None)  # with a timeout of Python's, each call would be two
         seconds = struct.pack("ll", int(timeout), max(1, int(timeout % 1 * 1e6)))
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
+        self._arrivals = select.poll()
+        self._arrivals.register(self.socket, select.POLLIN)
         #: Time (s, monotonic) of its last answer, 0 before the first one; and when the answer must have ended.
         self.used = self.latest = 0.0
         self.is_closing = False
@@ -76,6 +81,11 @@ class _Connection:
     def __del__(self) -> None:
         if hasattr(self, "socket"):
             self.socket.close()
+
+    @property
+    def is_quiet(self) -> bool:
+        """True if the server has not closed the connection, nor sent anything since its last answer."""
+        return not self._arrivals.poll(0)
 
     def ask(self, request: bytes, memory: memoryview) -> tuple[int, bytes, int]:
         """Send a request, and receive the beginning of its answer; return its status, its headers, and its bytes."""
@@ -171,9 +181,9 @@ class Direct:
         return size, length
 
     def _connection(self, host: str) -> _Connection:
-        """Return the connection that was used last, or a new one."""
+        """Return the open connection that was used last, or a new one."""
         try:
-            while (known := self._idle.pop()).used < monotonic() - IDLE_SECONDS:
+            while (known := self._idle.pop()).used < monotonic() - IDLE_SECONDS or not known.is_quiet:
                 pass
         except IndexError:
             return _Connection(*_address(host), self._place.timeout)
@@ -208,7 +218,7 @@ class Direct:
 def _code(connection: _Connection, memory: memoryview, begin: int, received: int, length: int | None) -> str:
     """Return the error code of a refusal, which ends the connection; it has ``length`` bytes, or an unknown number.
 
-    The rest of its body may repeat the signed address.
+    The rest of its body may repeat the signed address. The service may keep the connection open after it.
 
     Raises:
         EndlessError: it has no end.
@@ -216,7 +226,7 @@ def _code(connection: _Connection, memory: memoryview, begin: int, received: int
     """
     body, most = bytes(memory[begin:received]), REFUSAL_BYTES if length is None else min(length, REFUSAL_BYTES)
     try:
-        while len(body) < most:
+        while len(body) < most and (length is not None or not _OVER.search(body)):
             body += memory[: connection.receive(memory, 0)]
     except WireError:
         if length is not None:
