@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from rayio.analyze.draining import draining
 from rayio.analyze.stalls import CAUSES, attribute
+from rayio.cli import main
 from rayio.engines.virtual import simulation
 from rayio.errors import ScenarioError, StorageError
 from rayio.model import ledger
@@ -214,6 +215,36 @@ def test_what_a_tier_cannot_be_is_refused_in_a_line(changes: dict[str, Any], sai
         real(**changes)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value).strip()
+
+
+@pytest.mark.parametrize(
+    ("path", "tier", "line"),
+    [
+        ("kept", "HERE/kept", "checkpoint.burst.path=HERE/kept: is the folder of checkpoint.path=kept"),
+        ("kept", "HERE/kept/fast", "checkpoint.burst.path=HERE/kept/fast: lies in checkpoint.path=kept"),
+        ("HERE/fast/kept", "fast", "checkpoint.path=HERE/fast/kept: lies in checkpoint.burst.path=fast"),
+        ("kept", "link/fast", "checkpoint.burst.path=link/fast: lies in checkpoint.path=kept"),
+    ],
+)
+def test_a_tier_and_storage_lie_apart_for_every_command(
+    path: str, tier: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, tier, line = (text.replace("HERE", str(tmp_path)) for text in (path, tier, line))
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "link").symlink_to("kept")
+    monkeypatch.chdir(tmp_path)
+    Path("one.yaml").write_text(to_yaml(real()))
+    changes = [f"checkpoint.path={path}", f"checkpoint.burst.path={tier}"]
+    for command in (["validate"], ["simulate", "--out", "run"], ["run", "--engine", "local", "--out", "run"]):
+        with pytest.raises(SystemExit) as ended:
+            main([command[0], "one.yaml", *changes, *command[1:]])
+        assert (ended.value.code, capsys.readouterr().err) == (2, f"rayio: {line}; choose folders that lie apart\n")
+    assert not Path("run").exists()
+
+
+def test_a_tier_and_storage_lie_apart_if_both_are_modelled() -> None:
+    with pytest.raises(ScenarioError, match=r"checkpoint\.burst\.path=ck/fast: lies in checkpoint\.path=ck;"):
+        bursting(burst={"path": "ck/fast"})
 
 
 def test_a_folder_with_other_files_is_no_tier(tmp_path: Path) -> None:

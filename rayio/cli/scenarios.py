@@ -41,6 +41,7 @@ def validate(source: Source, overrides: Overrides = None, as_json: AsJson = Fals
     notes = [*(foreign.remarks() if foreign is not None else ()), *checks.idle(scenario)]
     notes += checks.unused_schemes(scenario)
     apart.refuse_files(scenario)
+    apart.refuse_overlaps(scenario)
     if scenario.dataset.is_modelled:  # a run then needs all that a simulation needs
         checks.check_simulated(scenario)
     phases = derive.phases(scenario)

@@ -33,6 +33,14 @@ def folders_of(scenario: Scenario) -> dict[str, str]:
     return folders
 
 
+def saving_folders(scenario: Scenario) -> dict[str, str]:
+    """Return the folders of checkpoints by their keys, of modelled storage too."""
+    saved = scenario.checkpoint
+    if saved is None or saved.burst is None:
+        return {}
+    return {"checkpoint.path": saved.path, "checkpoint.burst.path": saved.burst.path}
+
+
 def refusals(folders: Mapping[str, str], place: Callable[[str], Place]) -> Iterator[str]:
     """Return a line for each folder that is in another or equals it; ``place`` returns a folder's parts."""
     places = {key: place(folder) for key, folder in folders.items()}
@@ -60,6 +68,19 @@ def as_it_is(address: str) -> Place:
 
 def _parts(scheme: str, path: str, *, is_below: bool = False) -> Place:
     return (scheme, "." if is_below else "/", *(part for part in path.split("/") if part not in ("", ".")))
+
+
+def refuse_overlaps(scenario: Scenario, base: str = "", out: str | None = None) -> None:
+    """Refuse folders of a scenario that are equal or inside each other, after following links.
+
+    Relative ones are below ``base``, or the working directory; ``out`` is the run directory.
+
+    Raises:
+        ScenarioError: two overlap.
+    """
+    folders = folders_of(scenario) | saving_folders(scenario) | ({} if out is None else {"--out": out})
+    for line in refusals(folders, lambda folder: as_it_is(join(base, folder))):
+        raise ScenarioError(line)
 
 
 def refuse_files(scenario: Scenario, base: str = "") -> dict[str, tuple[Path, Path]]:

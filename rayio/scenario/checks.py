@@ -233,7 +233,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         yield f"loader.payload=real: dataset.path={dataset.path} has no bytes; use loader.payload=none"
     yield from evaluation.contradictions(scenario)
     yield from stage_checks.refusals(scenario)
-    yield from apart.refusals(apart.folders_of(scenario), apart.as_written)
+    yield from apart.refusals(apart.folders_of(scenario) | apart.saving_folders(scenario), apart.as_written)
     yield from checkpoint_checks.refusals(scenario)
     yield from failure_checks.refusals(scenario)
     charges = scenario.charges

@@ -28,7 +28,7 @@ from rayio.records.run_result import RunResult, TraceCounts
 from rayio.report.text.progress import progress_line
 from rayio.report.text.terms import retries_note
 from rayio.reporter import SILENT, Reporter
-from rayio.scenario import checks, derive
+from rayio.scenario import apart, checks, derive
 from rayio.scenario.foreign import converted
 from rayio.scenario.model import Scenario, placed
 from rayio.scenario.write import to_yaml
@@ -130,18 +130,18 @@ def run(
     made = None if isinstance(source, Scenario) else converted(source, overrides or ())
     if made is not None and made.remarks():
         reporter.say(f"{source}: {made.in_words()}; rayio validate lists them")
-    if engine_named(engine).is_virtual or scenario.dataset.is_modelled:
+    base = base_folder(scenario, root)
+    if is_modelled := engine_named(engine).is_virtual or scenario.dataset.is_modelled:
         checks.check_simulated(scenario)
+        apart.refuse_overlaps(scenario, base)
     if collector is not None:
         from rayio.export.live_export import LiveExport
         from rayio.export.select import parse_live
 
         parse_live(select)
-    base = base_folder(scenario, root)
-    if engine_named(engine).is_virtual:
-        scenario = placed(scenario, base)
+    scenario = placed(scenario, base) if engine_named(engine).is_virtual else scenario
     with named(scenario, base, out) as directory:
-        if not (engine_named(engine).is_virtual or scenario.dataset.is_modelled):
+        if not is_modelled:
             refuse_folders(scenario, base, directory)
         refuse_inside(directory)
         session = _Session(scenario, engine, address, base, directory, reporter, ended)

@@ -45,9 +45,7 @@ def refuse_folders(scenario: Scenario, base: str, out: str | None = None) -> Non
         ScenarioError: a folder cannot be used, or two overlap.
     """
     apart.refuse_unusable(scenario, base)
-    folders = apart.folders_of(scenario) | ({} if out is None else {"--out": out})
-    for line in apart.refusals(folders, lambda folder: apart.as_it_is(join(base, folder))):
-        raise ScenarioError(line)
+    apart.refuse_overlaps(scenario, base, out)
 
 
 def refuse_inside(out: str) -> None:
