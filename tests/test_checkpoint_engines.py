@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import re
+import shutil
+import subprocess
+import sys
 import tracemalloc
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -11,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import rayio
 from rayio.engines.savers import streams
 from rayio.engines.savers.streams import Written
 from rayio.errors import DataError, RayioError
@@ -19,6 +25,7 @@ from rayio.model.manifest import NAME, parse, search
 from rayio.predict.costs import SAVING
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
+from rayio.scenario.write import to_yaml
 from rayio.session.execute import run, simulate
 from rayio.session.result import Run
 from rayio.storage import open as open_store
@@ -137,6 +144,31 @@ def test_pytorch_alone_loads_what_dcp_wrote_and_the_ranks_files_are_one_checkpoi
     with pytest.warns(UserWarning, match="single process"):
         checkpoint.load(whole, checkpoint_id=tmp_path / "kept" / FIRST)
     assert whole["shard-00001.bin"].any()
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+@EVERY
+def test_restored_bytes_are_those_that_the_kernel_read(engine: str, tmp_path: Path) -> None:
+    """PyTorch reads the ends of an archive more than once, so they are more than the files have."""
+    (tmp_path / "one.yaml").write_text(to_yaml(wanted(engine, model={"bytes": 400_000}, request_bytes="90 kB")))
+    strace = ["strace", "-ff", "-y", "-e", "trace=read,pread64,readv,preadv,preadv2", "-o", "calls"]
+    command = [sys.executable, "-m", "rayio", "run", "one.yaml", "--engine", "local", "--out", "run", "--no-report"]
+    done = subprocess.run(
+        [*strace, *command], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(Path(rayio.__file__).parents[1])},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    if "PTRACE" in done.stderr:
+        pytest.skip(f"strace may not trace here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    calls = "".join(file.read_text(errors="replace") for file in tmp_path.glob("calls.*"))
+    read = sum(
+        int(size) for size in re.findall(r"^\w+\(\d+<[^>]*/(?:shard-\d+\.bin|\.metadata)>.* = (\d+)$", calls, re.M)
+    )
+    restored = Run.open(tmp_path / "run").result.restored
+    assert restored is not None
+    assert restored.bytes == read
+    on_disk = sum(file.stat().st_size for file in (tmp_path / "kept").glob("*/shard-*.bin"))
+    assert restored.bytes == on_disk if engine == "raw" else restored.bytes > on_disk
 
 
 @OF_TORCH

@@ -15,6 +15,7 @@ from rayio.report.text.summary import transfer_rows
 from rayio.session.conclude import with_spans
 from rayio.session.execute import run
 from rayio.session.result import Run
+from rayio.units import format_bytes
 from scenarios import scenario, simulated
 
 MIB = 1 << 20
@@ -93,8 +94,13 @@ def test_without_checkpoints_there_is_no_throughput() -> None:
 
 def test_the_summary_names_both_rates(tmp_path: Path) -> None:
     done = run(saving("sharded"), engine="virtual", root=tmp_path, out="run")
-    rows = {name: value for name, value, _ in transfer_rows(done.result)}
-    assert rows == {"saving": "190.7 MiB/s", "restoring": "190.7 MiB/s"}
+    rows = {name: (value, remark) for name, value, remark in transfer_rows(done.result)}
+    assert {name: value for name, (value, _) in rows.items()} == {"saving": "190.7 MiB/s", "restoring": "190.7 MiB/s"}
+    saved, restored = done.result.saved, done.result.restored
+    assert saved is not None
+    assert restored is not None
+    assert rows["saving"][1].endswith(f"{saved.checkpoints} checkpoints of {format_bytes(saved.bytes)} in all")
+    assert rows["restoring"][1].endswith(f"{restored.checkpoints} checkpoint, {format_bytes(restored.bytes)} read")
     text = done.summary()
     assert "saving" in text
     assert "restoring" in text

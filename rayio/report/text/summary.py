@@ -211,7 +211,11 @@ def transfer_rows(result: RunResult) -> Iterator[tuple[str, str, str]]:
         if moved is None or moved.mib_per_second is None:
             continue
         low, mean, high = (format_number(rate) for rate in (moved.slowest_rank, moved.mean_rank, moved.fastest_rank))
-        number = f"{moved.checkpoints} checkpoint{'s' * (moved.checkpoints != 1)} of {format_bytes(moved.bytes)} in all"
+        number = f"{moved.checkpoints} checkpoint{'s' * (moved.checkpoints != 1)}"
+        # an engine may read some of a file twice
+        number += (
+            f", {format_bytes(moved.bytes)} read" if name == "restoring" else f" of {format_bytes(moved.bytes)} in all"
+        )
         of_ranks = "" if low == high else f" a rank {mean}, min {low}, max {high};"
         remark = f"by wall clock;{of_ranks} {number}"
         if (fetched := moved.fetched) is not None and fetched.page_cache_share is not None:
