@@ -121,8 +121,8 @@ def _of_json(content: str, column: str) -> Iterator[Value]:
         raise RefusedError("must be a list of values, or of objects that have a column")
     for number, entry in enumerate(parsed):
         if column and (not isinstance(entry, dict) or column not in entry):
-            raise RefusedError(f"entry {number} has no such key", "column", column)
-        yield Value(f"entry {number}", entry[column] if column else entry)
+            raise RefusedError(f"[{number}] has no such key", "column", column)
+        yield Value(f"[{number}]", entry[column] if column else entry)
 
 
 _FORMS: dict[str, Callable[[str, str], Iterator[Value]]] = {
