@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import math
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,6 +24,9 @@ _KINDS = {
 
 #: Flags of every open: opening a pipe does not wait for a writer, and a terminal stays another's.
 OPENING = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+#: How often a folder is made that others remove because it is empty.
+REMOVALS = 100
 
 #: The most digits of a whole number in JSON; arithmetic ends at 308.
 MOST_DIGITS = 40
@@ -145,3 +149,36 @@ def _short(text: str) -> int:
 
 def _shown(text: str) -> str:
     return text if len(text) <= 20 else f"{text[:17]}..."
+
+
+def make_folders(path: Path) -> list[Path]:
+    """Make a folder and those above it that are missing; return those that this call made, the lowest first.
+
+    One that another process removes meanwhile, because it is empty, is made again.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    made = list[Path]()
+    for _ in range(REMOVALS):
+        missing = list(itertools.takewhile(lambda folder: not folder.exists(), (path, *path.parents)))
+        try:
+            for folder in reversed(missing):
+                with suppress(FileExistsError):  # another process was first
+                    folder.mkdir()
+                    made.insert(0, folder)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            remove_folders(made)
+            raise
+        break
+    return made
+
+
+def remove_folders(made: Sequence[Path]) -> None:
+    """Remove folders that :func:`make_folders` made, up to one that is not empty."""
+    with suppress(OSError):
+        for folder in made:
+            with suppress(FileNotFoundError):
+                folder.rmdir()

@@ -17,6 +17,7 @@ import pytest
 import rayio
 from rayio import storage
 from rayio.errors import RayioError
+from rayio.files import make_folders
 from rayio.session import naming
 from scenarios import scenario
 
@@ -63,12 +64,48 @@ def test_so_they_do_in_a_bucket(place: str) -> None:
     assert len({*taken(place, 3)}) == 3
 
 
-def test_a_name_is_free_again_after_an_error(tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        stack.enter_context(pytest.raises(RayioError))
-        stack.enter_context(naming.named(scenario(), str(tmp_path), None))
-        raise RayioError("no")
-    assert [*(tmp_path / "runs").iterdir()] == []
+@pytest.mark.parametrize("out", [None, "new/deep/run"])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_refused_run_leaves_nothing_that_it_made(out: str | None, is_there: bool, tmp_path: Path) -> None:
+    above = ["runs", "new"] if is_there else []
+    for name in above:
+        (tmp_path / name).mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "notes.txt").write_text("mine")
+    for wanted in (scenario(dataset__path="data"), scenario(dataset__path="data/notes.txt")):
+        with pytest.raises(RayioError):  # after the run directory was made, and before
+            rayio.run(wanted, engine="local", root=tmp_path, out=out)
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*above, "data"])
+        assert not any([*(tmp_path / name).iterdir()] for name in above)
+
+
+def test_a_folder_in_which_another_run_begins_stays(tmp_path: Path) -> None:
+    with ExitStack() as others:
+        with ExitStack() as stack:
+            stack.enter_context(pytest.raises(RayioError))
+            first = stack.enter_context(naming.named(scenario(), str(tmp_path), None))
+            second = others.enter_context(naming.named(scenario(), str(tmp_path), None))
+            raise RayioError("no")
+        assert not Path(first).exists()
+        assert Path(second).is_dir()
+
+
+def test_a_name_is_claimed_though_a_refused_run_removes_the_folder_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = [True, True]
+
+    def made(path: Path) -> list[Path]:
+        folders = make_folders(path)
+        if refused:
+            refused.pop()
+            path.rmdir()
+        return folders
+
+    monkeypatch.setattr(naming, "make_folders", made)
+    with naming.named(scenario(), str(tmp_path), None) as address:
+        assert Path(address).is_dir()
+    assert not refused
 
 
 def test_a_run_in_a_bucket_leaves_no_mark_of_its_name(place: str) -> None:

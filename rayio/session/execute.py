@@ -145,12 +145,12 @@ def run(
             refuse_folders(scenario, base, directory)
         refuse_inside(directory)
         session = _Session(scenario, engine, address, base, directory, reporter, ended)
-    if collector is not None:
-        session.live_export = LiveExport(
-            session.directory, session.run_id, collector, selection=select, world_size=session.plan.world_size,
-            info=lambda: session.info | session.engine.outcome.info,
-        )  # fmt: skip
-    return session.run()
+        if collector is not None:
+            session.live_export = LiveExport(
+                session.directory, session.run_id, collector, selection=select, world_size=session.plan.world_size,
+                info=lambda: session.info | session.engine.outcome.info,
+            )  # fmt: skip
+        return session.run()
 
 
 def run_session(
