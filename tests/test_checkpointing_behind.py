@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from heapq import heappop, heappush
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
@@ -169,3 +171,72 @@ def test_reading_goes_on_between_the_requests_of_files_that_are_written_behind(p
     assert max(row["duration_ns"] for row in run.rows("write")) > 900 * MS
     assert max(row["duration_ns"] for row in run.rows("read")) < 20 * MS
     assert sum(row["duration_ns"] for row in run.rows("data_wait")) < 2 * MS
+
+
+def by_request(steps: int, period: int, *, read_ns: int, compute_ns: int, requests: int, write_ns: int) -> list[int]:
+    """Return when each of two ranks ends (ns) that read, compute and never meet; rank 0 also saves.
+
+    A loop of events: the device serves one request at a time, in the order in which they come, and the next request of
+    a rank comes when its last one is served.
+    """
+
+    def life(rank: int) -> Iterator[tuple[int, int]]:
+        for step in range(1, steps + 1):
+            yield 0, read_ns
+            yield from [(compute_ns, write_ns), *[(0, write_ns)] * (requests - 1)] * (rank == 0 and step % period == 0)
+            yield (0 if rank == 0 and step % period == 0 else compute_ns), 0
+
+    ranks, ends, free_at = [life(0), life(1)], [0, 0], 0
+    waiting = [(0, rank, 0) for rank in range(2)]  # when a request comes, of whom, and the time that it takes
+    while waiting:
+        now, rank, work = heappop(waiting)
+        if work:
+            now = free_at = max(free_at, now) + work
+        ends[rank] = now
+        if (following := next(ranks[rank], None)) is not None:
+            heappush(waiting, (now + following[0], rank, following[1]))
+    return ends
+
+
+@pytest.mark.parametrize("requests", [1, 10, 100])
+def test_ranks_that_never_meet_read_between_the_requests_of_a_checkpoint_for_which_another_waits(requests: int) -> None:
+    # 1 GB/s: 1 s for a checkpoint of rank 0, and 1 ms for a sample
+    size = 1_000_000_000
+    saved = {"every": {"steps": 20}, "path": "ck", "model": {"bytes": size}, "request_bytes": size // requests}
+    run = simulated(
+        scenario(
+            cluster={"ranks_per_node": 2},
+            checkpoint=saved | {"writers": "rank_zero"},
+            storage__model=DEVICE | {"bandwidth": "1 GB/s"},
+            dataset__num_files=120,
+            dataset__format="raw",
+            dataset__sample_bytes="1 MB",
+            loader={"batch_size": 1, "num_workers": 0},
+            train={"epochs": 1, "compute": "7 ms", "sync": "none"},
+        )
+    )
+    counts = {"read_ns": MS, "compute_ns": 7 * MS, "requests": requests, "write_ns": 1000 * MS // requests}
+    ends = by_request(60, 20, **counts)
+    for rank, end in enumerate(ends):
+        rows = [*run.rows("compute", rank=rank), *run.rows("checkpoint", rank=rank)]
+        last = max(row["start_ns"] + row["duration_ns"] for row in rows)
+        assert last - run.rows("life", rank=rank)[0]["start_ns"] == pytest.approx(end, abs=10_000)  # manifests
+
+
+@pytest.mark.parametrize("sync", ["none", "barrier"])
+def test_files_are_written_at_once_where_all_ranks_wait_for_them(sync: str) -> None:
+    # Each of two ranks saves 1 GB of its own at 1 GB/s: one after the other, or both together in turns.
+    saved = {"every": {"steps": 5}, "path": "ck", "model": {"bytes": "1 GB"}, "request_bytes": "10 MB"}
+    run = simulated(
+        scenario(
+            cluster={"ranks_per_node": 2},
+            checkpoint=saved | {"writers": "all_ranks"},
+            storage__model=DEVICE | {"bandwidth": "1 GB/s"},
+            dataset__num_files=10,
+            dataset__sample_bytes="16 B",
+            loader={"batch_size": 1, "num_workers": 0},
+            train={"epochs": 1, "compute": "7 ms", "sync": sync},
+        )
+    )
+    seconds = sorted(row["duration_ns"] / 1e9 for row in run.rows("checkpoint"))
+    assert seconds == pytest.approx([1, 2] if sync == "barrier" else [1.99, 2], abs=1e-3)

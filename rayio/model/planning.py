@@ -165,6 +165,7 @@ def _checkpointing(scenario: Scenario, burst: Draws | None, *, modelled: bool) -
         broadcast_seconds=_broadcast(scenario),
         restored=None if saved.restore == NOTHING else Restored(0, 0, saved.request_bytes),
         burst=None if saved.burst is None else _tier(scenario, saved.burst, burst),
+        meets=scenario.train.sync.meets,
     )
     if saved.incremental is None or saved.restore == NOTHING:
         return planned

@@ -69,13 +69,16 @@ class Checkpointing:
     is_replacing: bool = False
     #: What writers write to first; None: to ``path`` alone.
     burst: BurstTier | None = None
+    #: False if ranks never wait for each other: then they train on while another one saves.
+    meets: bool = True
 
     @property
     def behind(self) -> Behind | None:
-        """How modelled files are written to ``path``: in pieces while ranks train and read; None: each at once."""
+        """How modelled files are written to ``path``: in pieces if ranks read meanwhile; None: each at once."""
         if self.burst is not None:
             return self.burst.behind
-        return IN_PIECES if self.snapshot_rate is not None and self.phases is None else None
+        is_read_meanwhile = self.snapshot_rate is not None or not self.meets
+        return IN_PIECES if is_read_meanwhile and self.phases is None else None
 
     @property
     def tier_devices(self) -> list[DeviceSpec]:
