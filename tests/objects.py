@@ -151,6 +151,7 @@ def serving() -> Iterator[Objects]:
 
     objects = Objects()
     moto = DomainDispatcherApplication(create_backend_app)
+    conditions = threading.Lock()  # moto looks whether an object exists, and writes it later; S3 does both at once
 
     class Quiet(WSGIRequestHandler):
         def log(self, *_: Any) -> None:
@@ -178,7 +179,9 @@ def serving() -> Iterator[Objects]:
             environ["RAW_URI"] = environ["REQUEST_URI"] = environ["RAW_URI"].replace("/elsewhere/", "/", 1)
         if "chunked" in environ.get("HTTP_TRANSFER_ENCODING", ""):
             environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read())
-        answered: Iterable[bytes] = moto(environ, start)
+        has_condition = "HTTP_IF_NONE_MATCH" in environ or "HTTP_IF_MATCH" in environ
+        with conditions if has_condition else contextlib.nullcontext():
+            answered: Iterable[bytes] = moto(environ, start)
         return answered
 
     server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=Quiet)
