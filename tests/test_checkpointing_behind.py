@@ -225,7 +225,7 @@ def test_ranks_that_never_meet_read_between_the_requests_of_a_checkpoint_for_whi
 
 @pytest.mark.parametrize("sync", ["none", "barrier"])
 def test_files_are_written_at_once_where_all_ranks_wait_for_them(sync: str) -> None:
-    # Each of two ranks saves 1 GB of its own at 1 GB/s: one after the other, or both together in turns.
+    # Two ranks save 1 GB each at 1 GB/s. With a barrier one file follows the other, without one they take turns.
     saved = {"every": {"steps": 5}, "path": "ck", "model": {"bytes": "1 GB"}, "request_bytes": "10 MB"}
     run = simulated(
         scenario(
