@@ -63,6 +63,22 @@ def test_the_timer_is_set_to_the_nanosecond() -> None:
     with_alarm(work)
 
 
+def test_a_punctual_alarm_is_set_early_by_the_lateness_of_those_before() -> None:
+    punctual = Punctual()
+    punctual.early_ns = 60_000_000_000
+
+    async def work(alarm: Alarm) -> None:
+        deadline = time.perf_counter_ns() + 3_600_000_000_000
+        sleeper = asyncio.create_task(alarm.sleep_until(deadline))
+        await asyncio.sleep(0)
+        most = deadline - punctual.early_ns - time.perf_counter_ns()
+        (timer,) = timers()
+        assert left(timer) <= most
+        sleeper.cancel()
+
+    with_alarm(work, punctual)
+
+
 @pytest.mark.parametrize("punctual", [False, True])
 def test_tasks_wake_in_the_order_of_their_deadlines_and_never_early(punctual: bool) -> None:
     woken = list[int]()
