@@ -37,7 +37,7 @@ from unittest import mock
 
 import pandas as pd
 from backed import backed
-from checkpoint_loops import LOOPS, REQUEST, Bare, Turn, in_actors, in_threads, raw
+from checkpoint_loops import LOOPS, REQUEST, Bare, Turn, in_actors, raw, together
 from machine import print_machine
 from side import in_turn, print_head, print_row
 from uses import Uses
@@ -59,7 +59,7 @@ WRITERS: dict[str, int] = {"rank_zero": 1, "sharded": 2}
 
 
 class Pairs:
-    """The seconds of checkpoints of rayio and of the bare loop after each, by what they did, and the CPU seconds."""
+    """The seconds of checkpoints of rayio and of the bare loop next to each, by what they did, and the CPU seconds."""
 
     def __init__(self) -> None:
         self.seconds: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
@@ -93,6 +93,9 @@ class Pairs:
         """Yield the number of pairs, the rates, and the ratios."""
         yield ", ".join(str(len(self.seconds[writes])) for writes in (True, False))
         for writes in (True, False):
+            if not self.seconds[writes]:  # turns took longer than pauses
+                yield from ("", "", "")
+                continue
             mine, bare = zip(*self.seconds[writes], strict=True)
             ratios = sorted(other / one for one, other in self.seconds[writes])
             middle, quarter = statistics.median(ratios), len(ratios) // 4
@@ -223,7 +226,7 @@ def row(pairs: Pairs, root: Path, size: int, writers: str, name: str) -> None:
             if name.endswith("ray"):
                 work = stack.enter_context(in_actors(share, parts))
             else:
-                work = stack.enter_context(in_threads(*LOOPS.get(name, raw)(share)))
+                work = partial(together, *LOOPS.get(name, raw)(share))
             made = Bare(work, folder, parts, drops)
             made.turn(True, 0)  # imports
             return made._replace(folder=Path(tempfile.mkdtemp(dir=folder)))
@@ -238,14 +241,25 @@ def row(pairs: Pairs, root: Path, size: int, writers: str, name: str) -> None:
 ROWS = ("again, local", "rayio, local", "again, ray", "rayio, ray", *LOOPS)
 
 
+def pattern(text: str) -> re.Pattern[str]:
+    """Return a pattern of the command line."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text}: is no pattern: {error}") from None
+
+
 def main() -> None:
     """Print a table for each folder and kind of writers."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rounds", type=int, nargs="?", default=3)
     parser.add_argument("megabytes", type=int, nargs="?", default=256)
     parser.add_argument("folders", type=Path, nargs="*", default=[Path("/dev/shm"), Path.cwd()])
-    parser.add_argument("--only", default="", metavar="PATTERN", help="rows whose name matches")
+    parser.add_argument("--only", type=pattern, default="", metavar="PATTERN", help="rows whose name matches")
     asked = parser.parse_args()
+    names = [name for name in ROWS if asked.only.search(name)]
+    if not names:
+        parser.error(f"--only {asked.only.pattern}: no row has that; rows are {'; '.join(ROWS)}")
     size = asked.megabytes * 10**6
     print_machine()
     print(f"\n{asked.rounds} × {CHECKPOINTS} checkpoints of {asked.megabytes} MB, requests of {REQUEST >> 20} MiB\n")
@@ -253,7 +267,6 @@ def main() -> None:
         "where", "writers", "", "pairs", "write MiB/s", "bare", "ratio", "read MiB/s", "bare", "ratio", "by CPU",
         "comparing",
     )  # fmt: skip
-    names = [name for name in ROWS if re.search(asked.only, name)]
     with lasting(), backed(2 * CHECKPOINTS * size + (6 << 30)):
         if any(name.endswith("ray") for name in names):
             warm(asked.folders[0])

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -174,12 +173,6 @@ def in_actors(size: int, number: int) -> Iterator[Callable[[bool, Sequence[Path]
     yield work
     for actor in actors:
         ray.kill(actor)
-
-
-@contextmanager
-def in_threads(write: Callable[[Path], None], read: Callable[[Path], None]) -> Iterator[Any]:
-    """Give a bare loop in threads of this process."""
-    yield partial(together, write, read)
 
 
 def raw(size: int) -> tuple[Callable[[Path], None], Callable[[Path], None]]:
